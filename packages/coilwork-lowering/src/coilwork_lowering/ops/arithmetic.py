@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_ir.scalar import Const, Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.facts.known_positions import Fractions, known_fractions
@@ -271,25 +272,48 @@ def _lower_rshift(builder: Builder, call: Call) -> Value:
     return _lower_unsigned_shift(builder, call, "rshift")
 
 
+def _multiply_by_reciprocal(a: Scalar, b: Scalar) -> Scalar:
+    """Divide as torch's kernels for accelerators do: it has the reciprocal of the number itself, which `b` may not hold."""
+    if isinstance(b, Const) and isinstance(b.value, float) and b.value and math.isfinite(b.value):
+        return mul(a, const(1.0 / b.value, b.dtype))
+    return mul(a, op("div", like(1, b), b))
+
+
+def _lower_bound(name: str, function: ScalarFunction) -> Lower:
+    def lower(builder: Builder, call: Call) -> Value:
+        bound = call[name]
+        compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes[name]])
+        # kernels for accelerators take the larger or smaller of two numbers, of which one may be NaN
+        if _is_nan(bound) and not call.device.startswith("cpu"):
+            return elementwise(builder, call, lambda a: a, operands=[call["self"]], compute=[compute])
+        return elementwise(builder, call, function, operands=[call["self"], bound], compute=[compute] * 2)
+
+    return lower
+
+
+def _is_nan(number: object) -> bool:
+    return isinstance(number, float) and math.isnan(number)
+
+
+_lower_lower_bound = _lower_bound("min", maximum)
+_lower_upper_bound = _lower_bound("max", minimum)
+
+
 def _lower_clamp(builder: Builder, call: Call) -> Value:
     low, high = call["min"], call["max"]
-    names = ["self", *(n for n in ("min", "max") if call[n] is not None)]
-    compute = compute_type(DEFAULT, [call.fakes[n] for n in names])
-
-    def clamp(a: Scalar, *limits: Scalar) -> Scalar:
-        if len(limits) == 2:
-            return _clamp(a, *limits)
-        return maximum(a, limits[0]) if high is None else minimum(a, limits[0])
-
     if low is None and high is None:
         raise NotLowered("clamp without limits")
     # vectors of a CPU convert floats faster than the integers that positions are
     fractions = None if call.device.startswith("cpu") else known_fractions(call.node)
     if fractions is not None:
         return _known_weights(builder, call, fractions)
-    return elementwise(
-        builder, call, clamp, operands=[call[n] for n in names], compute=[compute] * len(names)
-    )
+    if high is None:
+        return _lower_lower_bound(builder, call)
+    if low is None:
+        return _lower_upper_bound(builder, call)
+    names = ("self", "min", "max")
+    compute = compute_type(DEFAULT, [call.fakes[n] for n in names])
+    return elementwise(builder, call, _clamp, operands=[call[n] for n in names], compute=[compute] * 3)
 
 
 def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
@@ -333,7 +357,7 @@ RULES: Final[tuple[Rule, ...]] = (
         row("div"),
         kind=TO_FLOAT,
         single="other",
-        by_number=lambda a, b: mul(a, op("div", like(1, b), b)),
+        by_number=_multiply_by_reciprocal,
     ),
     pointwise_rule("frac", lambda a: sub(a, op("trunc", a)), floats_only=True),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
@@ -383,6 +407,6 @@ RULES: Final[tuple[Rule, ...]] = (
         _lower_rshift,
     ),
     Rule(overloads("clamp clamp.Tensor"), _lower_clamp),
-    pointwise_rule("clamp_min clamp_min.Tensor", maximum),
-    pointwise_rule("clamp_max clamp_max.Tensor", minimum),
+    Rule(overloads("clamp_min clamp_min.Tensor"), _lower_lower_bound),
+    Rule(overloads("clamp_max clamp_max.Tensor"), _lower_upper_bound),
 )
