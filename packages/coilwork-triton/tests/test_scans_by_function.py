@@ -50,6 +50,12 @@ def kernel_for(
     )
 
 
+def common_divisors(dtype: DType) -> Combine:
+    """A function that loops, and one that does not."""
+    a, b, later_a, later_b = (parameter(k, dtype) for k in range(4))
+    return combine([op("gcd", a, later_a), op("maximum", b, later_b)])
+
+
 def running_recurrence(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The results of `recurrence` along dimension 1."""
     steps = [(a[:, 0], b[:, 0])]
@@ -134,6 +140,30 @@ def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: 
     assert torch.equal(found[1], wanted[1])
 
 
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_functions_that_loop(engine: TritonProcess, hint: Hint, columns: bool, reverse: bool) -> None:
+    """Along rows and down columns in runs: Triton's own scans cannot hold loops, so that these are written step by step."""
+    shape = (600, 40) if columns else (3, 301)
+    kernel = kernel_for(common_divisors(I64), shape, columns=columns, hint=hint, reverse=reverse, dtype=I64)
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    assert "associative_scan" not in source.text
+    generator = torch.Generator().manual_seed(3)
+    a = 4 * torch.randint(1, 1000, shape, generator=generator) * 2 ** torch.randint(0, 3, shape)
+    b = torch.randint(-1000, 1000, shape, generator=generator)
+    axis = 0 if columns else 1
+    ahead = a.flip(axis) if reverse else a
+    steps = list(ahead.unbind(axis))
+    for k in range(1, len(steps)):
+        steps[k] = torch.gcd(steps[k - 1], steps[k])
+    largest = (b.flip(axis) if reverse else b).cummax(axis).values
+    wanted = (torch.stack(steps, axis), largest)
+    given = [a.reshape(-1), b.reshape(-1), torch.zeros_like(a).reshape(-1), torch.zeros_like(b).reshape(-1)]
+    for found, value in zip(run_source(engine, source, given)[2:], wanted, strict=True):
+        assert torch.equal(found.cpu().view(shape), value.flip(axis) if reverse else value)
+
+
 def test_one_value_alone(engine: TritonProcess) -> None:
     function = combine([op("maximum", parameter(0, F32), parameter(1, F32))])
     x, r = along("x0", 3), along("r0", 70, "r", 1.0)
@@ -179,10 +209,8 @@ def test_functions_are_named_after_what_they_do() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_machine_code(compiler: TritonProcess, columns: bool, reverse: bool, name: str) -> None:
     shape = (300, 40) if columns else (5, 9000)
-    for dtype in (F32, I64):
-        kernel = kernel_for(
-            recurrence(dtype), shape, columns=columns, hint="looped", reverse=reverse, dtype=dtype
-        )
+    for function, dtype in ((recurrence(F32), F32), (recurrence(I64), I64), (common_divisors(I64), I64)):
+        kernel = kernel_for(function, shape, columns=columns, hint="looped", reverse=reverse, dtype=dtype)
         assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])

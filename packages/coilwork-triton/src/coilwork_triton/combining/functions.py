@@ -15,13 +15,17 @@ from coilwork_ir.text.scalars import format_combining
 from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.tree import (
     Assign,
+    Attribute,
     Binary,
     Expression,
     Function,
+    If,
+    Index,
     Name,
     Number,
     Return,
     Statement,
+    While,
     call,
     method,
     tl,
@@ -40,6 +44,11 @@ def function_name(kind: Combine, *, flagged: bool = False) -> str:
 def exclusive_name(kind: Combine) -> str:
     """What the function is called that keeps what comes before runs beside what they combine to, with flags."""
     return f"exclusive_{function_name(kind)}"
+
+
+def steps_name(called: str) -> str:
+    """What the function is called that scans a block with the function `called`, outside of Triton's own scans."""
+    return f"scan_with_{called}"
 
 
 def scanned_type(dtype: DType) -> DType:
@@ -68,11 +77,15 @@ def own_functions(roots: Iterable[Scalar], numerics: Numerics, library: set[str]
     for kind in kinds:
         # each calls the one before it
         names = (function_name(kind), function_name(kind, flagged=True), exclusive_name(kind))
-        asked = [number for number, name in enumerate(names) if name in library]
+        scans = [name for name in names if steps_name(name) in library]
+        asked = [number for number, name in enumerate(names) if name in library or name in scans]
         if asked:
             made = (_plain(kind, numerics, library), _flagged(kind), _exclusive(kind))
             found += made[: asked[-1] + 1]
-            library.difference_update(names)
+            counts = dict(zip(names, (kind.count, kind.count + 1, 2 * kind.count + 2), strict=True))
+            found += (_steps(name, counts[name]) for name in scans)
+            library.update(["places_along"] if scans else ())
+            library.difference_update(names, map(steps_name, scans))
     return tuple(found)
 
 
@@ -182,4 +195,49 @@ def _exclusive(kind: Combine) -> Function:
             Assign(tuple(upto), call(name, *_read(t + u))),
             Return(_read(before + upto)),
         ),
+    )
+
+
+def _steps(combining: str, count: int) -> Function:
+    """A block's scan along AXIS with the function `combining`, which may loop: Triton's own scans cannot hold loops.
+
+    After each step a point holds what twice as many points combine to.
+    """
+    own, early, late = (_names(letter, count) for letter in "vec")
+    place, axis, reverse, size, step = map(Name, ("place", "AXIS", "REVERSE", "size", "step"))
+    end = Binary("-", size, Number(1))
+    ahead = If(
+        reverse,
+        (Assign(("at",), Binary("+", place, step)), Assign(("there",), Binary("<", Name("at"), size))),
+        (Assign(("at",), Binary("-", place, step)), Assign(("there",), Binary(">=", Name("at"), Number(0)))),
+    )
+    near = tl("minimum", tl("maximum", Name("at"), Number(0)), end)
+    before = [
+        Assign((e,), tl("gather", Name(v), Name("near"), axis)) for e, v in zip(early, own, strict=True)
+    ]
+    combined = Assign(tuple(late), call(combining, *_read(early + own)))
+    chosen = [
+        Assign((v,), tl("where", Name("there"), Name(c), Name(v))) for v, c in zip(own, late, strict=True)
+    ]
+    loop = While(
+        Binary("<", step, size),
+        (
+            ahead,
+            Assign(("near",), near),
+            *before,
+            combined,
+            *chosen,
+            Assign(("step",), Binary("*", step, Number(2))),
+        ),
+    )
+    constants = tuple(Formal(name, constexpr=True) for name in ("AXIS", "REVERSE"))
+    start = (
+        Assign(("size",), Index(Attribute(Name(own[0]), "shape"), ("AXIS",))),
+        Assign(("place",), call("places_along", Name(own[0]), axis)),
+        Assign(("step",), Number(1)),
+    )
+    return Function(
+        name=steps_name(combining),
+        parameters=(*_formals(own), *constants),
+        body=(*start, loop, Return(_read(own))),
     )

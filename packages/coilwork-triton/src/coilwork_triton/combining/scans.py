@@ -20,7 +20,13 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Combining
-from coilwork_triton.combining.functions import exclusive_name, function_name, has_loops, scanned_type
+from coilwork_triton.combining.functions import (
+    exclusive_name,
+    function_name,
+    has_loops,
+    scanned_type,
+    steps_name,
+)
 from coilwork_triton.text.tree import (
     Binary,
     Call,
@@ -238,11 +244,8 @@ def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: 
     """What is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
-        combine = writer.device(function_name(site.kind, flagged=site.flagged))
-        whole = Tuple(kept) if len(kept) > 1 else kept[0]
-        return _bind_tuple(
-            writer, Call(tl_name("associative_scan"), (whole, Number(axis), combine), backwards), site
-        )
+        combining = function_name(site.kind, flagged=site.flagged)
+        return _bind_tuple(writer, _own_scan(site, writer, kept, axis, combining), site)
     if site.paired:
         combine = writer.device(COMBINE[site.kind])
         found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
@@ -263,6 +266,18 @@ def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: 
     return (writer.bind("running", running),)
 
 
+def _own_scan(
+    site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int, combining: str
+) -> Expression:
+    """The scan of `kept` along `axis` with the kernel's own function `combining`; where it loops, step by step."""
+    assert isinstance(site.kind, Combine)
+    if has_loops(site.kind):
+        return Call(writer.device(steps_name(combining)), (*kept, Number(axis), Number(site.reverse)))
+    backwards = (("reverse", Number(True)),) if site.reverse else ()
+    whole = Tuple(kept) if len(kept) > 1 else kept[0]
+    return Call(tl_name("associative_scan"), (whole, Number(axis), writer.device(combining)), backwards)
+
+
 def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
     """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is moved past the block."""
     axis, run = site.axis, Name(site.run)
@@ -280,13 +295,13 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     size = (*(_extent(s) for s in site.shape[:axis]), runs)
     neutral = (identity(site), *(0 for _ in types[1:]))
     nothing = [filled(size, n, t) for n, t in zip(neutral, types, strict=True)]
-    backwards = (("reverse", Number(True)),) if site.reverse else ()
-    name = exclusive_name(site.kind) if isinstance(site.kind, Combine) else _EXCLUSIVE[site.kind]
-    exclusive = Call(
-        tl_name("associative_scan"),
-        (Tuple((*nothing, *whole)), Number(axis), writer.device(name)),
-        backwards,
-    )
+    pairs = (*nothing, *whole)
+    if isinstance(site.kind, Combine):
+        exclusive = _own_scan(site, writer, pairs, axis, exclusive_name(site.kind))
+    else:
+        backwards = (("reverse", Number(True)),) if site.reverse else ()
+        combine = writer.device(_EXCLUSIVE[site.kind])
+        exclusive = Call(tl_name("associative_scan"), (Tuple(pairs), Number(axis), combine), backwards)
     found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), exclusive)
     before, upto = found[: len(whole)], found[len(whole) :]
     if carry:

@@ -28,6 +28,7 @@ from coilwork_triton.text.tree import (
     Text,
     Tuple,
     Unary,
+    While,
 )
 
 # Python's binding strength of the operators that occur. Comparisons do not chain here.
@@ -95,6 +96,11 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
             return [f"{indent}return {', '.join(format_expression(value) for value in values)}"]
         case Comment(text):
             return [f"{indent}# {text}"]
+        case While(condition, body):
+            lines = [f"{indent}while {format_expression(condition)}:"]
+            for inner in body:
+                lines += _statement_lines(inner, depth + 1)
+            return lines
         case For(variable, start, stop, step, body, stages):
             bounds = ", ".join(format_expression(e) for e in (start, stop, step))
             lines = [f"{indent}for {variable} in range({bounds}):"]

@@ -117,6 +117,14 @@ class For:
 
 
 @dataclass(frozen=True, slots=True)
+class While:
+    """`while condition: body`."""
+
+    condition: Expression
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class If:
     """`if condition: then`, and `else: otherwise` if there is anything."""
 
@@ -139,7 +147,7 @@ class Return:
     values: tuple[Expression, ...]
 
 
-Statement: TypeAlias = Assign | Do | For | If | Comment | Return
+Statement: TypeAlias = Assign | Do | For | While | If | Comment | Return
 
 
 @dataclass(frozen=True, slots=True)

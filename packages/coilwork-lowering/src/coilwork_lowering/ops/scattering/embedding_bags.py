@@ -23,6 +23,7 @@ from coilwork_lowering.ops.scattering.bags import (
     bag_of_each,
     checked,
     checked_offsets,
+    order_checks,
 )
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
@@ -109,7 +110,12 @@ def _forward(builder: Builder, call: Call) -> Value:
         return to_dtype(select(gt(count, like(0, count)), found, like(0, found)), weight.dtype)
 
     combined = builder.pointwise(
-        shape, weight.dtype, weight.device, body, strides=builder.result_strides(output)
+        shape,
+        weight.dtype,
+        weight.device,
+        body,
+        strides=builder.result_strides(output),
+        checks=lambda point: order_checks(builder, bags, point[0]),
     )
     places = bag_of_each(builder, bags)
     chosen = _first_of_largest(builder, bags, total, value) if mode is Mode.MAX else None
