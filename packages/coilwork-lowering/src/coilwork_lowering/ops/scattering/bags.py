@@ -82,13 +82,27 @@ class Bags:
 
     def start(self, builder: Builder, bag: Expr) -> Scalar:
         """The first element of a bag, in `i64`."""
-        return cast(builder.read(self.offsets, (bag,)), DType.I64)
+        return self._bounded(self.given_start(builder, bag))
 
     def length(self, builder: Builder, bag: Expr) -> Scalar:
         """The elements of a bag, padding included, in `i64`."""
+        return sub(self._bounded(self.given_end(builder, bag)), self.start(builder, bag))
+
+    def given_start(self, builder: Builder, bag: Expr) -> Scalar:
+        """What the bag's offset says, in `i64`."""
+        return cast(builder.read(self.offsets, (bag,)), DType.I64)
+
+    def given_end(self, builder: Builder, bag: Expr) -> Scalar:
+        """What the next offset says, if there is one, else where the elements end, in `i64`."""
         more = lt(index(bag + 1), index(self.offsets.shape[0]))
         following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
-        return sub(select(more, following, index(self.elements)), self.start(builder, bag))
+        return select(more, following, index(self.elements))
+
+    def _bounded(self, offset: Scalar) -> Scalar:
+        """`offset`; on accelerators bags are read while they are checked, by one kernel, and stay among the elements."""
+        if self.device.startswith("cpu"):
+            return offset
+        return op("minimum", op("maximum", offset, const(0, DType.I64)), index(self.elements))
 
     def reduced(
         self,
@@ -298,7 +312,8 @@ def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
     if bags.device.startswith("cpu"):
         return ()
     zero = const(0, DType.I64)
-    at = bags.start(builder, bag)
-    begin = select(eq(index(bag), zero), zero, at)
-    end = op("add", at, bags.length(builder, bag))
+    begin = select(eq(index(bag), zero), zero, bags.given_start(builder, bag))
+    # the last bag ends with the elements there, even where an offset says its end
+    inner = lt(index(bag + 1), index(bags.count))
+    end = select(inner, bags.given_end(builder, bag), index(bags.elements))
     return (Check(condition=both(le(begin, end), le(zero, begin)), message="the offsets of bags go down"),)
