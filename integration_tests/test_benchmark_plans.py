@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.lifetimes import peak_of
@@ -54,6 +55,26 @@ def test_a_function_with_numbers_in_it_is_planned() -> None:
     torch._dynamo.reset()
     torch.compile(shifted, backend=planner, dynamic=False)(torch.empty(1000, 3))
     assert traffic(planner.programs[0])[-1].written == 1000 * 3 * 4
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("has_end", [False, True])
+def test_offsets_of_bags_are_checked_by_the_kernel_that_reads_them(mode: str, has_end: bool) -> None:
+    """No kernel of its own, also where more is computed with the bags."""
+
+    def combined(rows: Tensor, table: Tensor, offsets: Tensor) -> Tensor:
+        return F.embedding_bag(rows, table, offsets, mode=mode, include_last_offset=has_end).relu()
+
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    rows, table, offsets = (
+        torch.zeros(2600, dtype=torch.int64),
+        torch.empty(99, 64),
+        torch.arange(0, 2600, 20),
+    )
+    torch.compile(combined, backend=planner, dynamic=False)(rows, table, offsets)
+    _, bags = planner.programs[0].kernels
+    assert [check.message for check in bags.checks] == ["the offsets of bags go down"]
 
 
 def test_views_move_nothing() -> None:
