@@ -145,7 +145,14 @@ def _eagerly(function: Callable[..., Any], given: Sequence[Sample]) -> list[Refu
 
 
 def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writing: int) -> NoReturn:
-    """In the child: a line for each call as it is done."""
+    """In the child: a line for each call as it is done.
+
+    OpenMP's threads don't come along with a fork: a parallel region of a child waits for them forever. So one thread has to do. The
+    alarm ends the child even where a test runner has put a handler of its own, which no call into C++ lets run.
+    """
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     with os.fdopen(writing, "w", buffering=1) as answers:
