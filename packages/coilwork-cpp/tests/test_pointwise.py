@@ -11,7 +11,7 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
 from coilwork_ir.target import target
@@ -189,9 +189,7 @@ def test_scatter_rows(load_kernel: Callable, threads: Callable, mode: str) -> No
         value=load("in0", [i * width + j], F32),
         mode=mode,
     )
-    run = load_kernel(
-        kernel(spaces, [arg("in0"), arg("in1", I64), arg("io0")], [store], hints=Hints(atomic=True))
-    )
+    run = load_kernel(kernel(spaces, [arg("in0"), arg("in1", I64), arg("io0")], [store]))
     index, x = torch.randint(0, rows, (n,)), torch.rand(n, width) + 0.5
     start = torch.rand(rows, width)
     out = torch.empty_like(start)

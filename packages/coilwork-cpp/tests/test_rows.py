@@ -10,7 +10,7 @@ import torch
 from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
@@ -71,7 +71,7 @@ def softmax_kernel(
         args=(tensor("in0", F32, as_expr(extent) * length), tensor("out0", F32, as_expr(extent) * length)),
         sizes=tuple(s for s in (extent, length) if isinstance(s, Expr)),
         stores=(Store(buffer="out0", index=x * length + r, value=op("div", e, total)),),
-        hints=Hints(inplace=(("out0", "in0"),)) if inplace else Hints(),
+        aliasing=(("out0", "in0"),) if inplace else (),
     )
 
 
@@ -282,7 +282,7 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
             Store(buffer="out1", index=at, value=op("add", v, v)),
             Store(buffer="out0", index=at, value=op("div", shifted, total)),
         ),
-        hints=Hints(inplace=(("out1", "in0"),)),
+        aliasing=(("out1", "in0"),),
     )
     x_in, out = torch.randn(7, 500), torch.empty(7, 500)
     given = x_in.clone()
@@ -312,7 +312,7 @@ def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
             Store(buffer="out1", index=at, value=op("mul", w, w)),
             Store(buffer="out0", index=x, value=total),
         ),
-        hints=Hints(inplace=(("out1", "in0"), ("out2", "in1"))),
+        aliasing=(("out1", "in0"), ("out2", "in1")),
     )
     first, second, sums = torch.randn(7, 500), torch.randn(7, 500), torch.empty(7)
     given = first.clone(), second.clone()

@@ -12,7 +12,7 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, reduce, scan, sort
 from coilwork_ir.target import target
 
@@ -260,7 +260,7 @@ def test_in_place(load_kernel: Callable) -> None:
         ranges=kernel.ranges,
         args=kernel.args,
         stores=kernel.stores,
-        hints=Hints(inplace=(("out0", "in0"),)),
+        aliasing=(("out0", "in0"),),
     )
     given, other = torch.randn(8, 90), torch.empty(8, 90)
     wanted = given.sort(1).values

@@ -459,12 +459,11 @@ class Maker:
             ),
             sizes=self.sizes,
             stores=stores,
+            aliasing=rng.choice(((), (("out0", "in0"), ("out1", "in1")))),
             checks=self.checks(parallel),
             hints=Hints(
                 reduction=rng.choice(("none", "persistent", "looped", "split")),
                 split=rng.randint(1, 8),
-                inplace=rng.choice(((), (("out0", "in0"), ("out1", "in1")))),
-                atomic=rng.random() < 0.5,
                 workspace=rng.choice(("", "inout2")),
             ),
             numerics=rng.choice(("fast", "eager", "strict")),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.kernels import Hints, Kernel
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import parse_kernel
@@ -25,7 +25,8 @@ kernel @decay_x3 strict {
   arg m1_out0: f32 out span `16*m_n0`
   arg m2_in1: f32 in span `16`
   arg m2_out0: f32 out span `16`
-  hints none split 1 inplace (m0_out0 of m0_in1)
+  aliasing (m0_out0 of m0_in1)
+  hints none split 1
   combined {
     kernel @member strict {
       size n0 in [0, 1000]
@@ -33,7 +34,8 @@ kernel @decay_x3 strict {
       arg in0: f32 in span `1`
       arg in1: f32 in span `16*n0`
       arg out0: f32 out span `16*n0`
-      hints none split 1 inplace (out0 of in1)
+      aliasing (out0 of in1)
+      hints none split 1
       body {
         t0 = load %in0[0] : f32
         t1 = load %in1[x0] : f32
@@ -94,7 +96,6 @@ def test_what_is_wrong_has_a_name() -> None:
     assert refused(replace(kernel, args=(*kernel.args, kernel.args[0]))) == "unique-arg"
     nested = replace(combined, body=kernel)
     assert refused(replace(kernel, combined=nested)) == "combined-alone"
-    shared = Hints(inplace=(("m0_out0", "m0_in0"),))
-    assert refused(replace(kernel, hints=shared)) == "hints"
+    assert refused(replace(kernel, aliasing=(("m0_out0", "m0_in0"),))) == "aliasing"
     broken = replace(combined.body, stores=())
     assert refused(replace(kernel, combined=replace(combined, body=broken))) == "effect"

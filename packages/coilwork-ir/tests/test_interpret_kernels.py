@@ -150,7 +150,7 @@ def test_a_combining_store_counts_every_parallel_point() -> None:
 kernel @count fast {
   range x0: `6` parallel x 0.0
   arg io0: i32 inout span `1`
-  hints none split 1 atomic
+  hints none split 1
   body {
     t0 = const 1 : i32
     store %io0[0] add = t0

@@ -25,7 +25,8 @@ kernel @softmax fast {
   range r0: `8` reduction r 1.0
   arg in0: f32 in span `32`
   arg out0: f32 out span `32`
-  hints persistent split 1 inplace (out0 of in0)
+  aliasing (out0 of in0)
+  hints persistent split 1
   body {
     t0 = load %in0[8*x0 + r0] : f32
     t1 = reduce max 0 (t0) over (r0)

@@ -361,7 +361,7 @@ def _hand_over(
     """Let outputs be written over inputs as the kernel says they may; returns those inputs as they were."""
     kept: dict[str, tuple[list[Number], int, Buffer]] = {}
     done: set[str] = set()
-    for out_arg, in_arg in kernel.hints.inplace:
+    for out_arg, in_arg in kernel.aliasing:
         out, source = actual[out_arg], actual[in_arg]
         if out in done or source in kept or call.args.count(source) > 1:
             continue

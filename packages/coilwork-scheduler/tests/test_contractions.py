@@ -215,7 +215,7 @@ def test_a_bias_and_what_follows_share_the_kernel() -> None:
     inputs = [drawn(6, 10), drawn(7, 10), drawn(7)]
     made = scheduled(HEAD + LINEAR + "  return (%z)\n}\n", inputs, contractions="generated")
     assert strategies(made) == ["contracted"] and calls(made) == []
-    assert made.kernels[0].hints.inplace == ()
+    assert made.kernels[0].aliasing == ()
     both = scheduled(HEAD + LINEAR + "  return (%z, %y)\n}\n", inputs, contractions="generated")
     assert strategies(both) == ["contracted"] and len(both.kernels[0].stores) == 2
 

@@ -152,7 +152,7 @@ def test_what_is_there_for_all_is_passed_once_and_not_taken_over(build, compare)
     kernel = kernel_of(made, 3)
     assert launches(made) == [3] and len(kernel.args) == 2 + 3 + 3
     every = [name for member in kernel.combined.members for name in member.args]
-    assert {every.count(source) for _, source in kernel.hints.inplace} == {1}
+    assert {every.count(source) for _, source in kernel.aliasing} == {1}
     assert sorted(every.count(arg.name) for arg in kernel.args) == [1] * 6 + [3, 3]
 
 

@@ -57,5 +57,5 @@ def test_padding_a_flattened_slice_is_in_place(build, compare):
 
     build.pointwise("y", [8, 5], body)
     made = compare(build.graph("y"))
-    assert made.kernels[0].hints.inplace
-    assert schedule(build.graph("y"), target("sm_90")).kernels[0].hints.inplace
+    assert made.kernels[0].aliasing
+    assert schedule(build.graph("y"), target("sm_90")).kernels[0].aliasing

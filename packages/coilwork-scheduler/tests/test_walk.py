@@ -126,7 +126,7 @@ def test_what_does_not_fill_pieces_evenly_is_masked(build):
     masked = [store for store in kernel.stores if store.mask is not None]
     assert [store.buffer for store in masked] == ["out0"]
     big = {arg.name for arg in kernel.args if arg.role == "in" and arg.span is as_expr(16381 * 4096)}
-    assert len(big) == 2 and set(kernel.hints.inplace) == {("out0", name) for name in big}
+    assert len(big) == 2 and set(kernel.aliasing) == {("out0", name) for name in big}
 
 
 @pytest.mark.parametrize(

@@ -571,7 +571,7 @@ def row_statistics(threads_share: bool, rows: int, width: int, hint: str) -> Ker
     arguments = (arg("in0", F32, size), arg("in1", F32, rows), arg("out0", F32, size), arg("out1", F32, rows))
     kernel = kernel_of((x, r), arguments, moved, after, hint=hint)
     pair = (("out1", "in1"),) if threads_share else (("out0", "in0"),)
-    return replace(kernel, hints=replace(kernel.hints, inplace=pair))
+    return replace(kernel, aliasing=pair)
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])

@@ -112,7 +112,7 @@ def test_atomic_extremes_compile_with_nan_of_the_sign_that_wins(
             mode=mode,
         )
         args = (arg("in0", dtype, 4096), arg("in1", DType.I64, 4096), arg("io0", dtype, 64))
-        kernel = Kernel(name="extremes", ranges=(x,), args=args, stores=(store,), hints=Hints(atomic=True))
+        kernel = Kernel(name="extremes", ranges=(x,), args=args, stores=(store,))
         built = build(compiler, kernel, name)
         if name.startswith("sm_"):
             assert nan in built.upper()

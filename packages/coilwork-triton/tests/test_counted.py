@@ -23,7 +23,7 @@ from torch import Tensor
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Likely, Range, Store
+from coilwork_ir.kernels import Kernel, Likely, Range, Store
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
@@ -87,7 +87,6 @@ def kernel_of(
         stores=(store,),
         checks=(Check(condition=within(number, bins), message="out of range"),) if checked else (),
         likely=Likely(sizes=likely) if likely else None,
-        hints=Hints(atomic=True),
     )
     verify_kernel(kernel)
     return kernel

@@ -9,7 +9,7 @@ from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source, run
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
@@ -46,7 +46,6 @@ def kernel(mask: Scalar | None, *more: Store, check: Scalar | None = None, mode:
         ),
         stores=(store, *more),
         checks=() if check is None else (Check(condition=check, message="out of range"),),
-        hints=Hints(atomic=True),
     )
 
 

@@ -34,7 +34,8 @@ def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
             Store(buffer="out1", index=at, value=op("mul", w, w)),
             Store(buffer="out0", index=X.symbol, value=total),
         ),
-        hints=Hints(reduction="looped", inplace=(("out1", "in0"), ("out2", "in1"))),
+        aliasing=(("out1", "in0"), ("out2", "in1")),
+        hints=Hints(reduction="looped"),
     )
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
     torch.manual_seed(0)

@@ -157,7 +157,8 @@ def down_columns(
         ranges=(x, r),
         args=(arg("in0", dtype, rows * columns), arg("out0", value.dtype, rows * columns)),
         stores=(Store(buffer="out0", index=at, value=value),),
-        hints=Hints(reduction=hint, inplace=(("out0", "in0"),) if value.dtype is dtype else ()),
+        aliasing=(("out0", "in0"),) if value.dtype is dtype else (),
+        hints=Hints(reduction=hint),
     )
 
 

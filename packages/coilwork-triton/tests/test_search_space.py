@@ -24,7 +24,7 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.conformance import CASES, check_codegen, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -129,7 +129,7 @@ def test_a_loop_loads_ahead_of_stores_to_its_own_elements_only() -> None:
     assert "STAGES" in dict(emitted(scaled_rows(50304, "in0", "out0")).space.values)
     in_place = scaled_rows(50304, "io0", "io0")
     assert "STAGES" in dict(emitted(in_place).space.values)
-    hinted = replace(scaled_rows(50304, "in0", "out0"), hints=Hints(inplace=(("out0", "in0"),)))
+    hinted = replace(scaled_rows(50304, "in0", "out0"), aliasing=(("out0", "in0"),))
     assert "STAGES" in dict(emitted(hinted).space.values)
     (store,) = in_place.stores
     moved = replace(in_place, stores=(replace(store, index=store.index + 1),))

@@ -12,7 +12,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Store
+from coilwork_ir.kernels import Combined, Kernel, Member, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, loads, op, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -91,7 +91,7 @@ def test_the_same_results_also_over_what_is_read(engine: TritonProcess, over: bo
     length = 64
     kernel = joined(length)
     if over:
-        kernel = replace(kernel, hints=Hints(inplace=(("out0", "in1"),)))
+        kernel = replace(kernel, aliasing=(("out0", "in1"),))
     source = emitted(kernel)
     assert source.text.count("tl.store") == 2
     assert ("tl.debug_barrier()" in source.text) is over

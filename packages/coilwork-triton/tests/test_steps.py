@@ -14,7 +14,7 @@ from step_kernels import bilinear, kernel_over, nearest, pooled, windows
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import (
     Const,
     Load,
@@ -272,7 +272,7 @@ def skipped(*, own: bool) -> Kernel:
     if not own:
         stores.append(replace(store, buffer="out1", value=value))
         args.append(arg("out1", F32, 32 * 64))
-    return replace(kernel, args=tuple(args), stores=tuple(stores), hints=Hints(inplace=(("out0", "in1"),)))
+    return replace(kernel, args=tuple(args), stores=tuple(stores), aliasing=(("out0", "in1"),))
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -246,7 +246,7 @@ def scatter_add() -> Kernel:
         mode="add",
     )
     args = (arg("in0", F32, 4096 * 64), arg("in1", I64, 4096), arg("io0", F32, 64000))
-    return Kernel(name="index_add", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
+    return Kernel(name="index_add", ranges=(x0, x1), args=args, stores=(store,))
 
 
 def histograms() -> Kernel:
@@ -261,7 +261,7 @@ def histograms() -> Kernel:
         mode="add",
     )
     args = (arg("in0", DType.U8, 512 * 786432), arg("io0", DType.I32, 512 * 256))
-    return Kernel(name="histograms", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
+    return Kernel(name="histograms", ranges=(x0, x1), args=args, stores=(store,))
 
 
 def ragged_sums() -> Kernel:
@@ -320,7 +320,8 @@ def cumulative_columns(kind: str, length: int) -> Kernel:
         ranges=(x0, r0),
         args=args,
         stores=(Store(buffer="out0", index=at, value=cast(running, BF16)),),
-        hints=Hints(reduction="looped", inplace=(("out0", "in0"),)),
+        aliasing=(("out0", "in0"),),
+        hints=Hints(reduction="looped"),
     )
 
 

@@ -176,7 +176,7 @@ def _heading(kernel: Kernel, target: Target) -> str:
 
 def _aliased(kernel: Kernel) -> frozenset[str]:
     """Arguments whose memory another argument may share."""
-    return frozenset(name for pair in kernel.hints.inplace for name in pair)
+    return frozenset(name for pair in kernel.aliasing for name in pair)
 
 
 def _fields(kernel: Kernel, tensors: Sequence[TensorArg]) -> list[tuple[str, str]]:

@@ -229,7 +229,7 @@ def _units(
 def _in_place(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
     """The memory that results of `call` may take over, where no view is of it."""
     names = dict(zip((arg.name for arg in kernel.args), call.args, strict=True))
-    found = ((names[out], names[source]) for out, source in kernel.hints.inplace)
+    found = ((names[out], names[source]) for out, source in kernel.aliasing)
     return tuple((out, source) for out, source in found if facts.root[source] == source)
 
 
@@ -259,7 +259,7 @@ def _kernel(
     return canonical(
         draft,
         tiling,
-        hints_for(draft, tiling, buffers, target, context.options),
+        hints_for(draft, tiling, target, context.options),
         buffers,
         aligned=aligned,
         numerics=context.options.numerics,

@@ -115,7 +115,7 @@ def _after_reads(
 ) -> dict[Store, int]:
     """Stores into memory that a later pass reads move to that pass."""
     shares: dict[str, set[str]] = {}
-    for out, source in kernel.hints.inplace:
+    for out, source in kernel.aliasing:
         shares.setdefault(out, set()).add(source)
     moved = dict(stage)
     for number in range(count):

@@ -82,7 +82,7 @@ def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
         EmitError: two regions each write what the other one reads.
     """
     shares: dict[str, set[str]] = {}
-    for out, source in kernel.hints.inplace:
+    for out, source in kernel.aliasing:
         shares.setdefault(out, set()).add(source)
     reads = [{v.buffer for v in postorder(region.roots) if isinstance(v, Load)} for region in regions]
     writes = [

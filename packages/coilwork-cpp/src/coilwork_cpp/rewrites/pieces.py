@@ -137,7 +137,7 @@ def _side_by_side(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
     size, count = edges[1], len(edges) - 1
     if any(high - low != size for low, high in pairwise(edges)):
         return None
-    if len(kernel.stores) * count > _MOST_STORES or kernel.hints.inplace:
+    if len(kernel.stores) * count > _MOST_STORES or kernel.aliasing:
         return None
     parts = [without_decided_guards(_part(kernel, at, low, low + size, "p")) for low in edges[:-1]]
     read = [{load.buffer for load in _loads(part)} for part in parts]

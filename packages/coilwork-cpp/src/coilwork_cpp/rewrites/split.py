@@ -296,6 +296,7 @@ def _stage(
         ranges=(*ranges, space.pieces, space.inside, *space.reduction[1:]),
         args=args,
         stores=tuple(partial_stores),
+        aliasing=(),
         hints=Hints(),
     )
     second = replace(
@@ -303,6 +304,7 @@ def _stage(
         ranges=(*space.parallel, Range(symbol=combine, kind="reduction", tile="r")),
         args=args,
         stores=tuple(total_stores),
+        aliasing=(),
         hints=Hints(),
     )
     return Phase(kernel=first, scratch=tuple(partial)), Phase(kernel=second, scratch=tuple(total))

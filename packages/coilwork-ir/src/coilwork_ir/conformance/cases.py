@@ -270,7 +270,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %io0[@0] using (t0) add = t1
             """,
             sizes=("n0",),
-            hints="none split 1 atomic",
+            hints="none split 1",
         ),
         sizes=_LINE_SIZES,
         fills=(("in0", "index"),),

@@ -211,7 +211,6 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
         args=tuple(args),
         sizes=(size,),
         stores=tuple(stores),
-        hints=Hints(atomic=True),
     )
     return Case(
         name=name,
@@ -237,7 +236,7 @@ _EVERY_POINT: Final = Case(
       arg io1: i64 inout span `3`
       arg io2: f32 inout span `1`
       arg io3: f32 inout span `3`
-      hints none split 1 atomic
+      hints none split 1
       body {
         t0 = const 0 : i64
         t1 = const 1.0 : f32

@@ -69,7 +69,8 @@ class TensorArg:
 class Store:
     """`buffer[index] = value`, or combined with what is there by `mode`: after the reductions that it needs.
 
-    A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along. A combining one
+    A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along, and no two of them store one
+    element. A combining one
     happens once per point of the parallel ranges, whether or not its operands vary along them (adding 1 under a
     range of 8 adds 8), and of the reduced ranges that they vary along.
     `index` is one flat offset in elements; `indirect[k]` stands for `placeholder(k)` in it.
@@ -92,17 +93,12 @@ class Hints:
             matrix units: see `coilwork_ir.scalar.contraction`.
         split: with `split`, the number of pieces that a row of a scan has. Where there is a `workspace`, each is a program's; else one
             program takes all of them in turn.
-        inplace: pairs (output, input) that may be the same memory: every element is read before it is written, by
-            the same point of the iteration space.
-        atomic: some store combines into memory that several points may hit.
         workspace: an argument in which programs that share rows tell each other what their pieces combine to: zero before, and
             anything afterwards. `coilwork_ir.kernels.workspace` says how much it holds.
     """
 
     reduction: ReductionStrategy = "none"
     split: int = 1
-    inplace: tuple[tuple[str, str], ...] = ()
-    atomic: bool = False
     workspace: str = ""
 
 
@@ -152,6 +148,8 @@ class Kernel:
         ranges: the iteration space, outermost first: parallel ranges, then walked ones, then reduced ones.
         args: tensors in call order.
         sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
+        aliasing: pairs (output, input) that a call may give the same memory: each element is read before the same point of the
+            iteration space writes it. All other arguments that are written have memory of their own.
         stores: what it computes.
         checks: run-time checks, over the same space.
         hints: advice.
@@ -166,6 +164,7 @@ class Kernel:
     ranges: tuple[Range, ...]
     args: tuple[TensorArg, ...]
     sizes: tuple[Expr, ...] = ()
+    aliasing: tuple[tuple[str, str], ...] = ()
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
     hints: Hints = Hints()

@@ -82,6 +82,7 @@ def read_kernel(reader: Reader) -> Kernel:
     args: list[TensorArg] = []
     while reader.accept("arg"):
         args.append(_read_arg(reader, symbols))
+    aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     reader.expect("hints")
     hints = _read_hints(reader)
     likely = _read_likely(reader) if reader.accept("likely") else None
@@ -104,6 +105,7 @@ def read_kernel(reader: Reader) -> Kernel:
         ranges=tuple(ranges),
         args=tuple(args),
         sizes=tuple(sizes),
+        aliasing=aliasing,
         stores=tuple(stores),
         checks=checks,
         hints=hints,
@@ -171,12 +173,8 @@ def _read_hints(reader: Reader) -> Hints:
     strategy = _read_strategy(reader)
     reader.expect("split")
     split = reader.integer()
-    inplace: tuple[tuple[str, str], ...] = ()
-    if reader.accept("inplace"):
-        inplace = parse_list(reader, lambda: _read_pair(reader))
-    atomic = reader.accept("atomic")
     workspace = reader.name() if reader.accept("workspace") else ""
-    return Hints(reduction=strategy, split=split, inplace=inplace, atomic=atomic, workspace=workspace)
+    return Hints(reduction=strategy, split=split, workspace=workspace)
 
 
 def _read_pair(reader: Reader) -> tuple[str, str]:

@@ -44,6 +44,9 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
         lines.append(
             f"{inner}arg {arg.name}: {arg.dtype.text} {arg.role} span `{format_expr(arg.span)}`{aligned}"
         )
+    if kernel.aliasing:
+        pairs = format_list(f"{output} of {source}" for output, source in kernel.aliasing)
+        lines.append(f"{inner}aliasing {pairs}")
     lines.append(f"{inner}hints {_hints(kernel.hints)}")
     if kernel.likely is not None:
         numbers = format_list(str(size) for size in kernel.likely.sizes)
@@ -72,10 +75,6 @@ def _extent(item: Range) -> str:
 
 def _hints(hints: Hints) -> str:
     parts = [f"{hints.reduction} split {hints.split}"]
-    if hints.inplace:
-        parts.append(f"inplace {format_list(f'{out} of {source}' for out, source in hints.inplace)}")
-    if hints.atomic:
-        parts.append("atomic")
     if hints.workspace:
         parts.append(f"workspace {hints.workspace}")
     return " ".join(parts)

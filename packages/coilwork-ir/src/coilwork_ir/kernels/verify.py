@@ -12,6 +12,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
+from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.kernels.verify_contracted import CONTRACTED_RULES, check_contracted
@@ -35,6 +36,7 @@ from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         **SCALAR_RULES,
+        **ALIASING_RULES,
         **COMBINED_RULES,
         **CONTRACTED_RULES,
         **WORKSPACE_RULES,
@@ -73,10 +75,6 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
-        "hints": Rule(
-            "hints name arguments of the kernel: inplace pairs an `out` with an `in` of the same size",
-            "leave the pair out",
-        ),
         "likely": Rule(
             "one number is likely for each size symbol, 0 or more", "name as many as there are sizes"
         ),
@@ -158,7 +156,7 @@ def verify_kernel(kernel: Kernel) -> None:
     for name in args:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
-    _check_hints(kernel, args, place)
+    check_aliasing(kernel, args, place)
     if kernel.likely is not None:
         numbers = kernel.likely.sizes
         if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
@@ -247,15 +245,6 @@ def _check_store(
     check_mask(store.mask, "the mask of a store", place)
     ranges = frozenset(r.symbol for r in kernel.ranges)
     check_index((store.index,), store.indirect, ranges, scope, place)
-
-
-def _check_hints(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) -> None:
-    for output, source in kernel.hints.inplace:
-        first, second = args.get(output), args.get(source)
-        if first is None or second is None or first.role != "out" or second.role != "in":
-            place.fail("hints", f"inplace {output} of {source}")
-        if first.dtype.itemsize != second.dtype.itemsize:
-            place.fail("hints", f"{output} is {first.dtype.text}, {source} is {second.dtype.text}")
 
 
 def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.index import substitute
+from coilwork_ir.kernels.aliasing import check_pairs
 from coilwork_ir.kernels.nodes import Combined, Kernel, Member, TensorArg
 from coilwork_ir.verification.rules import Place, Rule
 
@@ -74,12 +75,19 @@ def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
     for name in args:
         if name not in users:
             place.fail("arg-unused", f"{name} belongs to no member")
-    for output, source in kernel.hints.inplace:
-        first, second = args.get(output), args.get(source)
-        if first is None or second is None or first.role != "out" or second.role != "in":
-            place.fail("hints", f"inplace {output} of {source}")
+    check_pairs(kernel.aliasing, args, place)
+    shared = {pair for member in combined.members for pair in member_aliasing(combined.body, member)}
+    for output, source in kernel.aliasing:
+        if (output, source) not in shared:
+            place.fail("aliasing", f"no member may have {output} in the memory of {source}")
         if sum(source in member.args for member in combined.members) > 1:
-            place.fail("hints", f"inplace {output} of {source}, which several members read")
+            place.fail("aliasing", f"{output} of {source}, which several members read")
+
+
+def member_aliasing(body: Kernel, member: Member) -> tuple[tuple[str, str], ...]:
+    """The pairs of `body.aliasing`, by the arguments that `member` passes."""
+    actual = {formal.name: name for formal, name in zip(body.args, member.args, strict=True)}
+    return tuple((actual[output], actual[source]) for output, source in body.aliasing)
 
 
 def _check_member(

@@ -24,9 +24,9 @@ from coilwork_scheduler.fusion.cluster import (
 from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.fusion.walk import fits_registers
 from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.aliasing import time_draft
 from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.contracted import is_contraction
-from coilwork_scheduler.kernels.passes import overwrites_safely, timing
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
@@ -213,9 +213,9 @@ class Weigher:
         if not into or not both.reduced:
             return True
         draft = self._draft(both)
-        when = timing(draft)
+        timing = time_draft(draft)
         return all(
-            overwrites_safely(when, store.buffer, store) for store in draft.stores if store.buffer in into
+            timing.can_overwrite(store.buffer, store) for store in draft.stores if store.buffer in into
         )
 
     def _stored(self, cluster: Cluster) -> set[str]:

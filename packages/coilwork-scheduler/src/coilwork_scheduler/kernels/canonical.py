@@ -28,6 +28,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.aliasing import find_aliasing
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
@@ -57,8 +58,8 @@ def canonical(
 ) -> tuple[Kernel, KernelCall]:
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
-    `hints.inplace` names the draft's buffers; `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes
-    by the names of their symbols, and `likely_reduction` how to walk rows then. The kernel's name is provisional: see `KernelTable`.
+    `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of their symbols, and
+    `likely_reduction` how to walk rows then. The kernel's name is provisional: see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
@@ -86,15 +87,17 @@ def canonical(
         )
         for name, argument in arguments.items()
     )
-    pairs = tuple((arguments[o].name, arguments[i].name) for o, i in hints.inplace)
+    # threads do not load, in the layout of a product's results, just the elements that they store
+    pairs = () if hints.reduction == "contracted" else find_aliasing(draft, buffers)
     kernel = Kernel(
         name=readable(draft.origins, "reduce" if axes else "pointwise"),
         ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
+        aliasing=tuple((names[output], names[source]) for output, source in pairs),
         stores=stores,
         checks=checks,
-        hints=replace(hints, inplace=pairs),
+        hints=hints,
         likely=_likely(sizes, likely, likely_reduction),
         numerics=numerics,
         origins=draft.origins,

@@ -1,11 +1,9 @@
-"""Advice for code generators: how to walk the reductions, what may be written in place."""
+"""Advice for code generators: how to walk the reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
-from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, bounds
 from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
@@ -14,7 +12,6 @@ from coilwork_ir.target import Target
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.contracted import is_contraction
-from coilwork_scheduler.kernels.passes import inplace_pairs
 from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.occupancy import LONGEST_COLUMN
 from coilwork_scheduler.options import ScheduleOptions
@@ -22,18 +19,13 @@ from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
 
-def hints_for(
-    draft: Draft, tiling: Tiling, buffers: Mapping[str, Buffer], target: Target, options: ScheduleOptions
-) -> Hints:
-    """The hints of `draft`; in-place pairs name its buffers."""
+def hints_for(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOptions) -> Hints:
+    """The hints of `draft`."""
     if target.is_gpu and is_contraction(draft):
-        # threads do not load, in the layout of a product's results, just the elements that they store
         return Hints(reduction="contracted")
     return Hints(
         reduction="split" if draft.split > 1 else _strategy(draft, tiling, target, options),
         split=draft.split,
-        inplace=inplace_pairs(draft, buffers),
-        atomic=any(store.mode != "store" for store in draft.stores),
     )
 
 

@@ -43,6 +43,7 @@ def _operator(qualified: str) -> str:
 def structure(kernel: Kernel) -> str:
     """Text that two kernels share exactly when they differ in name and origins at most."""
     lines = [kernel.numerics, repr(kernel.hints)]
+    lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
     if kernel.combined is not None:
         lines.append(f"combined {structure(kernel.combined.body)}")
         lines += [f"member {m.args} {_joined(m.sizes)}" for m in kernel.combined.members]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
-from coilwork_ir.kernels import Combined, Hints, Kernel, KernelCall, Member, TensorArg
+from coilwork_ir.kernels import Combined, Kernel, KernelCall, Member, TensorArg
+from coilwork_ir.kernels.verify_combined import member_aliasing
 from coilwork_ir.loc import UNKNOWN, merge_origins
 from coilwork_scheduler.launches.kind import general, kind_of
 
@@ -38,8 +39,8 @@ def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCal
         ranges=(),
         args=tuple(args.values()),
         sizes=tuple(sizes.values()),
+        aliasing=_aliasing(body, members),
         stores=(),
-        hints=Hints(inplace=_inplace(body, members)),
         combined=Combined(body=body, members=tuple(members)),
         numerics=first.numerics,
         origins=merge_origins(*(kernel.origins for kernel, _, _ in parts)),
@@ -64,14 +65,11 @@ def _size(value: Expr, formal: Expr, sizes: dict[Expr, Expr]) -> Expr:
     return known
 
 
-def _inplace(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
-    """Outputs that may take over an input's memory: inputs that no other member reads."""
+def _aliasing(body: Kernel, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
+    """The members' pairs of an output and an input that no other member reads."""
     readers: dict[str, int] = {}
     for member in members:
         for name in member.args:
             readers[name] = readers.get(name, 0) + 1
-    found: list[tuple[str, str]] = []
-    for member in members:
-        actual = {formal.name: name for formal, name in zip(body.args, member.args, strict=True)}
-        found += [(actual[o], actual[i]) for o, i in body.hints.inplace if readers[actual[i]] == 1]
-    return tuple(found)
+    pairs = (pair for member in members for pair in member_aliasing(body, member))
+    return tuple((output, source) for output, source in pairs if readers[source] == 1)

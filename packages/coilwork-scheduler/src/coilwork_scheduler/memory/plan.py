@@ -243,7 +243,7 @@ class _Planner:
         kernel = self.kernels[step.kernel]
         actual = {arg.name: name for arg, name in zip(kernel.args, step.args, strict=True)}
         found: dict[str, tuple[str, ...]] = {}
-        for out_arg, in_arg in kernel.hints.inplace:
+        for out_arg, in_arg in kernel.aliasing:
             source = actual[in_arg]
             # a buffer passed twice may be read through the other argument after it was overwritten
             if step.args.count(source) == 1:

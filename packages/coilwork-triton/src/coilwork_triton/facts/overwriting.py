@@ -16,7 +16,7 @@ from coilwork_ir.scalar import Load, Scalar, postorder
 
 def overwritten(kernel: Kernel, store: Store) -> frozenset[str]:
     """The arguments that may be the memory which `store` writes."""
-    return frozenset({store.buffer, *(source for out, source in kernel.hints.inplace if out == store.buffer)})
+    return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
 
 
 def loads_ahead(kernel: Kernel, values: Iterable[Scalar]) -> bool:

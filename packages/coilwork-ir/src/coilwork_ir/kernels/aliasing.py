@@ -1,0 +1,169 @@
+"""Which outputs of a kernel may lie in the memory of its inputs: the proof, and the verifier's rule.
+
+A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each of them is of the very
+element that its point writes, and happens in the same pass as the store or in an earlier one: no two points store one
+element, so no other point still needs it. Along walked ranges the passes happen at every walked point, which makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
+from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.verification.rules import Place, Rule
+
+ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "aliasing": Rule(
+            "an `out` argument may share the memory of an `in` argument of the same element size and span if every load of it is of "
+            "the element that the same point stores, no later than that",
+            "leave the pair out",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A pass of a kernel.
+
+    Attributes:
+        depth: number of reductions, one inside another, that are complete before it.
+        walks: it visits the points of the reduced ranges.
+    """
+
+    depth: int
+    walks: bool
+
+    def reads_before(self, write: Moment) -> bool:
+        """True if what is read at this moment is surely read before the same point writes at `write`."""
+        if self.depth != write.depth:
+            return self.depth < write.depth
+        return self.walks == write.walks or not self.walks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Moments at which buffers are loaded, by buffer and load, and at which stores happen."""
+
+    loads: Mapping[str, Mapping[Load, tuple[Moment, ...]]]
+    stores: Mapping[Store, Moment]
+
+    def can_overwrite(self, read: str, store: Store) -> bool:
+        """True if `store` may write the memory that loads of `read` read."""
+        loads = self.loads.get(read)
+        if not loads:
+            return True
+        if store.indirect or store.mode != "store":
+            return False
+        write = self.stores[store]
+        return all(
+            load.index[0] is store.index and all(moment.reads_before(write) for moment in moments)
+            for load, moments in loads.items()
+        )
+
+
+def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced: Sequence[Expr]) -> Timing:
+    """Find the moments of the loads and stores of a kernel, as code generators derive its passes.
+
+    Args:
+        stores: what the kernel stores.
+        conditions: what its checks look at.
+        reduced: its ranges of kind `reduction`.
+    """
+    checked = tuple(conditions)
+    along = frozenset(reduced)
+    depth: dict[Scalar, int] = {}
+    walks: dict[Scalar, bool] = {}
+    roots: list[tuple[tuple[Scalar, ...], Moment]] = []
+    for node in postorder((*(root for store in stores for root in store_roots(store)), *checked)):
+        below = max((depth[o] for o in node.operands), default=0)
+        if isinstance(node, Reduce | Scan | Sort):
+            roots.append((node.operands, Moment(below, True)))
+        depth[node] = below + 1 if isinstance(node, Reduce) else below
+        # what is reduced along walked ranges still varies along the reduced ones
+        row = isinstance(node, Reduce) and along == frozenset(node.axes)
+        walks[node] = not row and (_varies(node, along) or any(walks[o] for o in node.operands))
+    moments: dict[Store, Moment] = {}
+    for store in stores:
+        parts = store_roots(store)
+        moment = Moment(
+            max(depth[p] for p in parts),
+            any(walks[p] for p in parts) or not along.isdisjoint(store.index.free_symbols),
+        )
+        moments[store] = moment
+        roots.append((parts, moment))
+    roots += [((condition,), Moment(depth[condition], walks[condition])) for condition in checked]
+    loads: dict[str, dict[Load, tuple[Moment, ...]]] = {}
+    for operands, moment in roots:
+        for found in _loads_above_reductions(operands):
+            known = loads.setdefault(found.buffer, {})
+            if moment not in known.get(found, ()):
+                known[found] = (*known.get(found, ()), moment)
+    return Timing(loads=loads, stores=moments)
+
+
+def _varies(node: Scalar, ranges: Collection[Expr]) -> bool:
+    match node:
+        case Load():
+            return any(s in ranges for index in node.index for s in index.free_symbols)
+        case IndexValue():
+            return any(s in ranges for s in node.expr.free_symbols)
+        case Scan() | Sort():
+            return True
+        case _:
+            return False
+
+
+def _loads_above_reductions(roots: tuple[Scalar, ...]) -> list[Load]:
+    seen: set[Scalar] = set()
+    found: list[Load] = []
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            found.append(node)
+        if not isinstance(node, Reduce):
+            stack.extend(node.operands)
+    return found
+
+
+def check_aliasing(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) -> None:
+    """Check the pairs of `kernel.aliasing`.
+
+    Raises:
+        VerifyError: a pair breaks the rule `aliasing`.
+    """
+    if not kernel.aliasing:
+        return
+    check_pairs(kernel.aliasing, args, place)
+    if kernel.hints.reduction == "contracted":
+        # threads do not load, in the layout of a product's results, just the elements that they store
+        place.fail("aliasing", "the kernel is a contraction")
+    reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
+    timing = time_accesses(kernel.stores, (check.condition for check in kernel.checks), reduced)
+    for output, source in kernel.aliasing:
+        for store in kernel.stores:
+            if store.buffer == output and not timing.can_overwrite(source, store):
+                place.fail("aliasing", f"{output} is stored before {source} is read, or over another element")
+
+
+def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg], place: Place) -> None:
+    """Check that each pair names an output and an input of the same size."""
+    for output, source in pairs:
+        first, second = args.get(output), args.get(source)
+        if first is None or second is None or first.role != "out" or second.role != "in":
+            place.fail("aliasing", f"{output} of {source}")
+        if first.dtype.itemsize != second.dtype.itemsize:
+            place.fail("aliasing", f"{output} is {first.dtype.text}, {source} is {second.dtype.text}")
+        if first.span is not second.span:
+            place.fail("aliasing", f"{output} spans {first.span!r} elements, {source} {second.span!r}")
