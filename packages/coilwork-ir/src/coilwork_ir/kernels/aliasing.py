@@ -1,8 +1,8 @@
 """Which outputs of a kernel may lie in the memory of its inputs: the proof, and the verifier's rule.
 
-A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each of them is of the very
-element that its point writes, and happens in the same pass as the store or in an earlier one: no two points store one
-element, so no other point still needs it. Along walked ranges the passes happen at every walked point, which makes no difference.
+A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each load is of
+the very element that its point writes, and happens in the same pass as the store or in an earlier one. No two points
+store one element, so no other point still needs it. Walked ranges repeat all passes, which changes nothing of that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from coilwork_ir.verification.rules import Place, Rule
 ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "aliasing": Rule(
-            "an `out` argument may share the memory of an `in` argument of the same element size and span if every load of it is of "
-            "the element that the same point stores, no later than that",
+            "an `out` argument may share the memory of an `in` argument of the same element size and span if "
+            "every load of it is of the element that the same point stores, no later than that",
             "leave the pair out",
         ),
     }

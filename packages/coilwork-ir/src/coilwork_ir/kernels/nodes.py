@@ -69,8 +69,8 @@ class TensorArg:
 class Store:
     """`buffer[index] = value`, or combined with what is there by `mode`: after the reductions that it needs.
 
-    A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along, and no two of them store one
-    element. A combining one
+    A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along, and no two
+    points store one element. A combining one
     happens once per point of the parallel ranges, whether or not its operands vary along them (adding 1 under a
     range of 8 adds 8), and of the reduced ranges that they vary along.
     `index` is one flat offset in elements; `indirect[k]` stands for `placeholder(k)` in it.
@@ -148,8 +148,8 @@ class Kernel:
         ranges: the iteration space, outermost first: parallel ranges, then walked ones, then reduced ones.
         args: tensors in call order.
         sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
-        aliasing: pairs (output, input) that a call may give the same memory: each element is read before the same point of the
-            iteration space writes it. All other arguments that are written have memory of their own.
+        aliasing: pairs (output, input) that a call may give the same memory: each element is read before the same
+            point of the iteration space writes it. All other arguments that are written have memory of their own.
         stores: what it computes.
         checks: run-time checks, over the same space.
         hints: advice.
