@@ -2,6 +2,7 @@
 
 from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError, MistracedError
+from coilwork_lowering.generated_calls import list_generated_calls
 from coilwork_lowering.joint.partition import partition
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import lower
@@ -28,6 +29,7 @@ __all__ = [
     "asserts_squeezed_size",
     "decompositions",
     "lay_out_convolutions",
+    "list_generated_calls",
     "lower",
     "name_squeezed_sizes",
     "pad_products",

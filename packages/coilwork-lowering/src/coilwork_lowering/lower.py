@@ -40,6 +40,7 @@ from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.higher_order.written_out import Note, with_meanings_written_out
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
+from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.overwriting import Overwriting, buffers_in
 from coilwork_lowering.registry import RULES
@@ -164,7 +165,7 @@ class _Lowering:
                         self.values[displaced] = self.moved_away(self.values[displaced])
                         self.overwriting.note(displaced)
                     self.let_rest(node)
-                    self.values[node] = self.call(node)
+                    self.values[node] = self.lower_call(node)
                 case "output":
                     if self.results.is_region:
                         # who runs the region knows nothing of what is in flight in it
@@ -194,6 +195,18 @@ class _Lowering:
             updates=tuple(self.overwriting.decided),
             copies=tuple(self.builder.copies),
         )
+
+    def lower_call(self, node: torch.fx.Node) -> Value:
+        """`call`, whose errors name the node."""
+        try:
+            return self.call(node)
+        except CoilworkIRError as error:
+            if error.origins or isinstance(error, MistracedError):
+                raise
+            raise self.fault(node, error) from error
+        # Whatever a rule raises is its fault, and no reason to do without the rest of the graph.
+        except Exception as error:
+            raise self.fault(node, error) from error
 
     def call(self, node: torch.fx.Node) -> Value:
         target = node.target
@@ -302,19 +315,14 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
+        if (name, node.name) in self.options.fallback_nodes:
+            skip_stream(self.builder, call)
         if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
                 return self.builder.shortened(rule.lower(self.builder, call))
             except NotLowered:
                 self.builder.rewind(kept)
-            except CoilworkIRError as error:
-                if error.origins or isinstance(error, MistracedError):
-                    raise
-                raise self.fault(node, error) from error
-            # Whatever the rule raises is its fault, and no reason to do without the rest of the graph.
-            except Exception as error:
-                raise self.fault(node, error) from error
         if is_wait(target):
             value = call.tensor(schema_of(target).arguments[0].name)
             root = self.builder.buffers.root(value.buffer.name)
@@ -419,7 +427,8 @@ class _Lowering:
 
     def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
         """The error for `node`, whose rule failed with `error`."""
-        what = f"the rule of {operator_name(node)} failed"
+        rule = "the rule" if operator_name(node) in RULES else "the lowering"
+        what = f"{rule} of {operator_name(node)} failed"
         reason = str(error) if isinstance(error, CoilworkIRError) else f"{type(error).__name__}: {error}"
         return self.refuse(node, "rule-failed", what, reason=reason)
 

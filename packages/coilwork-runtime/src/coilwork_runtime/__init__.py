@@ -16,6 +16,7 @@ from coilwork_runtime.errors import (
     ModuleTextError,
     ProgramBytesError,
     RuntimeFault,
+    ScratchFolderError,
 )
 from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
@@ -47,6 +48,7 @@ __all__ = [
     "NativeProgram",
     "ProductLibrary",
     "ProgramBytesError",
+    "ScratchFolderError",
     "RuntimeFault",
     "Search",
     "TensorKinds",

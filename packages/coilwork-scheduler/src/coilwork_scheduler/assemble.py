@@ -129,6 +129,7 @@ def _launches(
         index: candidate
         for index, (kernel, call) in built.items()
         if not units[index].begins
+        and context.options.apart.isdisjoint(origin.node for origin in call.origins)
         and _target(context, call.args).combines
         and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
     }

@@ -49,6 +49,7 @@ class ScheduleOptions:
         default_size_hint: what other size symbols are taken to be, for costs only.
         aligned_inputs: names of inputs and constants that the caller promises to pass at multiples of 16 bytes.
         donated_inputs: names of inputs that the caller gives away, whose memory is free when nobody needs them any more.
+        apart: names of captured calls that share no kernel with others.
     """
 
     numerics: Numerics = "fast"
@@ -78,3 +79,4 @@ class ScheduleOptions:
     default_size_hint: int = 512
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
+    apart: frozenset[str] = frozenset()

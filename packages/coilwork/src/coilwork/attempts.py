@@ -1,4 +1,10 @@
-"""Compile and build a graph, leaving to ATen the calls whose kernels cannot be made."""
+"""Compile and build a graph around the compiler's own faults, at the cost of as few calls as possible.
+
+An error of any stage names calls, or none: those of a kernel, of a node, of an instruction. One call is left to ATen at once. Of
+several, it is tried first whether kernels of their own help, which also tells which one of a fused kernel is at fault; then
+bisection finds those to leave to ATen. Where no call is named, all calls of the graph are suspected. Nothing runs meanwhile
+but the compiler, so no update is made twice and no random number drawn.
+"""
 
 from __future__ import annotations
 
@@ -7,131 +13,310 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coilwork.caching.remedies import RemedyCache, StoredStep
 from coilwork.capture.refused_calls import RefusedCallError
+from coilwork.culprits import Budget, find_smallest_calls
 from coilwork.drive import make_call
-from coilwork.errors import CoilworkFallbackWarning
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning, describe
 from coilwork.executors import Driven
 from coilwork.job import Job
-from coilwork.stages import Compiled, run_stages
+from coilwork.stages import Compiled, list_calls, run_stages
+from coilwork.trace import Trace
 from coilwork_cache import Store
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
-from coilwork_lowering import MistracedError
-from coilwork_runtime import Builder, KernelBuildError
+from coilwork_ir.program.walk import all_kernels
+from coilwork_lowering import LoweringError, MistracedError
+from coilwork_runtime import (
+    Builder,
+    DeviceError,
+    ExecutorUnavailableError,
+    KernelBuildError,
+    MissingCompilerError,
+    MissingTritonError,
+    ScratchFolderError,
+)
 
-MOST_RETRIES: Final = 8
-# Of more calls than these, which one kernel is for, the one at fault is not looked for.
-_MOST_SUSPECTS: Final = 64
+MOST_STEPS: Final = 8
+# Compilations of one graph that look for what is wrong with it.
+MOST_TRIES: Final = 40
+# What no choice of calls changes: the program is not the user's, a setting is wrong, or the machine lacks something.
+_NOT_OF_CALLS: Final = (
+    MistracedError,
+    CoilworkError,
+    DeviceError,
+    ExecutorUnavailableError,
+    MissingCompilerError,
+    MissingTritonError,
+    ScratchFolderError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What is left to ATen.
+class Step:
+    """What is done about one fault: `calls` get kernels of their own (`apart`), or are left to ATen."""
+
+    calls: tuple[Origin, ...]
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """How a graph is compiled around faults.
 
     Attributes:
-        operators: all calls of these, or some of them.
+        operators: all calls of these, or some of them, are left to ATen.
         nodes: the calls, as pairs of an operator and a node of the graph, for operators that are left there alone.
+        apart: names of calls that share no kernel with others.
     """
 
     operators: tuple[str, ...]
     nodes: tuple[tuple[str, str], ...] = ()
+    apart: tuple[str, ...] = ()
 
-    def extended(self, origins: Sequence[Origin]) -> Left:
-        """With the calls `origins`; of an operator that has failed in another call before, all calls."""
+    def extended(self, step: Step) -> Remedy:
+        """With `step`; of an operator that has failed in another call before, all calls are left to ATen."""
+        if step.apart:
+            return replace(self, apart=tuple(dict.fromkeys((*self.apart, *(c.node for c in step.calls)))))
         failing = {op for op, _ in self.nodes}
-        fresh = [origin for origin in origins if not self.holds(origin)]
+        fresh = [origin for origin in step.calls if not self.holds(origin)]
         everywhere = {origin.op for origin in fresh if origin.op in failing}
         pairs = [*self.nodes, *((o.op, o.node) for o in fresh)]
-        return Left(
+        return replace(
+            self,
             operators=tuple(dict.fromkeys((*self.operators, *(origin.op for origin in fresh)))),
             nodes=tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in everywhere)),
         )
 
     def holds(self, origin: Origin) -> bool:
-        """Whether the call is left to ATen already."""
+        """Tell if the call is left to ATen already."""
         if (origin.op, origin.node) in self.nodes:
             return True
         return origin.op in self.operators and all(op != origin.op for op, _ in self.nodes)
 
 
-def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compiled, Driven]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A graph that compiles, what calls it, and what was done about faults for that."""
+
+    compiled: Compiled
+    driven: Driven
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An attempt that failed with `error`, while kernels were built if `in_build`. `named` are the calls it is about."""
+
+    error: Exception
+    named: tuple[Origin, ...]
+    in_build: bool
+
+
+def build_with_retries(
+    job: Job, builder: Builder, store: Store, remembered: RemedyCache | None = None
+) -> Built:
     """What the stages make of the job, and its callable; `store` keeps what is built.
 
-    An error that names calls is a warning, and the graph is lowered again with the one at fault as a call of ATen; not with
-    `strict`, not when it names none that is new, and not more than `MOST_RETRIES` times.
+    A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or as calls of ATen; not
+    with `strict`, not where no choice of calls helps, and not more than `MOST_STEPS` times. `remembered` keeps what was found.
 
     Raises:
-        CoilworkIRError, KernelBuildError: the last failure.
         RefusedCallError: eager refuses the call that the graph is compiled for.
-        MistracedError: at once: the captured operators are not those of the program.
+        Exception: the last failure, whatever a stage raised.
     """
-    left = Left(operators=job.options.fallback)
-    for attempt in range(MOST_RETRIES + 1):
+    attempts = _Attempts(job, builder, store)
+    first = attempts.attempt(Remedy(operators=job.options.fallback))
+    if isinstance(first, Built):
+        return first
+    if job.is_refused():
+        raise RefusedCallError(str(first.error)) from first.error
+    if job.options.strict or job.options.batch_invariant:
+        raise first.error
+    repeated = None if remembered is None else attempts.repeat(remembered.read())
+    if repeated is not None:
+        return repeated
+    built = attempts.mend(first)
+    if remembered is not None:
+        remembered.write(attempts.describe_steps())
+    return built
+
+
+class _Attempts:
+    """The search for a remedy of one graph."""
+
+    def __init__(self, job: Job, builder: Builder, store: Store) -> None:
+        self._job = job
+        self._builder = builder
+        self._store = store
+        self._budget = Budget(MOST_TRIES)
+        self._steps: list[tuple[Step, Exception]] = []
+
+    def attempt(self, remedy: Remedy) -> Built | Fault:
+        """Compile and build with `remedy`."""
+        outcome = self._run(self._job, remedy, build=True)
+        assert outcome is not None
+        return outcome
+
+    def find_fault(self, remedy: Remedy, *, in_build: bool) -> Fault | None:
+        """The fault of compiling with `remedy`, untraced; kernels are built if it may be `in_build`."""
+        outcome = self._run(replace(self._job, trace=Trace(None)), remedy, build=in_build)
+        return outcome if isinstance(outcome, Fault) else None
+
+    def _run(self, job: Job, remedy: Remedy, *, build: bool) -> Built | Fault | None:
         compiled: Compiled | None = None
+        job = replace(job, left_to_aten=remedy.nodes, apart=remedy.apart)
         try:
-            compiled = _stages(job, left)
+            compiled = run_stages(job, fallback=remedy.operators)
+            if not build:
+                return None
             with job.clock.stage("build"):
-                return compiled, make_call(compiled, job, builder, store)
-        except MistracedError:
+                return Built(compiled=compiled, driven=make_call(compiled, job, self._builder, self._store))
+        except _NOT_OF_CALLS:
             raise
-        except (CoilworkIRError, KernelBuildError) as error:
-            if job.is_refused():
-                raise RefusedCallError(str(error)) from error
-            suspects = [origin for origin in _culprits(error, compiled) if not left.holds(origin)]
-            if job.options.strict or job.options.batch_invariant or not suspects or attempt == MOST_RETRIES:
-                raise
-            if isinstance(error, CoilworkIRError):
-                suspects = _narrowed(job, left, suspects)
-            _warn(job, suspects, error)
-            left = left.extended(suspects)
-    raise AssertionError("the last attempt returns or raises")
+        except Exception as error:  # noqa: BLE001  who gets the fault raises it, or finds what to do without
+            named = [origin for origin in _find_culprits(error, compiled) if not remedy.holds(origin)]
+            return Fault(error=error, named=tuple(named), in_build=compiled is not None)
 
+    def mend(self, fault: Fault) -> Built:
+        """Compile around `fault` and those that show after it, with a warning each.
 
-def _stages(job: Job, left: Left) -> Compiled:
-    return run_stages(replace(job, left_to_aten=left.nodes), fallback=left.operators)
+        Raises:
+            Exception: the last failure.
+        """
+        remedy = Remedy(operators=self._job.options.fallback)
+        before = remedy
+        for _ in range(MOST_STEPS):
+            if not fault.named and before is not remedy and not isinstance(fault.error, LoweringError):
+                # what the last step left out is not at fault
+                remedy = before
+                self._steps.pop()
+            step = self._find_step(fault, remedy)
+            if step is None:
+                self._warn_of_steps()
+                raise fault.error
+            self._steps.append((step, fault.error))
+            before, remedy = remedy, remedy.extended(step)
+            outcome = self.attempt(remedy)
+            if isinstance(outcome, Built):
+                self._warn_of_steps()
+                return replace(outcome, steps=tuple(step for step, _ in self._steps))
+            fault = outcome
+        self._warn_of_steps()
+        raise fault.error
 
+    def _find_step(self, fault: Fault, remedy: Remedy) -> Step | None:
+        """What to do about `fault`; None if no choice of calls helps."""
+        if len(fault.named) == 1:
+            return Step(calls=fault.named, apart=False)
+        if fault.named:
+            found = self._search(fault, remedy, fault.named, unfuse=True)
+            if found is not None:
+                return found
+        if isinstance(fault.error, LoweringError):
+            # it is about one node, and it said which
+            return None
+        for views in (False, True):
+            calls = [c for c in list_calls(self._job, views=views) if not remedy.holds(c)]
+            # to build every call's kernel by itself takes long
+            found = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
+            if found is not None:
+                return found
+        return None
 
-def _narrowed(job: Job, left: Left, suspects: list[Origin]) -> list[Origin]:
-    """Those of the calls without which the rest compiles, one if it is one: a kernel that cannot be made names all it computes."""
-    if len(suspects) > _MOST_SUSPECTS:
-        return suspects
-    while len(suspects) > 1:
-        half = suspects[: len(suspects) // 2]
-        rest = suspects[len(half) :]
-        if not _is_named(job, left.extended(half), suspects):
-            suspects = half
-        elif not _is_named(job, left.extended(rest), suspects):
-            suspects = rest
+    def _search(
+        self, fault: Fault, remedy: Remedy, suspects: Sequence[Origin], *, unfuse: bool
+    ) -> Step | None:
+        """The fewest of `suspects` that have to be treated otherwise; None if all of them are not enough."""
+
+        def find_left(calls: Sequence[Origin], *, apart: bool) -> Fault | None:
+            step = Step(calls=tuple(calls), apart=apart)
+            left = self.find_fault(remedy.extended(step), in_build=fault.in_build)
+            # a fault of other calls is for the next step
+            is_another = left is not None and left.named and set(suspects).isdisjoint(left.named)
+            return None if is_another else left
+
+        if unfuse and len(suspects) > 1 and not isinstance(fault.error, LoweringError):
+            if not self._budget.spend():
+                return None
+            left = find_left(suspects, apart=True)
+            if left is None:
+                calls = find_smallest_calls(
+                    suspects, lambda some: find_left(some, apart=True) is None, self._budget
+                )
+                return Step(calls=calls, apart=True)
+            suspects = [call for call in suspects if call in left.named] or suspects
+        if len(suspects) > 1:
+            if not self._budget.spend() or find_left(suspects, apart=False) is not None:
+                return None
+            suspects = find_smallest_calls(
+                suspects, lambda some: find_left(some, apart=False) is None, self._budget
+            )
+        return Step(calls=tuple(suspects), apart=False) if suspects else None
+
+    def repeat(self, stored: Sequence[StoredStep]) -> Built | None:
+        """Compile with a remedy found before; None if there is none, or if it does not help any more."""
+        if not stored:
+            return None
+        calls = list_calls(self._job, views=True)
+        if any(position >= len(calls) for step in stored for position in step.positions):
+            return None
+        remedy = Remedy(operators=self._job.options.fallback)
+        steps = [
+            Step(calls=tuple(calls[position] for position in step.positions), apart=step.apart)
+            for step in stored
+        ]
+        for step in steps:
+            remedy = remedy.extended(step)
+        outcome = self.attempt(remedy)
+        if not isinstance(outcome, Built):
+            return None
+        for step, known in zip(steps, stored, strict=True):
+            self._warn(step, known.reason)
+        return replace(outcome, steps=tuple(steps))
+
+    def describe_steps(self) -> tuple[StoredStep, ...]:
+        """The steps of `mend`, for `repeat`; none if one is of a call that another process would not find."""
+        places = {call: place for place, call in enumerate(list_calls(self._job, views=True))}
+        if any(call not in places for step, _ in self._steps for call in step.calls):
+            return ()
+        return tuple(
+            StoredStep(
+                positions=tuple(places[call] for call in step.calls), apart=step.apart, reason=describe(error)
+            )
+            for step, error in self._steps
+        )
+
+    def _warn_of_steps(self) -> None:
+        for step, error in self._steps:
+            self._warn(step, describe(error))
+
+    def _warn(self, step: Step, reason: str) -> None:
+        """Say which calls run otherwise, at the user's line."""
+        names = ", ".join(dict.fromkeys(call.op for call in step.calls))
+        how = "kernels of their own" if step.apart else "ATen's own kernels"
+        text = f"{names} run as {how} in graph {self._job.graph_id}: {reason}"
+        place = next((call for call in step.calls if call.file), None)
+        if place is not None and f"{place.file}:{place.line}" not in text:
+            text += f"\n  source  {place.file}:{place.line}   {place.code}"
+        if not step.apart:
+            listed = ", ".join(dict.fromkeys(f'"{call.op}"' for call in step.calls))
+            text += f'\n  try     options={{"fallback": [{listed}]}} to leave all such calls to ATen'
+        text += '\n  try     options={"strict": True} for the traceback, to report it'
+        if place is None:
+            warnings.warn(text, CoilworkFallbackWarning, stacklevel=4)
         else:
-            break
-    return suspects
+            warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
 
 
-def _is_named(job: Job, left: Left, suspects: Sequence[Origin]) -> bool:
-    """Whether the stages still fail, and name one of `suspects`, with `left` as calls of ATen."""
-    try:
-        _stages(job, left)
-    except CoilworkIRError as error:
-        return not set(suspects).isdisjoint(error.origins)
-    return False
-
-
-def _warn(job: Job, origins: Sequence[Origin], error: Exception) -> None:
-    """Say what runs in ATen, at the user's line."""
-    names = ", ".join(dict.fromkeys(origin.op for origin in origins))
-    text = f"{names} run as ATen's own kernels in graph {job.graph_id}: {error}"
-    place = next((origin for origin in origins if origin.file), None)
-    if place is None:
-        warnings.warn(text, CoilworkFallbackWarning, stacklevel=3)
-    else:
-        warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
-
-
-def _culprits(error: CoilworkIRError | KernelBuildError, compiled: Compiled | None) -> tuple[Origin, ...]:
+def _find_culprits(error: Exception, compiled: Compiled | None) -> tuple[Origin, ...]:
     """The calls of operators that an error is about."""
     origins: Sequence[Origin] = ()
     if isinstance(error, CoilworkIRError):
         origins = error.origins
-    elif compiled is not None:
-        origins = {kernel.name: kernel.origins for kernel in compiled.program.kernels}.get(error.kernel, ())
+    elif isinstance(error, KernelBuildError) and compiled is not None:
+        origins = {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}.get(
+            error.kernel, ()
+        )
     return tuple(dict.fromkeys(origin for origin in origins if "." in origin.op))

@@ -25,10 +25,11 @@ from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
+from coilwork.caching.remedies import RemedyCache
 from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.checking.watch import watched, watched_in_eager, watches
 from coilwork.drive import boxed
-from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.freezing import FrozenCall
 from coilwork.job import Job, Role, open_job
@@ -110,7 +111,7 @@ def compile_graph(
             if isinstance(error, CoilworkError):
                 raise
             raise CompileError(
-                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=_named(error)
+                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=describe(error)
             ) from error
         compiled = _eager(job, error)
     recorded = role == "forward"
@@ -167,12 +168,13 @@ def _compile(job: Job) -> CompiledGraph:
     if job.options.wrapper == "python" and job.options.executor != "python":
         warm_executor(caches.kernels)
     watch = GuardWatch(job.gm)
-    compiled, driven = build_with_retries(job, builder, caches.kernels)
+    built = build_with_retries(job, builder, caches.kernels, RemedyCache(caches=caches, key=key))
+    compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
     call = watched(driven.call, compiled, job, builder, partial(finished, job))
     report = _report(job, compiled, driven, guards)
-    # a graph from the cache would not repeat the guards
-    if key is not None and not guards:
+    # a graph from the cache would repeat neither the guards nor the warnings
+    if key is not None and not guards and not built.steps:
         entry = CachedGraph(
             module=compiled.module,
             program=compiled.native,
@@ -233,6 +235,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 devices=devices_of(job.gm),
                 operators=job.operators(),
                 kinds=job.kinds(),
+                is_stored=True,
             )
             driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
     except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:
@@ -283,19 +286,11 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
-def _named(error: Exception) -> str:
-    """What `error` says, beginning with its type; ours say it themselves."""
-    name, said = type(error).__name__, str(error)
-    if said.startswith(f"{name}["):
-        return said
-    return f"{name}: {said}" if said else name
-
-
 def _eager(job: Job, error: Exception) -> CompiledGraph:
     """The captured graph as it is, with a warning that says why."""
     log.debug("graph %s falls back to eager", job.graph_id, exc_info=True)
     warnings.warn(
-        f"graph {job.graph_id} runs in eager mode: {_named(error)}\n"
+        f"graph {job.graph_id} runs in eager mode: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
         CoilworkFallbackWarning,
         stacklevel=3,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from coilwork.errors import CoilworkFallbackWarning
+from coilwork.errors import warn_of_driver
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
-from coilwork_ir.errors import EmitError
-from coilwork_runtime import Builder, generated, guarded
+from coilwork_ir.program.walk import all_kernels
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, generated, guarded
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
@@ -23,28 +22,22 @@ from coilwork_wrapper import emit_fx
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
     """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
 
-    `store` keeps what a C++ wrapper builds. A program that C++ cannot drive yet is driven by Python, with a warning.
+    `store` keeps what a C++ wrapper builds. A program that FX or C++ cannot drive is driven by Python, with a warning.
 
     Raises:
         KernelBuildError: a kernel does not build.
-        EmitError: C++ cannot drive this program, and `strict` is on.
+        EmitError: FX or C++ cannot drive this program, and `strict` is on.
     """
     match job.options.wrapper:
         case "fx":
-            fx_call = guarded(_fx_call(compiled, job, builder), job.operators(), job.kinds())
-            return Driven(call=fx_call, executor="fx", python_calls={})
+            launchers = builder.build(execute_module(compiled.module, job.graph_id).specs)
+            call = _try_driver(compiled, job, "FX", lambda: _fx_call(compiled, job, launchers))
+            if call is not None:
+                return Driven(call=call, executor="fx", python_calls={})
         case "cpp":
-            try:
-                cpp_call = guarded(_cpp_call(compiled, job, store), job.operators(), job.kinds())
-                return Driven(call=cpp_call, executor="cpp", python_calls={})
-            except EmitError as error:
-                if job.options.strict:
-                    raise
-                warnings.warn(
-                    f"graph {job.graph_id} is driven by Python instead of C++: {error}",
-                    CoilworkFallbackWarning,
-                    stacklevel=2,
-                )
+            call = _try_driver(compiled, job, "C++", lambda: _cpp_call(compiled, job, store))
+            if call is not None:
+                return Driven(call=call, executor="cpp", python_calls={})
         case "python":
             pass
     graph = Loadable(
@@ -60,8 +53,21 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
     return load(graph, options=job.options, builder=builder, store=store)
 
 
-def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
-    launchers = builder.build(execute_module(compiled.module, job.graph_id).specs)
+def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], Call]) -> Call | None:
+    """What `make` makes to drive the program; without `strict`, None with a warning where it cannot."""
+    try:
+        return guarded(make(), job.operators(), job.kinds())
+    # Python drives every program: a fault of another driver costs no call. One of a kernel is not the driver's.
+    except Exception as error:
+        kernels = {kernel.name for kernel in all_kernels(compiled.program)}
+        of_kernel = isinstance(error, KernelBuildError) and error.kernel in kernels
+        if job.options.strict or of_kernel or isinstance(error, MissingCompilerError):
+            raise
+        warn_of_driver(job.graph_id, language, error)
+        return None
+
+
+def _fx_call(compiled: Compiled, job: Job, launchers: Mapping[str, Callable[..., Any]]) -> Call:
     graph = emit_fx(compiled.program, launchers, compiled.constants, runtime=generated)
     job.trace.write("fx.py", graph.code)
     return boxed(graph)

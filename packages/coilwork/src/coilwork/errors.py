@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 
 class CoilworkError(Exception):
     """Base of the meta-package's errors: a stable `code`, what happened, why, and what to do about it."""
@@ -51,12 +53,30 @@ class ArtifactError(CoilworkError):
     """A saved artifact is corrupt, of another version, or for another device."""
 
 
+def describe(error: Exception) -> str:
+    """The text of `error`, beginning with its type; ours begin with it themselves."""
+    name, said = type(error).__name__, str(error)
+    if said.startswith(f"{name}["):
+        return said
+    return f"{name}: {said}" if said else name
+
+
 class CoilworkWarning(UserWarning):
     """Base of the meta-package's warnings."""
 
 
 class CoilworkFallbackWarning(CoilworkWarning):
     """A graph runs in eager mode because Coilwork could not compile it."""
+
+
+def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
+    """Say that Python drives `graph` instead of what was `wanted`."""
+    text = describe(reason) if isinstance(reason, Exception) else reason
+    warnings.warn(
+        f"graph {graph} is driven by Python instead of {wanted}: {text}",
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
 
 
 class UncachedPassWarning(CoilworkWarning):

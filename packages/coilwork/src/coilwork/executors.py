@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from coilwork.errors import CoilworkFallbackWarning
+from coilwork.errors import warn_of_driver
 from coilwork.options import CompileOptions, Executor
 from coilwork_cache import Store
 from coilwork_runtime import (
@@ -63,6 +62,7 @@ class Loadable:
         devices: where its tensors are.
         operators: the graph's own operators, for calls that kernels are not for; without them these are refused.
         kinds: of tensors that it takes.
+        is_stored: it comes from a store, where it may have been damaged.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Loadable:
     devices: Iterable[str]
     operators: Call | None = None
     kinds: TensorKinds = PLAIN
+    is_stored: bool = False
 
 
 def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: Store | None) -> Driven:
@@ -90,7 +91,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
     def in_python() -> Call:
         return module.make_call(launchers, graph.constants)
 
-    reason = _obstacle(graph, wanted)
+    reason, is_faulty = _obstacle(graph, wanted), False
     if not reason and wanted != "python":
         try:
             program = load_native(
@@ -111,12 +112,14 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
             if options.strict and wanted == "native":
                 raise
             reason = str(error)
-    if wanted == "native" or options.check_lifetimes:
-        warnings.warn(
-            f"graph {graph.name} is driven by Python instead of the native executor: {reason or 'as was asked for'}",
-            CoilworkFallbackWarning,
-            stacklevel=2,
-        )
+        # Python drives every program: a fault of the executor's costs no call. What was stored may be damaged instead.
+        except Exception as error:
+            if options.strict or graph.is_stored:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            is_faulty = True
+    if wanted == "native" or options.check_lifetimes or is_faulty:
+        warn_of_driver(graph.name, "the native executor", reason or "as was asked for")
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
     call = guarded(in_python(), graph.operators or refuse_operators, graph.kinds)

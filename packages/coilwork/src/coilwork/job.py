@@ -49,6 +49,7 @@ class Job:
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of operators of which not all do.
+        apart: names of calls that share no kernel with others.
         is_refused: tells if eager refuses the call that the graph is compiled for.
         trace: where stage dumps go.
         clock: times of the stages so far.
@@ -69,6 +70,7 @@ class Job:
     negated: tuple[int, ...] = ()
     rewrites: tuple[Fired, ...] = ()
     left_to_aten: tuple[tuple[str, str], ...] = ()
+    apart: tuple[str, ...] = ()
     is_refused: Callable[[], bool] = field(default=lambda: False)
     clock: StageClock = field(default_factory=StageClock)
 

@@ -13,6 +13,7 @@ from coilwork.boundary.negated_inputs import plain_constant
 from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
+from coilwork.errors import warn_of_driver
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.likely_sizes import likely_sizes
@@ -26,6 +27,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import format_kernel, format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -34,7 +36,14 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target, Targets
-from coilwork_lowering import AddedGuard, LoweringOptions, lay_out_convolutions, lower, pad_products
+from coilwork_lowering import (
+    AddedGuard,
+    LoweringOptions,
+    lay_out_convolutions,
+    list_generated_calls,
+    lower,
+    pad_products,
+)
 from coilwork_lowering.rewrites import Fired, cleaned_up
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
@@ -85,22 +94,8 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
-    gm, options, trace, clock = job.gm, job.options, job.trace, job.clock
-    if trace.wanted:
-        trace.write("aten.txt", _readable(gm))
-    fired: tuple[Fired, ...] = ()
-    if job.role == "inference":
-        with clock.stage("rewrite"):
-            gm, fired = cleaned_up(gm, rewrites_of("aten", options))
-        if trace.wanted and fired:
-            trace.write("aten.rewritten.txt", _readable(gm))
-    with clock.stage("layout"):
-        gm, decision = lay_out_convolutions(gm, job.layout)
-        gm, padding = pad_products(gm, job.layout)
-    if trace.wanted:
-        trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
-            trace.write("aten.laid_out.txt", _readable(gm))
+    options, trace, clock = job.options, job.trace, job.clock
+    gm, fired = _rewrite(job)
     lowering = replace(lowering_options(options, fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(gm, options)
     if resident is not None:
@@ -123,6 +118,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         aligned=aligned,
         updates=updates,
         donated=names_at(lowered.graph, job.donated),
+        apart=frozenset(job.apart),
         likely=likely_sizes(lowered.symbols, gm),
     )
     if options.batch_invariant:
@@ -131,7 +127,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         sources = emit_kernels(program, targets, options, trace=trace)
     with clock.stage("wrap"):
         module = emit_python(program, sources, target=targets.main.name)
-        native, refusal = _native(program)
+        native, refusal = _native(program, options)
     trace.write("module.py", module)
     return Compiled(
         graph=lowered.graph,
@@ -147,12 +143,49 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     )
 
 
-def _native(program: Program) -> tuple[bytes, str]:
-    """The program for the native executor, or why there is none."""
+def list_calls(job: Job, *, views: bool) -> tuple[Origin, ...]:
+    """The calls of the graph that is lowered which generated code computes, as `list_generated_calls`."""
+    gm, _ = _rewrite(replace(job, trace=Trace(None)))
+    return list_generated_calls(gm, views=views)
+
+
+def _rewrite(job: Job) -> tuple[torch.fx.GraphModule, tuple[Fired, ...]]:
+    """The graph that is lowered: with rewrites and layouts that nobody has decided on before."""
+    gm, trace, clock = job.gm, job.trace, job.clock
+    if trace.wanted:
+        trace.write("aten.txt", _readable(gm))
+    fired: tuple[Fired, ...] = ()
+    if job.role == "inference":
+        with clock.stage("rewrite"):
+            gm, fired = cleaned_up(gm, rewrites_of("aten", job.options))
+        if trace.wanted and fired:
+            trace.write("aten.rewritten.txt", _readable(gm))
+    with clock.stage("layout"):
+        gm, decision = lay_out_convolutions(gm, job.layout)
+        gm, padding = pad_products(gm, job.layout)
+    if trace.wanted:
+        trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
+        if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
+            trace.write("aten.laid_out.txt", _readable(gm))
+    return gm, fired
+
+
+def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
+    """The program for the native executor, or why there is none.
+
+    Python drives what the executor refuses, and with a warning what stumbles over a fault; `strict` raises that.
+    """
     try:
         return emit_native(program), ""
     except EmitError as error:
         return b"", str(error)
+    # Python drives every program, so no call has to run otherwise because of this.
+    except Exception as error:
+        if options.wrapper == "python" and options.executor != "python":
+            if options.strict:
+                raise
+            warn_of_driver(program.name, "the native executor", error)
+        return b"", f"{type(error).__name__}: {error}"
 
 
 def _readable(gm: torch.fx.GraphModule) -> str:
@@ -169,19 +202,20 @@ def lower_to_program(
     aligned: tuple[str, ...] = (),
     updates: tuple[str, ...] = (),
     donated: tuple[str, ...] = (),
+    apart: frozenset[str] = frozenset(),
     likely: tuple[tuple[str, int], ...] = (),
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
     `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to; `updates` are
-    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have. `likely` are
-    values of size symbols, for costs only.
+    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have. `apart` are
+    calls that share no kernel with others. `likely` are values of size symbols, for costs only.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        settings = _schedule_options(options, aligned + updates, donated, likely)
+        settings = replace(_schedule_options(options, aligned + updates, donated, likely), apart=apart)
         scheduled: Schedule = schedule(graph, targets, settings)
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
@@ -189,7 +223,9 @@ def lower_to_program(
         trace.write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
 
     def region(nested: Graph) -> Program:
-        return lower_to_program(nested, targets, options, trace=trace, clock=clock, likely=likely)
+        return lower_to_program(
+            nested, targets, options, trace=trace, clock=clock, apart=apart, likely=likely
+        )
 
     with clock.stage("plan"):
         planning = PlanOptions(

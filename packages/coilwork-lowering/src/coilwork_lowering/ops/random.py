@@ -34,6 +34,25 @@ from coilwork_lowering.torch_compat.seeded import (
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
+# operators whose numbers come from a stream of their own, where generated code draws them
+_DRAWING: Final = frozenset(
+    (*overloads("native_dropout"), *overloads("rand rand_like"), *overloads("bernoulli.p"))
+)
+
+
+def skip_stream(builder: Builder, call: Call) -> None:
+    """Leave out the numbers of `call`, which ATen draws: those of other calls are what they would be with it."""
+    if call.target not in _DRAWING:
+        return
+    made = call.result[0] if isinstance(call.result, tuple | list) else call.result
+    device = device_text(made.device)
+    if not builder.options.draws(device.partition(":")[0]):
+        return
+    graph_seed(builder, device)
+    if call.target == "aten.native_dropout.default":
+        builder.dropouts += 1
+    else:
+        builder.streams += 1
 
 
 def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:

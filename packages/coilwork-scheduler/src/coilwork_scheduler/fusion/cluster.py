@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.index import Expr, substitute
+from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, contraction_of, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
@@ -78,6 +79,11 @@ class Cluster:
     reductions: int
     walked: tuple[Expr, ...] = ()
     bound: Bound | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The operations that its stages implement."""
+        return merge_origins(*(part.stage.origins for part in self.parts))
 
     @property
     def group(self) -> Group:

@@ -10,6 +10,7 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
 from coilwork_ir.target import Targets
+from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
@@ -80,6 +81,8 @@ class Weigher:
         options = self.around.options
         if one.device != two.device:
             return Verdict(None, "", "")
+        if options.apart and not may_share_kernel(one.origins, two.origins, options.apart):
+            return Verdict(None, "reject-apart", "a call that shares no kernel with others")
         if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
             return Verdict(
                 None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)

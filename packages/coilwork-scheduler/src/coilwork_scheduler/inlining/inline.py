@@ -16,6 +16,7 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
 from coilwork_ir.target import Targets
+from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
@@ -223,7 +224,13 @@ class Inliner:
             self._producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
     def _allowed(self, producer: int, consumer: int) -> bool:
-        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere, or if it is a join for vectors."""
+        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere.
+
+        Neither is a join for vectors inlined, nor a call that shares no kernel with others.
+        """
+        nodes = self._graph.nodes
+        if not may_share_kernel(nodes[producer].origins, nodes[consumer].origins, self._options.apart):
+            return False
         if self._facts[producer].leaves and self._device(producer) != self._device(consumer):
             return False
         if not isinstance(self._graph.nodes[consumer], Pointwise) and self._joins_vectors(producer):

@@ -1,0 +1,73 @@
+"""Find the few calls of a graph at fault where compiling fails: bisection, for errors that name too many calls or none.
+
+The search asks one question again and again: does the graph compile if these calls are treated otherwise? One culprit among n calls
+takes about log n questions, and a budget bounds them. Where it ends, the answer is larger than need be, but one that compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from coilwork_ir.loc import Origin
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many more times a graph may be compiled to find what is wrong with it."""
+
+    tries: int
+
+    def spend(self) -> bool:
+        """Take one try; False if there is none left."""
+        self.tries -= 1
+        return self.tries >= 0
+
+
+def find_smallest_cure(
+    suspects: Sequence[_T], cures: Callable[[Sequence[_T]], bool], budget: Budget
+) -> tuple[_T, ...]:
+    """A part of `suspects` that `cures` accepts and of which it needs every one, if more suspects never cure less.
+
+    `cures` is known to accept all of `suspects`. Each member takes log n tries: the shortest beginning of the suspects that cures
+    ends with one.
+    """
+    needed: list[_T] = []
+    rest = list(suspects)
+    while True:
+        low, high = 0, len(rest)
+        while high - low > 1:
+            if not budget.spend():
+                return (*needed, *rest[:high])
+            middle = (low + high) // 2
+            if cures([*needed, *rest[:middle]]):
+                high = middle
+            else:
+                low = middle
+        needed.append(rest[high - 1])
+        rest = rest[: high - 1]
+        if not rest:
+            return tuple(needed)
+        if not budget.spend():
+            return (*needed, *rest)
+        if cures(needed):
+            return tuple(needed)
+
+
+def find_smallest_calls(
+    suspects: Sequence[Origin], cures: Callable[[Sequence[Origin]], bool], budget: Budget
+) -> tuple[Origin, ...]:
+    """As `find_smallest_cure`, with operators first: the calls at fault are often all of one operator, and its calls are found at once."""
+    by_operator: dict[str, list[Origin]] = {}
+    for call in suspects:
+        by_operator.setdefault(call.op, []).append(call)
+
+    def calls_of(operators: Sequence[str]) -> list[Origin]:
+        chosen = set(operators)
+        return [call for call in suspects if call.op in chosen]
+
+    operators = find_smallest_cure(list(by_operator), lambda some: cures(calls_of(some)), budget)
+    return find_smallest_cure(calls_of(operators), cures, budget)
