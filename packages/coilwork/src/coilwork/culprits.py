@@ -60,7 +60,10 @@ def find_smallest_cure(
 def find_smallest_calls(
     suspects: Sequence[Origin], cures: Callable[[Sequence[Origin]], bool], budget: Budget
 ) -> tuple[Origin, ...]:
-    """As `find_smallest_cure`, with operators first: the calls at fault are often all of one operator, and its calls are found at once."""
+    """As `find_smallest_cure`, with operators first: the calls at fault are often all of one operator.
+
+    Of operators that fail in more than one or two calls, all calls are in the answer.
+    """
     by_operator: dict[str, list[Origin]] = {}
     for call in suspects:
         by_operator.setdefault(call.op, []).append(call)
@@ -70,4 +73,8 @@ def find_smallest_calls(
         return [call for call in suspects if call.op in chosen]
 
     operators = find_smallest_cure(list(by_operator), lambda some: cures(calls_of(some)), budget)
-    return find_smallest_cure(calls_of(operators), cures, budget)
+    calls = calls_of(operators)
+    enough = Budget(min(max(budget.tries, 0), 2 * len(calls).bit_length() + 1))
+    budget.tries -= enough.tries
+    found = find_smallest_cure(calls, cures, enough)
+    return found if enough.tries >= 0 else tuple(calls)
