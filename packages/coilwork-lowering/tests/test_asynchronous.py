@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.loops import Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
-from coilwork_lowering.extern.asynchronous import flight_of, is_barrier, is_wait, retains
+from coilwork_lowering.facts.asynchronous import flight_of, is_barrier, is_wait, retains
 
 ops: Any = torch.ops._c10d_functional
 

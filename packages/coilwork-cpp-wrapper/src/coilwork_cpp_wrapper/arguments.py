@@ -111,7 +111,8 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
             return Call("rt::real", (_real(value, scope),))
         case "bool", bool():
             return Call("rt::boolean", (_boolean(value),))
-        case "str", str():
+        case "str" | "Any", str():
+            # of any type: through a relay
             return Call("rt::text", (Words(value),))
         case "Device", DeviceValue(device):
             _require_cpu(device)

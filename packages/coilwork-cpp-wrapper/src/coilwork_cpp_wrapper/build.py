@@ -12,6 +12,7 @@ import torch
 
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
+from coilwork_ir.errors import EmitError
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.compiling import Threads
 from coilwork_runtime.cpp.toolchain import (
@@ -73,7 +74,17 @@ def write_sources(program: CppProgram, folder: Path) -> Path:
     """Write the sources and a script `build.sh` that makes `program.so` of them; returns the script's path.
 
     The script finds libtorch_cpu in `$TORCH_LIB`.
+
+    Raises:
+        EmitError: `needs-python`, the program calls an operator that can't be called without Python.
     """
+    if program.relayed:
+        raise EmitError(
+            "needs-python",
+            f"{program.name} calls {', '.join(program.relayed)}",
+            reason="torch's C interface cannot pass the name of a process group to it; in Python, build_cpp passes it",
+            remedy="call build_cpp, or use torch 2.12 or older",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.cpp").write_text(program.text, encoding="utf-8")
     (folder / "exports.map").write_text(_version_script(), encoding="utf-8")

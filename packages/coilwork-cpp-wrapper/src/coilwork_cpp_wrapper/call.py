@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cpp_wrapper.program import CppProgram
+from coilwork_cpp_wrapper.relays import register_relays
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_runtime import KernelBuildError, LayoutError
 from coilwork_runtime.folders import temporary_folder
@@ -125,6 +126,7 @@ def load_program(
         KernelBuildError: it does not load.
         KeyError: a constant is missing.
     """
+    register_relays(program.relayed)
     with temporary_folder("program") as folder:
         # The file may go once it is mapped, and every program gets a library of its own.
         path = Path(folder, "program.so")

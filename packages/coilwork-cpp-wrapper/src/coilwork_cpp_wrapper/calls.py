@@ -13,6 +13,7 @@ from coilwork_cpp_wrapper.arguments import (
     shim_parameters,
     shim_values,
 )
+from coilwork_cpp_wrapper.relays import needs_relay, relay_name
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_cpp_wrapper.shim_table import SHIMS, Shim
 from coilwork_cpp_wrapper.tree import (
@@ -82,6 +83,14 @@ def used_shim(call: ExternCall) -> tuple[Schema, Shim] | None:
     """The C function that `call` may go through, with the operator's schema."""
     shim, schema = SHIMS.get(call.target), find_schema(call.target)
     return None if shim is None or schema is None else (schema, shim)
+
+
+def is_relayed(call: ExternCall) -> bool:
+    """Whether `call` goes through a relay, which is registered in Python."""
+    schema = find_schema(call.target)
+    if schema is None or all(parameter.type.name != "Any" for parameter in schema.parameters):
+        return False
+    return needs_relay(bind_arguments(call, schema))
 
 
 def _writes_in_place(schema: Schema) -> bool:
@@ -171,13 +180,14 @@ def _through_dispatcher(
         raise UnsupportedArgument(f"it returns ({', '.join(kinds)}), which torch's C dispatcher mixes up")
     if len(bound) > MOST_ARGUMENTS:
         raise UnsupportedArgument(f"it has more than {MOST_ARGUMENTS} arguments")
+    operator = relay_name(schema) if needs_relay(bound) else schema.name
     values = Braces(tuple(dispatch_value(parameter, value, scope) for parameter, value in bound))
     count = len(schema.results)
     results = f"call_{scope.number}"
     # A pointer to nothing is fine for an operator without results.
     yield DeclareArray("uint64_t", results, max(count, 1))
     yield Do(
-        Call("rt::call", (Words(schema.name), Words(schema.overload), values, Name(results), Number(count)))
+        Call("rt::call", (Words(operator), Words(schema.overload), values, Name(results), Number(count)))
     )
     for position, (kind, outputs) in enumerate(zip(schema.results, _by_result(call, schema), strict=True)):
         raw = Element(results, position)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Final
 
-from coilwork_cpp_wrapper.calls import shim_prototype, used_shim
+from coilwork_cpp_wrapper.calls import is_relayed, shim_prototype, used_shim
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.names import identifiers
 from coilwork_cpp_wrapper.printer import print_unit, string_text
@@ -86,6 +86,7 @@ def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgra
         inputs=inputs,
         outputs=outputs,
         constants=keys,
+        relayed=tuple(dict.fromkeys(_relayed(parts))),
     )
 
 
@@ -167,6 +168,13 @@ def _entries(
         result = "int64_t" if source.checks else "void"
         kinds = ["int64_t" if a.role == "size" else "void*" for a in source.args]
         yield f"{result} {unit.symbol}({', '.join(kinds)});"
+
+
+def _relayed(parts: tuple[Program, ...]) -> Iterator[str]:
+    for part in parts:
+        for instruction in part.instructions:
+            if isinstance(instruction, ExternCall) and is_relayed(instruction):
+                yield instruction.target
 
 
 def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:

@@ -48,6 +48,7 @@ class CppProgram:
         inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own array.
         outputs: what it returns, likewise.
         constants: keys of the tensors known at compile time, in the order they are passed in.
+        relayed: operators that it calls through Python, in a process that has it.
     """
 
     name: str
@@ -56,3 +57,4 @@ class CppProgram:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     constants: tuple[str, ...]
+    relayed: tuple[str, ...] = ()

@@ -18,13 +18,14 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, MistracedError, refusal
-from coilwork_lowering.extern.asynchronous import is_wait, lower_wait, rest
+from coilwork_lowering.extern.asynchronous import lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_shapes import accepts_shapes
 from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.facts.asynchronous import is_wait
 from coilwork_lowering.facts.generated import is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import written_operands

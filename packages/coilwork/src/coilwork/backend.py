@@ -23,6 +23,7 @@ from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork.capture.process_groups import has_group_inputs, with_named_groups
 from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, run_refused
 from coilwork.capture.refused_outputs import writes_other_types
 from coilwork.capture.refused_types import has_refused_types
@@ -109,6 +110,8 @@ def compile_dynamo_graph(
     """`backend` with its settings already resolved."""
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
+    if has_group_inputs(gm, example_inputs):
+        return with_named_groups(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     if has_opaque_inputs(gm, example_inputs):
         left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
         return watched_in_eager(left, options, "a captured graph")

@@ -24,7 +24,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern.asynchronous import silent_writes
+from coilwork_lowering.facts.asynchronous import silent_writes
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 

@@ -1,116 +1,18 @@
-"""Which operators go on reading or writing memory after their calls have returned, and which calls wait for them.
-
-One table for all of torch. Functional collectives start an operation on a thread or stream of their process group's, which reads the
-operand and writes the result: `wait_tensor` of the result, or of anything else in its memory, waits for it. An operator of their namespaces that
-the table doesn't list is taken for one that uses all it is given. Others of torch's that communicate are done when they return, as
-kernels are: `_dtensor.shard_dim_alltoall` waits by itself, and those of `symm_mem` run on the current stream, but for two.
-
-Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order with all else there, and their host memory
-is pinned memory of torch's allocators, which keep it until the copy is done; nothing of ours has it before.
-
-Operators on streams and events change what later work waits for. They stay where they are among all that stands before and behind them.
-"""
+"""Calls of operators that go on when they have returned: what they use until when, and the calls that wait for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Mutation, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value, whole
-from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.facts.asynchronous import flight_of, silent_writes
+from coilwork_lowering.torch_compat.operators import Overload
 
 _WAIT: Final = "_c10d_functional.wait_tensor.default"
-_WAITS: Final = frozenset({"_c10d_functional.wait_tensor", "c10d_functional.wait_tensor"})
-COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
-_STREAMS: Final = "streams"
-# Libraries that come with torch, or are ours: done with their operands, as far as order on a stream goes, when they return.
-_DONE_AT_RETURN: Final = frozenset(
-    "aten prims coilwork mkldnn mkl onednn quantized quantized_decomposed _quantized prepacked fbgemm sparse "
-    "rngprims torchvision torchaudio inductor _inductor_test".split()
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """What an operator goes on using: tensor arguments by name, beside its results.
-
-    Attributes:
-        uses: arguments that are read or written until the wait.
-        writes: those among them that it writes although its schema does not say so: they are its results.
-    """
-
-    uses: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-
-
-# An operator that is not listed copies nothing: it uses all of its tensors.
-_FLIGHTS: Final[Mapping[str, _Flight]] = MappingProxyType(
-    {
-        # these work in a copy of their operand, which is the result
-        "_c10d_functional.all_reduce": _Flight(),
-        "_c10d_functional.all_reduce_coalesced": _Flight(),
-        "_c10d_functional.broadcast": _Flight(),
-        "_c10d_functional_autograd.all_reduce": _Flight(),
-        # these work in their operand
-        "_c10d_functional.all_reduce_": _Flight(("input",)),
-        "_c10d_functional.all_reduce_coalesced_": _Flight(("inputs",)),
-        "_c10d_functional.broadcast_": _Flight(("input",)),
-        # these read their operand while they write
-        "_c10d_functional.all_gather_into_tensor": _Flight(("input",)),
-        "_c10d_functional.all_gather_into_tensor_out": _Flight(("input", "out")),
-        "_c10d_functional.all_gather_into_tensor_coalesced": _Flight(("inputs",)),
-        "_c10d_functional.reduce_scatter_tensor": _Flight(("input",)),
-        "_c10d_functional.reduce_scatter_tensor_out": _Flight(("input", "out")),
-        "_c10d_functional.reduce_scatter_tensor_coalesced": _Flight(("inputs",)),
-        "_c10d_functional.all_to_all_single": _Flight(("input",)),
-        "_c10d_functional_autograd.all_gather_into_tensor": _Flight(("input",)),
-        "_c10d_functional_autograd.reduce_scatter_tensor": _Flight(("input",)),
-        "_c10d_functional_autograd.all_to_all_single": _Flight(("input",)),
-        # between two processes
-        "_c10d_functional.isend": _Flight(("tensor",)),
-        "_c10d_functional.irecv": _Flight(("tensor",), writes=("tensor",)),
-        "_c10d_functional.batch_p2p_ops": _Flight(("tensors",), writes=("tensors",)),
-        # on a stream of their own, and waited for as collectives are
-        "symm_mem._low_contention_all_gather": _Flight(("tensor",)),
-        "symm_mem._low_contention_reduce_scatter": _Flight(("tensor",)),
-    }
-)
-
-
-def flight_of(target: Overload) -> _Flight | None:
-    """What calls of `target` go on using after they have returned; None if that is nothing."""
-    name = _name(target)
-    if name in _WAITS:
-        return None
-    known = _FLIGHTS.get(name)
-    if known is not None or target.namespace not in COLLECTIVES:
-        return known
-    return _Flight(tuple(argument.name for argument in schema_of(target).arguments))
-
-
-def is_wait(target: object) -> bool:
-    """Whether calls of `target` wait for the operation that writes their operand."""
-    return isinstance(target, Overload) and _name(target) in _WAITS
-
-
-def is_barrier(target: Overload) -> bool:
-    """Whether calls of `target` choose the stream of what stands behind them, or wait for other streams."""
-    return target.namespace == _STREAMS
-
-
-def retains(target: Overload) -> bool:
-    """Whether an operator may keep what it is given and read it at any time, as far as anybody knows."""
-    known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)
-    return not known or bool((flight_of(target) or _Flight()).writes)
-
-
-def _name(target: Overload) -> str:
-    return schema_of(target).name.replace("::", ".")
 
 
 def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value:
@@ -174,12 +76,6 @@ def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
         for pending in builder.in_flight.pending(root):
             if written or pending == root:
                 wait_for(builder, pending)
-
-
-def silent_writes(target: Overload) -> tuple[str, ...]:
-    """Arguments that `target` writes although its schema does not say so."""
-    flight = flight_of(target)
-    return () if flight is None else flight.writes
 
 
 def received(

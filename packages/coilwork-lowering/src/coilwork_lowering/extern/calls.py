@@ -23,16 +23,10 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
-from coilwork_lowering.extern.asynchronous import (
-    COLLECTIVES,
-    flight,
-    flight_of,
-    is_barrier,
-    received,
-    retains,
-)
+from coilwork_lowering.extern.asynchronous import flight, received
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
 from coilwork_lowering.extern.quantized import is_dequantizing
+from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
@@ -113,7 +107,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         builder, call, target, results, passed, given=bool(out_overload)
     )
     in_flight, until = flight(
-        target, passed.named, [_handle(builder, o, v) for o, v in zip(outputs, values, strict=True)]
+        target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
     builder.add(
         Extern(
@@ -153,11 +147,11 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     return as_returned(call.result, values)
 
 
-def _handle(builder: Builder, output: object, value: Value) -> str:
-    """The buffer in whose memory a result lies; empty if it is in none."""
+def _handle(output: object, value: Value) -> str:
+    """The buffer that a result is: a new one, or the argument that the call returns; empty if it is none."""
     if isinstance(output, Buffer):
         return output.name
-    return builder.buffers.owner(value.buffer).name if isinstance(value, TensorValue) else ""
+    return value.buffer.name if isinstance(value, TensorValue) else ""
 
 
 def _as_conjugate(builder: Builder, value: Value, result: Any) -> Value:

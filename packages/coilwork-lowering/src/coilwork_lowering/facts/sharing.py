@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from coilwork_lowering.facts.asynchronous import silent_writes
 from coilwork_lowering.facts.generated import operator as operator_called
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -48,12 +49,14 @@ def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
 
 
 def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The operands that a call writes into."""
+    """The operands that a call writes into, whatever its schema says."""
     if not isinstance(node.target, Overload):
         return ()
     found: list[fx.Node] = []
+    silently = silent_writes(node.target)
     for position, formal in enumerate(schema_of(node.target).arguments):
-        if formal.alias_info is None or not formal.alias_info.is_write:
+        writes = formal.alias_info is not None and formal.alias_info.is_write
+        if not writes and formal.name not in silently:
             continue
         given = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
         items = given if isinstance(given, list | tuple) else (given,)

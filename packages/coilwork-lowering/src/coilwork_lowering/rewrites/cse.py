@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by, viewed_by
+from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by, viewed_by, written_operands
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
@@ -21,7 +21,8 @@ _NEVER: Final = frozenset(
 def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     """Replace calls that repeat an earlier one in `gm`, in place; returns how many.
 
-    Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
+    Two results that the graph returns, or views of them, stay two: their caller may write into one of them. So do two of which
+    a call writes into one: `torch.zeros` for what two calls receive.
 
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
     are equal when target, arguments and the autograd region (forward or backward) are, and nothing writes into the
@@ -36,6 +37,7 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
 def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
     """`merge_common_subexpressions` of a graph that is no module yet, or is still being changed."""
     seen: dict[Any, torch.fx.Node] = {}
+    written = {owner_of(operand) for node in graph.nodes for operand in written_operands(node)}
     writes: Counter[torch.fx.Node] = Counter()
     replaced = 0
     for node in list(graph.nodes):
@@ -46,6 +48,9 @@ def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
             continue
         if node.meta.get("unbacked_bindings"):
             # other results have the sizes that this one defines, `x[:n.item()]`, under the names that it gives them
+            continue
+        if node in written:
+            # what is equal to it is so until the write
             continue
         key = _key(node)
         if writes:

@@ -1,0 +1,125 @@
+"""Runs the programs of `flight_programs.py` beside eager, in one process per rank for all of them and all drivers."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from integration_tests.flight_programs import PROGRAMS, RANKS, ROWS, FlightProgram, Groups
+
+DRIVERS: Mapping[str, dict[str, Any]] = {
+    "native": {"executor": "native"},
+    "python": {"executor": "python"},
+    "fx": {"wrapper": "fx"},
+    "cpp": {"wrapper": "cpp"},
+}
+PATIENCE = timedelta(seconds=30)
+
+
+def _inputs(rank: int, size: int, program: FlightProgram) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(17 + rank)
+    made = [torch.randn(rows, ROWS, generator=generator) for rows in (size, ROWS)]
+    return [one.requires_grad_(program.differentiates) for one in made]
+
+
+def _run(function: Any, program: FlightProgram, rank: int, size: int, groups: Groups) -> list[Tensor]:
+    given = _inputs(rank, size, program)
+    returned = function(*given, groups)
+    if program.differentiates:
+        return [returned.detach(), *torch.autograd.grad(returned, given)]
+    return [*(torch.ops._c10d_functional.wait_tensor(one).clone() for one in returned), *given]
+
+
+def _compare(program: FlightProgram, rank: int, groups: Groups, options: dict[str, Any]) -> str:
+    """What is wrong with `program`, compiled; empty if nothing."""
+    sizes = (ROWS, 2 * ROWS, 3 * ROWS) if program.dynamic else (ROWS, ROWS)
+    expected = [_run(program.function, program, rank, size, groups) for size in sizes]
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        program.function,
+        backend="coilwork",
+        fullgraph=program.whole,
+        dynamic=program.dynamic,
+        options={"strict": True, **options},
+    )
+    for size, wanted in zip(sizes, expected, strict=True):
+        found = _run(compiled, program, rank, size, groups)
+        try:
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+def _serve(rank: int, names: Sequence[str], drivers: Sequence[str], store: str, queue: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", rank=rank, world_size=RANKS, store=dist.FileStore(store, RANKS), timeout=PATIENCE
+    )
+    alone = [dist.new_group([one]) for one in range(RANKS)][rank]
+    groups = Groups(dist.group.WORLD, dist.new_group(list(range(RANKS))), alone, rank)
+    try:
+        for program in PROGRAMS:
+            for driver in drivers:
+                if program.name not in names:
+                    continue
+                try:
+                    error = _compare(program, rank, groups, DRIVERS[driver])
+                except Exception as raised:  # noqa: BLE001 - whatever it is, it is the program's outcome
+                    error = f"{type(raised).__name__}: {raised}"
+                    traceback.print_exc()
+                errors: list[Any] = [None] * RANKS
+                dist.all_gather_object(errors, error)
+                if rank == 0:
+                    queue.put((program.name, driver, "\n".join(filter(None, errors))))
+    finally:
+        dist.destroy_process_group()
+
+
+def run(
+    names: Sequence[str] = (), drivers: Sequence[str] = tuple(DRIVERS), limit_s: float = 400.0
+) -> Iterator[tuple[str, str, str]]:
+    """Name, driver and error of each program that was through after `limit_s`."""
+    wanted = names or [program.name for program in PROGRAMS]
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    with tempfile.NamedTemporaryFile() as store:
+        processes = [
+            context.Process(target=_serve, args=(rank, wanted, drivers, store.name, queue), daemon=True)
+            for rank in range(RANKS)
+        ]
+        for process in processes:
+            process.start()
+        end, left = time.monotonic() + limit_s, len(wanted) * len(drivers)
+        try:
+            while left and time.monotonic() < end:
+                if not queue.empty():
+                    yield queue.get()
+                    left -= 1
+                elif any(process.exitcode not in (None, 0) for process in processes):
+                    break
+                else:
+                    time.sleep(0.02)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--drivers", nargs="+", default=list(DRIVERS))
+    arguments = parser.parse_args()
+    for name, driver, error in run(arguments.names, arguments.drivers):
+        print(f"{name} [{driver}] {error or 'ok'}", flush=True)
