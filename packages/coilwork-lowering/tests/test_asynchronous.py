@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.variables.streams
 import torch.distributed
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Extern, Graph, Pointwise
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import lower
 from coilwork_lowering.facts.asynchronous import flight_of, is_barrier, is_wait, retains
+from coilwork_lowering.rewrites.cse import merge_common_subexpressions
 
 ops: Any = torch.ops._c10d_functional
 
@@ -46,8 +51,8 @@ def test_what_is_not_in_the_table() -> None:
     streams.define("coilwork_test() -> ()")
     flight = flight_of(ops.coilwork_test.default)
     assert flight is not None and flight.uses == ("left", "right")
-    assert retains(torch.ops.coilwork_test_library.operator.default)
-    assert not retains(torch.ops.aten.mm.default) and flight_of(torch.ops.aten.mm.default) is None
+    assert retains(torch.ops.coilwork_test_library.operator.default, {})
+    assert not retains(torch.ops.aten.mm.default, {}) and flight_of(torch.ops.aten.mm.default) is None
     assert is_barrier(torch.ops.streams.coilwork_test.default)
     assert not is_barrier(ops.wait_tensor.default)
 
@@ -142,3 +147,80 @@ def test_updates_of_what_is_in_flight_are_copies() -> None:
     gm = make_fx(function, tracing_mode="fake")(torch.ones(4, 4))
     (update,) = lower(gm, name="graph").updates
     assert update.reason == "an operator still uses it"
+
+
+def test_host_memory_of_copies_that_do_not_block_is_nobody_elses() -> None:
+    def function(x: Tensor) -> Any:
+        made = torch.empty(4, 4, pin_memory=True)
+        there = (x @ x).to("cuda:0", non_blocking=True)
+        return there, (x @ x).to("cuda:0"), (there + 1).to("cpu", non_blocking=True), made
+
+    with FakeTensorMode():
+        gm = make_fx(function)(torch.ones(4, 4))
+    graph = lower(gm, name="graph").graph
+    verify_graph(graph)
+    kept = [n.retains for n in graph.nodes if isinstance(n, Extern) and "_to_copy" in n.target]
+    assert kept == [True, False, True]
+    # memory of a program's own is not pinned
+    assert any(isinstance(n, Extern) and n.target == "aten.empty.memory_format" for n in graph.nodes)
+
+
+def test_values_that_calls_receive_into_stay_apart() -> None:
+    """Equal zeros are one value until something is received into one of them."""
+
+    def function(x: Tensor) -> Any:
+        zeros, first, second, again = (torch.zeros(4, 4) for _ in range(4))
+        g = ops.irecv(first, 0, 0, "0")
+        h, _ = ops.batch_p2p_ops(["irecv", "isend"], [0, 0], [0, 0], [second, x], "0")
+        return ops.wait_tensor(g), ops.wait_tensor(h), zeros + x, again * x
+
+    gm = make_fx(function, tracing_mode="fake")(torch.ones(4, 4))
+    merge_common_subexpressions(gm)
+    made = [node for node in gm.graph.nodes if "zeros" in str(node.target)]
+    assert len(made) == 3
+
+
+def test_what_is_received_into_a_part_is_waited_for_there() -> None:
+    def function(x: Tensor) -> Any:
+        rows = torch.zeros(4, 4)
+        g = ops.irecv(rows[1:3], 0, 0, "0")
+        u = x.cos()
+        ops.wait_tensor(g)
+        return rows + u
+
+    graph = lowered(function)
+    received = calls(graph)["irecv"]
+    assert received.until == (received.args[0].name,)
+    assert calls(graph)["wait_tensor"].waits
+
+
+def test_what_is_sent_keeps_its_memory() -> None:
+    """Torch notes the operation at the operand as well, and nothing takes that away."""
+    assert calls(lowered(lambda x: ops.wait_tensor(ops.isend(x @ x, 1, 0, "0"))))["isend"].retains
+
+
+def test_waits_for_streams_stand_where_they_stood() -> None:
+    """AOTAutograd ties them, by `control_deps`, to what stands around them, and to each other."""
+
+    def function(x: Tensor) -> Any:
+        z = x @ x
+        torch.ops.streams.record_event(5, 1)
+        torch.ops.streams.wait_event(5, 2)
+        u = z.cos() @ x
+        torch.ops.streams.record_event(6, 2)
+        torch.ops.streams.wait_event(6, 1)
+        return u + z
+
+    graphs: list[Graph] = []
+
+    def compile_graph(gm: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(lower(gm, name="graph").graph)
+        # there are no events of these numbers
+        return make_boxed_func(lambda *args: [args[0]])
+
+    backend = aot_autograd(fw_compiler=compile_graph)
+    torch.compile(function, backend=backend, fullgraph=True)(torch.ones(4, 4))
+    (graph,) = graphs
+    verify_graph(graph)
+    order = [n.target.split(".")[1] for n in graph.nodes if isinstance(n, Extern)]
+    assert order == ["mm", "record_event", "wait_event", "mm", "record_event", "wait_event"]

@@ -13,6 +13,7 @@ from coilwork_ir.program.nodes import (
     Free,
     Instruction,
     Launch,
+    PoolView,
     Program,
     Reinterpret,
     Return,
@@ -199,6 +200,24 @@ def test_an_operator_that_may_keep_its_operand_has_it_alone() -> None:
     assert not takes_over(program)
     # references are counted: it is given back as early as ever
     assert place(program, Free, "'z'") < place(program, ExternCall, "'v'")
+
+
+def test_what_an_operator_of_torchs_keeps_is_in_no_pool() -> None:
+    """A copy that does not block: what carves its operand's place out of a pool for another hands it on as well."""
+
+    call = '\n  extern "aten._to_copy.default" (%z) aten defines (%g: f32[64, 64]) retains'
+    nodes = (
+        product("z", "x"),
+        call,
+        product("u", "x"),
+        product("v", "u"),
+        product("t", "v"),
+        product("s", "t"),
+    )
+    text = graph(*nodes, returns="%g, %s")
+    program = plan(schedule(parse_graph(text), CPU, ScheduleOptions()), PlanOptions(pools=True, reuse=False))
+    pooled = {i.buffer.name for i in program.instructions if isinstance(i, PoolView)}
+    assert pooled >= {"u", "v", "t"} and "z" not in pooled
 
 
 def test_barriers_stay_where_they_are() -> None:

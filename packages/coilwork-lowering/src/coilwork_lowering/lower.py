@@ -36,6 +36,7 @@ from coilwork_lowering.higher_order.associative_scans import (
 )
 from coilwork_lowering.higher_order.combinations import Traced, combination_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
+from coilwork_lowering.higher_order.ordered_calls import with_ties_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.higher_order.written_out import Note, with_meanings_written_out
@@ -97,7 +98,7 @@ def lower(
 
 def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions) -> torch.fx.GraphModule:
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for included."""
-    made = with_meanings_written_out(with_calls_written_out(gm, note), note)
+    made = with_meanings_written_out(with_calls_written_out(with_ties_written_out(gm), note), note)
     made = with_scans_unrolled(with_other_scans_written_out(made, lambda f: _is_of_scalars(f, options)))
     return gm if made is gm else _written_out(made, note, options)
 
@@ -338,6 +339,8 @@ class _Lowering:
         return (
             self.options.falls_back(call.target, call.node.name)
             or call.touches_opaque
+            # programs allocate none
+            or call.arguments.get("pin_memory") is True
             or not accepts(target, call.fakes)
             or not accepts_numbers(target, call.fakes)
             or not accepts_shapes(target, call.fakes)

@@ -128,7 +128,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             fresh=call.target in _FRESH,
             in_flight=in_flight,
             until=until,
-            retains=retains(target),
+            retains=retains(target, call.arguments),
             barrier=is_barrier(target),
             origins=builder.origins,
         )

@@ -5,8 +5,9 @@ operand and writes the result: `wait_tensor` of the result, or of anything else 
 the table doesn't list is taken for one that uses all it is given. Others of torch's that communicate are done when they return, as
 kernels are: `_dtensor.shard_dim_alltoall` waits by itself, and those of `symm_mem` run on the current stream, but for two.
 
-Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order with all else there, and their host memory
-is pinned memory of torch's allocators, which keep it until the copy is done; nothing of ours has it before.
+Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order with all else there. Their host memory
+may be pinned, and then a copy reads or writes it later: torch's allocator, which has noted the copy, keeps it until that is done. So it is given back to the allocator
+and to nobody else.
 
 Operators on streams and events change what later work waits for. They stay where they are among all that stands before and behind them.
 """
@@ -101,8 +102,10 @@ def is_barrier(target: Overload) -> bool:
     return target.namespace == _STREAMS
 
 
-def retains(target: Overload) -> bool:
-    """Whether an operator may keep what it is given and read it at any time, as far as anybody knows."""
+def retains(target: Overload, arguments: Mapping[str, object]) -> bool:
+    """Whether a call may keep what it is given and read it at any time, as far as anybody knows; `arguments` by their names."""
+    if arguments.get("non_blocking") is True:
+        return True
     known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)
     flight = flight_of(target) or Flight()
     return not known or bool(flight.writes) or flight.is_marking

@@ -127,7 +127,8 @@ def _kept(program: Program, table: StorageTable) -> frozenset[int]:
             names += [name for _, name in instruction.out]
         if isinstance(instruction, Return):
             names += [value.name for value in instruction.values if isinstance(value, Ref)]
-    return frozenset(table.of[name] for name in names)
+    retained = (position for position, storage in enumerate(table.storages) if storage.retained)
+    return frozenset((*(table.of[name] for name in names), *retained))
 
 
 def _takes_any_memory(target: str) -> bool:
