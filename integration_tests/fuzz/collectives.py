@@ -27,6 +27,10 @@ from integration_tests.delayed_group import RANKS, DelayedGroup, delayed_group
 from integration_tests.fuzz.flights import Flights, draw
 
 RUNS = 2
+# over gloo without a wrapper named, one program after the other
+DRIVERS: tuple[dict[str, Any], ...] = (
+    {}, {"wrapper": "cpp"}, {"executor": "python"}, {}, {"wrapper": "fx"}, {}, {"executor": "python"}, {"wrapper": "fx"},
+)  # fmt: skip
 PROGRESS = 25
 PATIENCE = timedelta(seconds=120)
 
@@ -41,8 +45,14 @@ class Outcome:
     error: str = ""
 
 
-def _function(program: Flights, group: str) -> Any:
-    scope: dict[str, Any] = {"torch": torch, "ops": torch.ops._c10d_functional, "group": group}
+def _function(program: Flights, groups: tuple[str, str], rank: int) -> Any:
+    scope: dict[str, Any] = {
+        "torch": torch,
+        "ops": torch.ops._c10d_functional,
+        "group": groups[0],
+        "other": groups[1],
+        "rank": rank,
+    }
     exec(compile(program.source, f"<flights {program.seed}>", "exec"), scope)
     return scope["f"]
 
@@ -61,16 +71,24 @@ def _results(function: Any, program: Flights, inputs: Sequence[Tensor]) -> list[
 
 
 def check(
-    program: Flights, group: str, rank: int, options: dict[str, Any], delayed: DelayedGroup | None = None
+    program: Flights,
+    groups: tuple[str, str],
+    rank: int,
+    options: dict[str, Any],
+    delayed: DelayedGroup | None = None,
 ) -> str:
     """What is wrong with `program`, compiled; empty if nothing."""
-    function = _function(program, group)
+    function = _function(program, groups, rank)
     if delayed is not None:
         delayed.holds = True
     expected = _results(function, program, _inputs(program, rank))
     torch._dynamo.reset()
     compiled = torch.compile(
-        function, backend="coilwork", fullgraph=True, dynamic=False, options={"strict": True, **options}
+        function,
+        backend="coilwork",
+        fullgraph=program.whole,
+        dynamic=program.dynamic,
+        options={"strict": True, "verify": True, **options},
     )
     if delayed is not None:
         # the program alone has to keep what is in flight; what it returns in flight, nobody can keep
@@ -88,9 +106,9 @@ def run_delayed(seeds: Sequence[int], options: dict[str, Any]) -> Iterator[Outco
     """Each of the programs in this process, with a group that does everything at the wait."""
     with delayed_group() as group:
         for seed in seeds:
-            program = draw(seed, RANKS)
+            program = draw(seed, RANKS, delayed=True)
             try:
-                error = check(program, "0", 0, options, group)
+                error = check(program, ("0", "0"), 0, options, group)
             except Exception as raised:  # noqa: BLE001 - whatever it is, it is the program's outcome
                 error = f"{type(raised).__name__}: {raised}"
             yield Outcome(seed, RANKS, program.collectives, error)
@@ -104,11 +122,12 @@ def _serve(
     dist.init_process_group(
         "gloo", rank=rank, world_size=ranks, store=dist.FileStore(store, ranks), timeout=PATIENCE
     )
+    groups = dist.group.WORLD.group_name, dist.new_group(list(range(ranks))).group_name
     try:
         for seed in seeds:
             program = draw(seed, ranks)
             try:
-                error = check(program, dist.group.WORLD.group_name, rank, options)
+                error = check(program, groups, rank, options or DRIVERS[seed % len(DRIVERS)])
             except Exception as raised:
                 # the others are waiting for what this rank has not done
                 queue.put(
@@ -184,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed += 1
             if outcome.error or given.show:
                 print(f"seed {outcome.seed}, {ranks} ranks: {outcome.error or 'ok'}", flush=True)
-                print(draw(outcome.seed, ranks).source, flush=True)
+                print(draw(outcome.seed, ranks, delayed=given.delayed).source, flush=True)
             if done % PROGRESS == 0:
                 print(f"{done} programs, {started} collectives, {failed} failed", file=sys.stderr, flush=True)
     print(f"{done} programs, {started} collectives, {failed} failed", flush=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 UNARY = ("({}).cos()", "torch.tanh({})", "{} * 0.5", "{} + 1", "torch.relu({})", "-{}", "({} + 1).sin()")
 BINARY = ("{} + {}", "{} * {}", "{} - {}", "torch.maximum({}, {})")
@@ -27,7 +27,10 @@ STARTS = (
     "all_reduce_coalesced",
     "all_reduce_in_place",
     "broadcast_in_place",
+    "uneven_all_to_all",
 )
+# what the group that does everything at the wait has not
+REMOTE = ("all_gather_into_given", "batch")
 
 
 @dataclass(slots=True)
@@ -45,10 +48,12 @@ class Flights:
     """A program.
 
     Attributes:
-        source: text of `f`, whose globals are `torch`, `ops` and `group`, the group's name.
+        source: text of `f`, whose globals are `torch`, `ops`, `group` and `other`, names of two groups of all ranks, and `rank`.
         inputs: rows and columns of each argument.
         unwaited: places of the results that are still in flight.
         collectives: how many it starts.
+        whole: it is one graph.
+        dynamic: it is compiled for sizes that are not known.
     """
 
     seed: int
@@ -57,6 +62,8 @@ class Flights:
     inputs: tuple[tuple[int, int], ...]
     unwaited: tuple[int, ...]
     collectives: int
+    whole: bool = True
+    dynamic: bool = False
 
 
 @dataclass(slots=True)
@@ -64,6 +71,7 @@ class _Drawing:
     rng: random.Random
     ranks: int
     columns: int
+    delayed: bool
     lines: list[str] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     pending: list[tuple[Value, tuple[str, ...]]] = field(default_factory=list)
@@ -167,14 +175,60 @@ class _Drawing:
             self.rng.choice((f"{given.name}.mul_(0.5)", f"{given.name}.copy_({given.name} + 1)"))
         )
 
+    def ring(self) -> None:
+        """What a rank sends to the next one, and receives from the one before, into zeros or a part of them."""
+        given = self.value()
+        sent = given.name if given.contiguous else f"{given.name}.contiguous()"
+        zeros, start, stop = self.name("z"), 0, given.rows
+        self.lines.append(f"{zeros} = torch.zeros({given.rows + 2}, {self.columns})")
+        if self.rng.random() < 0.5:
+            start, stop = 1, given.rows + 1
+        into = f"{zeros}[{start}:{stop}]"
+        following, before = f"(rank + 1) % {self.ranks}", f"(rank - 1) % {self.ranks}"
+        results = [self.name("g"), self.name("g")]
+        if not self.delayed and self.rng.random() < 0.5:
+            peers = f"[{following}, {before}]"
+            call = f'ops.batch_p2p_ops(["isend", "irecv"], {peers}, [0, 0], [{sent}, {into}], group)'
+            self.lines.append(f"{', '.join(results)} = {call}")
+        else:
+            self.lines.append(f"{results[0]} = ops.isend({sent}, {following}, 0, group)")
+            self.lines.append(f"{results[1]} = ops.irecv({into}, {before}, 0, group)")
+        self.collectives += 2
+        between = self.rng.choice(self.values)
+        self.emit(f"({between.name} + 1).cos()", between.rows)
+        self.rng.shuffle(results)
+        self.lines += [f"ops.wait_tensor({result})" for result in results]
+        self.emit(f"{zeros} + 1", given.rows + 2)
+
+    def branch(self) -> None:
+        """Collectives in a branch that all ranks take."""
+        given = self.value()
+        then, otherwise, result = self.name("then"), self.name("otherwise"), self.name("v")
+        self.lines += [
+            f"def {then}(a):",
+            f"    g = ops.all_gather_into_tensor(a * 2, {self.ranks}, group)",
+            "    u = (a + 1).cos()",
+            f"    return ops.wait_tensor(g)[:{given.rows}] + u",
+            f"def {otherwise}(a):",
+            '    return ops.wait_tensor(ops.all_reduce(a.sin(), "sum", group)) + a',
+            f'{result} = ops.wait_tensor(ops.all_reduce({given.name}.sum(), "sum", group)) > 3',
+            f"{result} = torch.cond({result}, {then}, {otherwise}, ({given.name}.clone(),))",
+        ]
+        self.collectives += 2
+        self.values.append(Value(result, given.rows))
+
     def start(self, given: Value | None = None) -> None:
-        kind = self.rng.choice(STARTS)
+        kind = self.rng.choice(STARTS if self.delayed else (*STARTS, REMOTE[0]))
         operand = given or self.value()
         if kind.endswith("coalesced"):
             operands = [operand, *(self.value() for _ in range(self.rng.choice((1, 1, 2))))]
         else:
             operands = [operand]
         made = _CALLS[kind](self.ranks)
+        if kind == "all_gather_into_given":
+            into = self.name("z")
+            self.lines.append(f"{into} = torch.empty({operands[0].rows * self.ranks}, {self.columns})")
+            made = replace(made, text=made.text.replace("INTO", into))
         if made.divides:
             operands = [one for one in operands if one.rows % self.ranks == 0]
             if not operands:
@@ -182,7 +236,10 @@ class _Drawing:
         names = ", ".join(one.name if one.contiguous else f"{one.name}.contiguous()" for one in operands)
         listed = f"[{names}]" if kind.endswith("coalesced") else names
         result = self.name("g")
-        self.lines.append(f"{result} = {made.text.format(listed, rows=operands[0].rows // self.ranks)}")
+        text = made.text.format(listed, rows=operands[0].rows // self.ranks)
+        if self.rng.random() < 0.2:
+            text = text.replace("group)", "other)").replace("group,", "other,")
+        self.lines.append(f"{result} = {text}")
         self.collectives += 1
         if kind.endswith("in_place"):
             # in a copy that nobody else has, whose name is the result's as well
@@ -228,6 +285,12 @@ def _all_to_all(ranks: int) -> _Call:
     return _Call(f"ops.all_to_all_single({{}}, {sizes}, {sizes}, group)", lambda rows: rows, divides=True)
 
 
+def _uneven_all_to_all(ranks: int) -> _Call:
+    """Rank 0 sends all but a row to itself, and the next one to the next: as many rows as each has, in other parts."""
+    given = f"[{{rows}} * {ranks} - {ranks - 1} if k == rank else 1 for k in range({ranks})]"
+    return _Call(f"ops.all_to_all_single({{}}, {given}, {given}, group)", lambda rows: rows, divides=True)
+
+
 _CALLS: dict[str, Callable[[int], _Call]] = {
     "all_reduce": lambda n: _Call('ops.all_reduce({}, "sum", group)', lambda rows: rows),
     "all_gather": lambda n: _Call(f"ops.all_gather_into_tensor({{}}, {n}, group)", lambda rows: rows * n),
@@ -235,6 +298,10 @@ _CALLS: dict[str, Callable[[int], _Call]] = {
         f'ops.reduce_scatter_tensor({{}}, "sum", {n}, group)', lambda rows: rows // n, divides=True
     ),
     "all_to_all": _all_to_all,
+    "uneven_all_to_all": _uneven_all_to_all,
+    "all_gather_into_given": lambda n: _Call(
+        f"ops.all_gather_into_tensor_out({{}}, {n}, group, out=INTO)", lambda rows: rows * n
+    ),
     "broadcast": lambda n: _Call("ops.broadcast({}, 1, group)", lambda rows: rows),
     "all_gather_coalesced": lambda n: _Call(
         f"ops.all_gather_into_tensor_coalesced({{}}, {n}, group)", lambda rows: rows * n
@@ -248,20 +315,25 @@ _CALLS: dict[str, Callable[[int], _Call]] = {
 }
 
 
-def draw(seed: int, ranks: int) -> Flights:
-    """The program of `seed` for so many ranks."""
+def draw(seed: int, ranks: int, *, delayed: bool = False) -> Flights:
+    """The program of `seed` for so many ranks; `delayed`: for the group that does everything at the wait."""
     rng = random.Random(seed)
     columns = rng.choices(COLUMNS, (3, 1))[0]
     rows = rng.choice((ranks * 2, ranks * 4, columns)) if columns == 8 else ranks * 64
-    made = _Drawing(rng, ranks, columns)
+    made = _Drawing(rng, ranks, columns, delayed)
     shapes = [(rows, columns)] * rng.choice((1, 2))
     for number, shape in enumerate(shapes):
         made.values.append(Value(f"x{number}", shape[0], f"x{number}"))
     steps: list[tuple[Callable[[], None], int]] = [
         (made.unary, 4), (made.binary, 3), (made.product, 3), (made.chain, 4), (made.rows_sum, 1), (made.update, 2),
         (made.functional_update, 2), (made.part, 1), (made.transpose, 1), (made.mutate_input, 1), (made.start, 2),
-        (made.wait, 3),
+        (made.wait, 3), (made.ring, 1),
     ]  # fmt: skip
+    whole = delayed or rng.random() < 0.85
+    if whole:
+        steps.append((made.branch, 1))
+    else:
+        steps.append((lambda: made.lines.append("torch._dynamo.graph_break()"), 1))
     made.chain()
     for _ in range(rng.randrange(4, 12)):
         rng.choices([step for step, _ in steps], [weight for _, weight in steps])[0]()
@@ -281,4 +353,6 @@ def draw(seed: int, ranks: int) -> Flights:
         inputs=(*shapes, (columns, columns)),
         unwaited=tuple(range(len(kept), len(returned))),
         collectives=made.collectives,
+        whole=whole,
+        dynamic=rng.random() < 0.15,
     )

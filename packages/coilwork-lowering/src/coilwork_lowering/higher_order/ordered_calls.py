@@ -35,7 +35,8 @@ def _is_tied(node: fx.Node) -> bool:
 def _write_out(gm: fx.GraphModule, node: fx.Node) -> None:
     """Replace `node`, in place, by what its subgraph calls."""
     attribute: Any = node.args[1]
-    inner = gm.get_submodule(str(attribute.target)).graph
+    subgraph: Any = gm.get_submodule(str(attribute.target))
+    inner: fx.Graph = subgraph.graph
     values: dict[fx.Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), node.args[2:], strict=True))
     with gm.graph.inserting_before(node):
         for one in inner.nodes:
