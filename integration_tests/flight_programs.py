@@ -1,6 +1,6 @@
 """Programs that communicate between two processes, in each of the ways that torch has, for `test_flight_programs.py`.
 
-Each is a function of `x` and `w`, square matrices, and of the groups it communicates in. Its results are what it returns, waited for, and the
+Each is a function of `x`, of `ROWS` rows, `w`, a square matrix, and of the groups it communicates in. Its results are what it returns, waited for, and the
 gradients of `x` and `w` where it is differentiable. What eager mode would make a race is not here.
 """
 
@@ -40,15 +40,21 @@ class FlightProgram:
     """A program.
 
     Attributes:
-        graphs: it is one graph; False: Dynamo breaks it where it communicates.
+        whole: it is one graph; False: Dynamo breaks it where it communicates.
         differentiates: gradients are asked for.
         dynamic: it is called with several sizes, compiled for all.
+        needs: the operator that not every torch has; or, as `"Any group_name"`, a parameter of one.
     """
 
     function: Callable[[Tensor, Tensor, Groups], Any]
     whole: bool = True
     differentiates: bool = False
     dynamic: bool = False
+    needs: str = ""
+
+    def is_there(self) -> bool:
+        """Whether this torch has what it needs."""
+        return any(self.needs in str(schema) for schema in torch._C._jit_get_all_schemas())
 
     @property
     def name(self) -> str:
@@ -109,7 +115,7 @@ def coalesced(x: Tensor, w: Tensor, groups: Groups) -> Any:
     h = ops.all_gather_into_tensor_coalesced([z, y], RANKS, groups.name)
     s = ops.reduce_scatter_tensor_coalesced([z, y], "sum", RANKS, groups.name)
     u, v = (z + 1).cos(), (y + 1).sin()
-    return tuple(ops.wait_tensor(one) for one in (*s, *g, *h)) + (u @ v,)
+    return tuple(ops.wait_tensor(one) for one in (*s, *g, *h)) + (u @ v.t(),)
 
 
 def functional_coalesced(x: Tensor, w: Tensor, groups: Groups) -> Any:
@@ -122,7 +128,7 @@ def functional_coalesced(x: Tensor, w: Tensor, groups: Groups) -> Any:
 
 def into_given_memory(x: Tensor, w: Tensor, groups: Groups) -> Any:
     z = x @ w
-    whole, part = torch.empty(ROWS * RANKS, ROWS), torch.empty(ROWS // RANKS, ROWS)
+    whole, part = x.new_empty(ROWS * RANKS, z.shape[1]), x.new_empty(ROWS // RANKS, z.shape[1])
     g = ops.all_gather_into_tensor_out(z, RANKS, groups.name, out=whole)
     h = ops.reduce_scatter_tensor_out(z, "sum", RANKS, groups.name, out=part)
     u = (z + 1).cos()
@@ -141,7 +147,7 @@ def in_place(x: Tensor, w: Tensor, groups: Groups) -> Any:
 
 def gathered_with_dist(x: Tensor, w: Tensor, groups: Groups) -> Any:
     z = x @ w
-    whole = torch.empty(ROWS * RANKS, ROWS)
+    whole = x.new_empty(ROWS * RANKS, z.shape[1])
     dist.all_gather_into_tensor(whole, z)
     parts = [torch.empty_like(z) for _ in range(RANKS)]
     dist.all_gather(parts, z.sin(), group=groups.again)
@@ -152,7 +158,7 @@ def summed_with_dist(x: Tensor, w: Tensor, groups: Groups) -> Any:
     z = x @ w
     y = z.cos()
     dist.all_reduce(z)
-    part = torch.empty(ROWS // RANKS, ROWS)
+    part = x.new_empty(ROWS // RANKS, z.shape[1])
     dist.reduce_scatter_tensor(part, y, op=dist.ReduceOp.MAX, group=groups.again)
     return z * 2, part, (y + 1).cos()
 
@@ -162,7 +168,7 @@ def exchanged_with_dist(x: Tensor, w: Tensor, groups: Groups) -> Any:
     got = torch.empty_like(z)
     dist.all_to_all_single(got, z)
     given, theirs = ([3, 5], [3, 6]) if groups.rank == 0 else ([6, 2], [5, 2])
-    uneven = torch.empty(sum(theirs), ROWS)
+    uneven = x.new_empty(sum(theirs), z.shape[1])
     dist.all_to_all_single(uneven, z, theirs, given)
     return got + 1, uneven, (z + 1).cos()
 
@@ -227,7 +233,7 @@ def received_one_by_one(x: Tensor, w: Tensor, groups: Groups) -> Any:
 
 def received_in_training(x: Tensor, w: Tensor, groups: Groups) -> Any:
     other = 1 - groups.rank
-    y = torch.zeros(ROWS, ROWS)
+    y = torch.zeros_like(x.detach())
     z = (x.detach() @ w.detach()).cos()
     got = ops.batch_p2p_ops(["isend", "irecv"], [other] * 2, [0, 0], [z, y], groups.name)
     u = (x @ w).sin()
@@ -266,7 +272,7 @@ def works(x: Tensor, w: Tensor, groups: Groups) -> Any:
     """Collectives that return a work, which is waited for with others at work between them."""
     z = x @ w
     y = z.sin()
-    whole = torch.empty(ROWS * RANKS, ROWS)
+    whole = x.new_empty(ROWS * RANKS, z.shape[1])
     first = dist.all_reduce(y, async_op=True)
     second = dist.all_gather_into_tensor(whole, z, async_op=True)
     u = (x + 1).cos() @ w
@@ -347,7 +353,7 @@ def differentiable(x: Tensor, w: Tensor, groups: Groups) -> Any:
         else funcol.all_gather_tensor_autograd(z, 0, groups.world)
     )
     s = funcol.reduce_scatter_tensor_autograd(z.sin(), "sum", 0, groups.world)
-    e = funcol.all_to_all_single_autograd(z, [4, 4], [4, 4], groups.world)
+    e = funcol.all_to_all_single_autograd(z, [ROWS // RANKS] * RANKS, [ROWS // RANKS] * RANKS, groups.world)
     return (g * 2).sum() + (z + 1).cos().sum() + (s * s).sum() + e.sin().sum()
 
 
@@ -391,9 +397,9 @@ PROGRAMS: tuple[FlightProgram, ...] = (
     *(
         FlightProgram(function)
         for function in (
-            functional_sum, in_a_group_object, in_smaller_groups, broadcast, uneven_exchange, exchange_of_nothing,
+            functional_sum, in_smaller_groups, broadcast, uneven_exchange, exchange_of_nothing,
             coalesced, functional_coalesced, into_given_memory, in_place, gathered_with_dist, summed_with_dist,
-            exchanged_with_dist, sent_and_received, received_one_by_one, batch_between_two, never_waited, waited_in_any_order, in_a_branch,
+            exchanged_with_dist, never_waited, waited_in_any_order, in_a_branch,
         )
     ),
     *(
@@ -403,8 +409,13 @@ PROGRAMS: tuple[FlightProgram, ...] = (
         )
     ),
     FlightProgram(of_any_size, dynamic=True),
+    FlightProgram(in_a_group_object, needs="Any group_name"),
+    FlightProgram(sent_and_received, needs="_c10d_functional::isend("),
+    FlightProgram(received_one_by_one, needs="_c10d_functional::isend("),
+    FlightProgram(batch_between_two, needs="_c10d_functional::batch_p2p_ops("),
+    FlightProgram(received_in_training, needs="_c10d_functional::batch_p2p_ops(", differentiates=True),
     *(
         FlightProgram(function, differentiates=True)
-        for function in (received_in_training, differentiable, summed_in_backward, recomputed, started_in_backward)
+        for function in (differentiable, summed_in_backward, recomputed, started_in_backward)
     ),
 )  # fmt: skip
