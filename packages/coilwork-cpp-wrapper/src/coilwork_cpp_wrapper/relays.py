@@ -8,6 +8,8 @@ programs that need some run in processes with Python alone.
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,6 +18,7 @@ from coilwork_ir.buffers import Argument
 from coilwork_runtime.schemas import Parameter, Schema
 
 _NAMESPACE: Final = "coilwork_relays"
+_REGISTERING: Final = threading.Lock()
 
 
 def needs_relay(bound: Iterable[tuple[Parameter, Argument]]) -> bool:
@@ -31,7 +34,17 @@ def relay_name(schema: Schema) -> str:
 def register_relays(targets: Iterable[str]) -> None:
     """Register the relays of operators such as `"_c10d_functional.all_reduce.default"` that are not yet there."""
     for target in targets:
-        _register(target)
+        with _REGISTERING:
+            _register(target)
+
+
+def _free_in_child() -> None:
+    # a thread of the parent's may hold it, and none goes on with that here
+    if _REGISTERING.locked():
+        _REGISTERING.release()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from torch import fx
 
+from coilwork.capture.storages import copy_of
 from coilwork.torch_compat.groups import guard_identity, is_process_group
 from coilwork.torch_compat.operators import space_of
 
@@ -31,10 +32,12 @@ def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
 def with_named_groups(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Compile
 ) -> Callable[..., Any]:
-    """What `compile_graph` makes of `gm`, changed in place, without its process groups; called with them all the same."""
-    groups = _groups(gm, example_inputs)
-    for node, group in groups.items():
+    """What `compile_graph` makes of `gm` without its process groups; called with them all the same."""
+    for node in _groups(gm, example_inputs):
         guard_identity(node)
+    # Dynamo calls with what its own graph takes
+    gm = copy_of(gm)
+    for node, group in _groups(gm, example_inputs).items():
         for reader in list(node.users):
             reader.args = tuple(group.group_name if one is node else one for one in reader.args)
             reader.kwargs = {
