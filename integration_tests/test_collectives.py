@@ -377,7 +377,9 @@ def test_random_programs_with_everything_done_at_the_wait(
     group: DelayedGroup, number: int, driver: str
 ) -> None:
     for seed in range(20 * number, 20 * number + 20):
-        assert check(draw(seed, RANKS, delayed=True), ("0", "0"), 0, DRIVERS[driver], group) == "", f"seed {seed}"
+        assert check(draw(seed, RANKS, delayed=True), ("0", "0"), 0, DRIVERS[driver], group) == "", (
+            f"seed {seed}"
+        )
 
 
 def test_random_programs_over_gloo() -> None:
