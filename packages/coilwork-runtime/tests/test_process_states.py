@@ -19,10 +19,12 @@ import torch
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, extensions, folders
-from coilwork_runtime.compiling import Threads, compile_extension, split_command
+from coilwork_runtime.compiling import compile_extension
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
 from coilwork_runtime.generated import CppKernel
+from coilwork_runtime.threads import Threads
+from coilwork_runtime.tools import split_command
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 from coilwork_cache.errors import CacheWarning
+from coilwork_cache.locks import ForkedLock
 
 
 class OnceAnnouncer:
     """Issues the first warning of each class and topic, and drops the rest."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._seen: set[tuple[type[CacheWarning], str]] = set()
 
     def once(self, warning: CacheWarning, *, topic: str = "") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from coilwork_cache.announce import OnceAnnouncer
 from coilwork_cache.errors import EntryTooLargeWarning, InvalidSettingError
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key
+from coilwork_cache.locks import ForkedLock
 from coilwork_cache.stats import StoreStats, Tally
 from coilwork_cache.store import EntryInfo
 
@@ -21,7 +21,7 @@ class MemoryStore:
         if max_bytes <= 0:
             raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._size_bytes = 0
         self._tally = Tally()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -28,6 +27,7 @@ from coilwork_cache.errors import (
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
 from coilwork_cache.key import check_key, is_key
+from coilwork_cache.locks import ForkedLock
 from coilwork_cache.stats import StoreStats, Tally
 from coilwork_cache.store import EntryInfo
 
@@ -228,7 +228,7 @@ class _Breaker:
     def __init__(self, retry_after_s: float, clock: Callable[[], float]) -> None:
         self._retry_after_s = retry_after_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._closed_from_s = float("-inf")
 
     def closed(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+
+from coilwork_cache.locks import ForkedLock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Tally:
     """A StoreStats that threads add to."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._stats = StoreStats()
 
     def add(self, step: StoreStats) -> None:

@@ -14,7 +14,6 @@ from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
 from coilwork_ir.errors import EmitError
 from coilwork_runtime import KernelBuildError
-from coilwork_runtime.compiling import Threads
 from coilwork_runtime.cpp.toolchain import (
     Toolchain,
     find_toolchain,
@@ -24,6 +23,7 @@ from coilwork_runtime.cpp.toolchain import (
     run_compiler,
 )
 from coilwork_runtime.folders import temporary_folder
+from coilwork_runtime.threads import Threads
 
 MOST_WORKERS: Final = 16
 # The program is glue: what runs long is in kernels and operators, so it is compiled quickly instead.

@@ -8,6 +8,7 @@ Source: hash-consing as in Filliatre and Conchon, "Type-Safe Modular Hash-Consin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Sized
 from threading import RLock
 from typing import Generic, TypeVar
@@ -35,8 +36,9 @@ class InternTable(Generic[K, V]):
     __slots__ = ("_lock", "_refs", "insert", "lookup", "refs", "sweep_at")
 
     def __init__(self) -> None:
-        # Re-entrant: an allocation under the lock may run a finaliser, which may intern.
-        self._lock = RLock()
+        self._renew_lock()
+        # Another thread may hold it while this one forks. Tables live as long as the process.
+        os.register_at_fork(after_in_child=self._renew_lock)
         self._refs: dict[K, ref[V]] = {}
         #: `dict.get` of the weak references, for callers that can't afford a Python call per look-up. It may return
         #: a dead reference; the caller then builds the value and calls `add`.
@@ -47,6 +49,10 @@ class InternTable(Generic[K, V]):
         #: For `len` alone.
         self.refs: Sized = self._refs
         self.sweep_at = _FIRST_SWEEP
+
+    def _renew_lock(self) -> None:
+        # Re-entrant: an allocation under the lock may run a finaliser, which may intern.
+        self._lock = RLock()
 
     def __len__(self) -> int:
         """Number of entries, including dead ones that have not been swept yet."""

@@ -11,11 +11,11 @@ from concurrent.futures import Future, as_completed
 from typing import Any
 
 from coilwork_cache import Store
-from coilwork_runtime.compiling import Threads
 from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.build_order import expected_work

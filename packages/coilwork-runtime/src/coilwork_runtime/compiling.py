@@ -1,25 +1,20 @@
-"""Compiling extension modules, and running what compiles: what both a process that lacks one and the build of a wheel do.
+"""Compiling extension modules: what both a process that lacks one and the build of a wheel do.
 
-Imports nothing of torch's or ours, since a wheel is built without them.
+Imports nothing of torch's, nor of ours what does, since a wheel is built without them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shlex
-import shutil
-import signal
-import subprocess
 import sysconfig
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
+
+from coilwork_runtime.threads import Threads
+from coilwork_runtime.tools import run_tool, split_command
 
 # Measured: -O2 takes a quarter longer to compile, and programs run as fast.
 FLAGS: Final = ("-O1", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w", "-I.")
@@ -27,7 +22,6 @@ EXECUTOR: Final = "coilwork_executor"
 LAUNCHER: Final = "coilwork_launcher"
 PREBUILT: Final = "prebuilt"
 """The folder in the package where a wheel has its extensions, built for the Python that built the wheel."""
-T = TypeVar("T")
 Texts = tuple[tuple[str, str], ...]
 """Names and texts of source files, sorted by name. A name is what others include: the path below the folder, with slashes."""
 
@@ -104,119 +98,3 @@ def _succeeds(command: list[str], folder: str) -> bool:
         return run_tool(command, folder).code == 0
     except OSError:
         return False
-
-
-def split_command(text: str, path: str | None = None) -> tuple[str, ...]:
-    """The program and arguments that a variable such as `CXX` names, as make and distutils read it.
-
-    The name of one program may hold spaces, if there is such a program on `path`.
-
-    Raises:
-        ValueError: a quotation is not closed.
-    """
-    return (text,) if shutil.which(text, path=path) else tuple(shlex.split(text))
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A program that has ended: its exit code, what it printed, and what it said of errors."""
-
-    code: int
-    output: str
-    complaint: str
-
-
-def run_tool(command: Sequence[str], folder: str | None = None) -> Finished:
-    """Run a program in `folder`, in which its temporary files lie, too. Its messages are the same in every language.
-
-    Where the process ignores SIGCHLD, the system forgets exit codes: the code is 0 then, so look for what was to be made. The program
-    itself gets the signal: compilers wait for programs of their own.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-    # without a path compilers do not find their linker
-    environment = os.environ | {"LC_ALL": "C", "PATH": os.environ.get("PATH") or os.defpath}
-    if folder is not None:
-        environment["TMPDIR"] = folder
-    ends = getattr(signal, "SIGCHLD", None)
-    if ends is not None and signal.getsignal(ends) is signal.SIG_IGN:
-        return _run_unheard(command, folder or os.sep, environment)
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        cwd=folder,
-        env=environment,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr)
-
-
-def _run_unheard(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> Finished:
-    """As `run_tool`, in a process that is not told when its children end."""
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaint:
-        shell = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
-        child = os.posix_spawn(
-            shell[0],
-            shell,
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
-                (os.POSIX_SPAWN_DUP2, complaint.fileno(), 2),
-            ],
-            setsigdef=[signal.SIGCHLD],
-        )
-        try:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        except ChildProcessError:
-            code = 0
-        texts = []
-        for file in (output, complaint):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
-        return Finished(code, *texts)
-
-
-class Threads:
-    """Threads that work is given to while it is entered; work is done at once where there can be none.
-
-    That is when the interpreter shuts down: once the main thread has ended, others may go on for long, and so may functions that were
-    registered with `atexit`, but Python starts no threads any more.
-    """
-
-    def __init__(self, most: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=most, thread_name_prefix=name)
-        self._alone = False
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._pool.shutdown()
-
-    def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
-        """What becomes of `function` of `args`."""
-        if not self._alone and threading.main_thread().is_alive():
-            try:
-                return self._pool.submit(function, *args)
-            except RuntimeError:
-                # the main thread has just ended
-                self._alone = True
-        done: Future[T] = Future()
-        try:
-            done.set_result(function(*args))
-        # whatever is raised is for the one who asks for the result
-        except BaseException as error:
-            done.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        return done
-
-    def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> Iterable[T]:
-        """`function` of each item, in order."""
-        pending = [self.submit(function, item) for item in items]
-        return (one.result() for one in pending)

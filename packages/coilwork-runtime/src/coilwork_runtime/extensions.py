@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
-import os
 import sys
 import sysconfig
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,20 +20,12 @@ from coilwork_runtime.compiling import (
     library_name,
     read_sources,
 )
-from coilwork_runtime.cpp.toolchain import find_toolchain
+from coilwork_runtime.cpp.toolchain import Toolchain, check_toolchain, find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_folder, temporary_folder
+from coilwork_runtime.threads import ForkedLock
 
-_LOADING: Final = threading.Lock()
-
-
-def _free_in_child() -> None:
-    # a thread of the parent's may hold it, and none goes on with that here
-    if _LOADING.locked():
-        _LOADING.release()
-
-
-os.register_at_fork(after_in_child=_free_in_child)
+_LOADING: Final = ForkedLock()
 PACKAGE: Final = Path(__file__).parent
 
 
@@ -114,10 +104,16 @@ def import_from(name: str, path: Path) -> Any:
     return module
 
 
-@functools.cache
 def _build(texts: Texts) -> bytes | None:
     try:
         toolchain = find_toolchain()
+        check_toolchain(toolchain)
     except MissingCompilerError:
         return None
+    return _build_with(toolchain, texts)
+
+
+@functools.cache
+def _build_with(toolchain: Toolchain, texts: Texts) -> bytes | None:
+    """The library; asked again with an equal compiler, it is what it was."""
     return compile_extension(toolchain.words, texts, scratch=scratch_folder())

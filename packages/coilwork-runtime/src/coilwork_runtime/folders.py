@@ -17,7 +17,9 @@ from typing import Final
 from coilwork_runtime.errors import ScratchFolderError
 
 # Where else files may lie if the folder that TMPDIR names is not there any more, or not ours to write.
-_OTHERS: Final = ("/tmp", "/var/tmp")
+_OTHERS: Final = ("/tmp", "/var/tmp", "/dev/shm")
+# A kernel's library has some 20 KiB, the executor's 2 MiB; a compiler writes a few.
+LEAST_ROOM_BYTES: Final = 4 << 20
 _UNWRITABLE: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
 )
@@ -83,7 +85,7 @@ class _ProcessFolder:
 
     def path(self) -> str:
         """Where it is; it is made if it is not there."""
-        if self._owner != os.getpid() or not _is_usable(self._folder):
+        if self._owner != os.getpid() or not is_usable(self._folder):
             self._folder = _make_folder()
             self._owner = os.getpid()
         return self._folder
@@ -94,8 +96,24 @@ def _process_folder() -> _ProcessFolder:
     return _ProcessFolder()
 
 
-def _is_usable(folder: str) -> bool:
-    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+def is_usable(folder: str | Path) -> bool:
+    """Tell if files can be written in it, and code be loaded from there."""
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK) and not _fault_of(folder)
+
+
+def _fault_of(folder: str | Path) -> OSError | None:
+    """What is wrong with the file system below it."""
+    system = os.statvfs(folder)
+    if system.f_flag & getattr(os, "ST_NOEXEC", 0):
+        return OSError(
+            errno.EACCES,
+            "its file system is mounted with noexec: no code can be loaded from there",
+            str(folder),
+        )
+    # some file systems do not tell, and say that they have no blocks at all
+    if system.f_blocks and system.f_bavail * system.f_frsize < LEAST_ROOM_BYTES:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    return None
 
 
 def _make_folder() -> str:
@@ -106,8 +124,12 @@ def _make_folder() -> str:
         except OSError as error:
             reason = reason or error
             continue
-        _remove_at_exit(folder)
-        return folder
+        fault = _fault_of(folder)
+        if fault is None:
+            _remove_at_exit(folder)
+            return folder
+        reason = reason or fault
+        os.rmdir(folder)
     assert reason is not None
     raise _unusable(os.environ.get("TMPDIR", _OTHERS[0]), reason)
 
@@ -130,5 +152,5 @@ def _unusable(folder: str, error: OSError) -> ScratchFolderError:
         "no-scratch",
         f"no files can be written in {folder}",
         reason=str(error),
-        remedy="free some room there, or set TMPDIR to a folder that this process may write to",
+        remedy="free some room there, or set TMPDIR to a folder that this process may write to and load code from",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
+
+from coilwork_runtime.threads import ForkedLock
 
 T = TypeVar("T")
 
@@ -14,9 +16,10 @@ class SingleFlight(Generic[T]):
     """Runs at most one piece of work per key at a time. It remembers nothing afterwards."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         # results; None for those that were left out
         self._running: dict[str, Future[tuple[T] | None]] = {}
+        self._process = os.getpid()
 
     def run(self, key: str, make: Callable[[], T]) -> T:
         """What `make` returns or raises, here or in the thread that is already at it."""
@@ -35,7 +38,7 @@ class SingleFlight(Generic[T]):
             return value
         finally:
             with self._lock:
-                del self._running[key]
+                self._running.pop(key, None)
 
     def run_for(self, keys: Iterable[str], make: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
         """Run `make` for those of `keys` that no other thread is at. What it leaves out, or if it raises, is for `run` to make."""
@@ -47,11 +50,14 @@ class SingleFlight(Generic[T]):
         finally:
             with self._lock:
                 for key in mine:
-                    del self._running[key]
+                    self._running.pop(key, None)
             for key, claim in mine.items():
                 claim.set_result((made[key],) if key in made else None)
 
     def _claim(self, key: str, mine: Future[tuple[T] | None]) -> Future[tuple[T] | None]:
         """Who is at `key`: `mine` from now on if nobody was."""
         with self._lock:
+            if self._process != os.getpid():
+                # what threads of the parent's were at, nobody finishes in a forked child
+                self._running, self._process = {}, os.getpid()
             return self._running.setdefault(key, mine)

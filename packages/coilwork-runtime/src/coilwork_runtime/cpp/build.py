@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,9 +22,10 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
-from coilwork_runtime.folders import new_folder, scratch_errors
+from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.threads import ForkedLock
 
 _KEY: Final = re.compile("[0-9a-f]+")
 # In the store in place of a kernel's library: the key of one that holds others, too.
@@ -37,7 +37,7 @@ class CppBuilder:
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._flights: SingleFlight[Path] = SingleFlight()
         self._made_folder: Path | None = None
         self._written: dict[str, Path] = {}
@@ -211,7 +211,7 @@ class CppBuilder:
         """Where libraries lie; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
-            if self._made_folder is None or not self._made_folder.is_dir():
+            if self._made_folder is None or not is_usable(self._made_folder):
                 self._made_folder = new_folder("cpp")
             return self._made_folder
 

@@ -6,14 +6,15 @@ import functools
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coilwork_runtime.compiling import run_tool, split_command
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_errors, temporary_folder
+from coilwork_runtime.tools import LONGEST_RUN_S, run_tool, split_command
 
 CANDIDATES: Final = ("g++", "c++", "clang++")
 BASE_FLAGS: Final = (
@@ -34,6 +35,10 @@ BASE_FLAGS: Final = (
     "-w",
 )
 LONGEST_COMPLAINT: Final = 4000
+# A compiler that takes so long to tell its version, or for a library of nothing, has hung; one takes 0.1 s.
+LONGEST_ANSWER_S: Final = 60.0
+REMEMBERED_S: Final = 600
+"""For how long a compiler that does not work is not tried again."""
 STUB: Final = "libtorch_cpu.so"
 # What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
 # the real library takes longer than compiling the kernel.
@@ -72,12 +77,7 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         MissingCompilerError: there is none.
     """
     variables = os.environ if environ is None else environ
-    return _find(variables.get("CXX", "").strip(), variables.get("PATH", os.defpath))
-
-
-@functools.cache
-def _find(chosen: str, path: str) -> Toolchain:
-    """As `find_toolchain`: asking a compiler for its version starts it. A failed search is not remembered."""
+    chosen, path = variables.get("CXX", "").strip(), variables.get("PATH", os.defpath)
     try:
         commands = [split_command(chosen, path)] if chosen else [(name,) for name in CANDIDATES]
     except ValueError as error:
@@ -87,8 +87,12 @@ def _find(chosen: str, path: str) -> Toolchain:
         if program is None:
             continue
         words = (program, *arguments)
-        version = _ask_version(words)
-        if version or chosen:
+        version = _ask_version(words, tuple(_stamp(word, path) for word in words), _period())
+        if version is None and chosen:
+            raise _wrong_choice(
+                chosen, "does not answer", f"it was asked for its version for {LONGEST_ANSWER_S:.0f} s"
+            )
+        if version or (chosen and version is not None):
             # one that does not tell its version is known by its name
             identity = " ".join((version, *arguments)) if version else " ".join(words)
             return Toolchain(command=program, arguments=tuple(arguments), version=identity)
@@ -111,10 +115,31 @@ def _wrong_choice(chosen: str, what: str, reason: str) -> MissingCompilerError:
     )
 
 
-def _ask_version(command: Sequence[str]) -> str:
-    """The first line of what a compiler says of itself; empty if it says nothing."""
+def _stamp(word: str, path: str) -> tuple[int, ...]:
+    """What changes when somebody installs another program under the name; empty for what is no program."""
+    program = shutil.which(word, path=path)
     try:
-        done = run_tool([*command, "--version"])
+        found = os.stat(program) if program else None
+    except OSError:
+        found = None
+    return () if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _period() -> int:
+    """A number that changes every `REMEMBERED_S`."""
+    return int(time.monotonic() // REMEMBERED_S)
+
+
+@functools.lru_cache(maxsize=64)
+def _ask_version(command: Sequence[str], stamps: tuple[tuple[int, ...], ...], period: int) -> str | None:
+    """The first line of what a compiler says of itself; empty if it says nothing, None if it hangs.
+
+    Asking starts it, so an answer is remembered as long as the files are those of `stamps`, and for a while.
+    """
+    try:
+        done = run_tool([*command, "--version"], longest_s=LONGEST_ANSWER_S)
+    except TimeoutError:
+        return None
     except OSError:
         return ""
     return "" if done.code else done.output.strip().partition("\n")[0]
@@ -155,11 +180,18 @@ def make_stub(toolchain: Toolchain, folder: Path) -> None:
         part.replace(whole)
 
 
+def check_toolchain(toolchain: Toolchain) -> None:
+    """Build the smallest library with it.
+
+    Raises:
+        MissingCompilerError: the compiler cannot do even that.
+    """
+    _stub(toolchain)
+
+
 @functools.cache
 def _stub(toolchain: Toolchain) -> bytes:
-    functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
-    soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
-    data, complaint = run_compiler(toolchain, f'extern "C" {{ {functions} }}\n', ("-shared", "-fPIC"), soname)
+    data, complaint = _try_stub(toolchain, _period())
     if data is None:
         raise MissingCompilerError(
             "broken-compiler",
@@ -170,6 +202,15 @@ def _stub(toolchain: Toolchain) -> bytes:
     return data
 
 
+@functools.lru_cache(maxsize=64)
+def _try_stub(toolchain: Toolchain, period: int) -> tuple[bytes | None, str]:
+    """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many kernels."""
+    functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
+    soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
+    source = f'extern "C" {{ {functions} }}\n'
+    return run_compiler(toolchain, source, ("-shared", "-fPIC"), soname, longest_s=LONGEST_ANSWER_S)
+
+
 def compile_library(
     toolchain: Toolchain, source: str, features: Iterable[str], stub: Path
 ) -> tuple[bytes | None, str]:
@@ -178,7 +219,12 @@ def compile_library(
 
 
 def run_compiler(
-    toolchain: Toolchain, source: str, flags: tuple[str, ...], libraries: tuple[str, ...]
+    toolchain: Toolchain,
+    source: str,
+    flags: tuple[str, ...],
+    libraries: tuple[str, ...],
+    *,
+    longest_s: float = LONGEST_RUN_S,
 ) -> tuple[bytes | None, str]:
     """Compile one C++ text: the output's bytes and an empty text, or `None` and what the compiler said.
 
@@ -188,7 +234,7 @@ def run_compiler(
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
         command = [*toolchain.words, *flags, "kernel.cpp", "-o", "kernel.so"]
         try:
-            done = run_tool([*command, *libraries], folder)
+            done = run_tool([*command, *libraries], folder, longest_s=longest_s)
         except OSError as error:
             return None, f"{' '.join(command)}\n{error}"
         output = Path(folder, "kernel.so")

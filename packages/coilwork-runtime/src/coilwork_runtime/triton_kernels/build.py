@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from coilwork_cache import Store
-from coilwork_runtime.compiling import Threads
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.threads import ForkedLock, Threads
 from coilwork_runtime.triton_kernels.binaries import (
     GpuBinary,
     binary_from_reply,
@@ -60,7 +59,7 @@ class TritonBuilder:
         self._gpu = gpu
         self._search = search
         self._workers = workers
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
