@@ -26,13 +26,26 @@ else:
 def default_root(environ: Mapping[str, str]) -> Path:
     """`COILWORK_CACHE_DIR` if `environ` sets it, else the user's cache folder as the platform defines it.
 
-    Raises RootUnavailableError where neither gives an absolute path (a user without a home folder).
+    Raises RootUnavailableError where neither gives an absolute path (a user without a home folder, a removed current folder).
     """
     chosen = environ.get("COILWORK_CACHE_DIR", "")
-    root = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("coilwork", False)
+    if chosen:
+        return absolute_root(Path(chosen))
+    root = platformdirs.user_cache_path("coilwork", False)
     if not root.is_absolute():
         raise RootUnavailableError(str(root), "this user has no home folder")
     return root
+
+
+def absolute_root(path: Path) -> Path:
+    """`path` below the root of the file system, whatever the current folder will be later.
+
+    Raises RootUnavailableError where it begins at a home folder or a current folder that is not there.
+    """
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:
+        raise RootUnavailableError(str(path), f"it is a relative path, and {error}") from error
 
 
 def open_private_folder(path: Path) -> None:

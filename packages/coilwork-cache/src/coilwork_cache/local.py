@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from coilwork_cache.errors import (
 from coilwork_cache.folder import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
+    absolute_root,
     default_root,
     list_files,
     make_private_folders,
@@ -87,7 +89,7 @@ class LocalStore:
     ) -> None:
         if max_bytes <= 0:
             raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
-        self.root = default_root(os.environ) if root is None else root.absolute()
+        self.root = default_root(os.environ) if root is None else absolute_root(root)
         self.max_bytes = max_bytes
         self._durable = durable
         self._folder = self.root / LAYOUT
@@ -96,7 +98,7 @@ class LocalStore:
             open_private_folder(folder)
         self._ledger = Ledger(self._folder / "ledger")
         self._tally = Tally()
-        self._announcer = OnceAnnouncer()
+        self._announcer = _announcer_of(self.root)
         remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
 
     def get(self, key: str) -> bytes | None:
@@ -267,6 +269,12 @@ def open_local_store(
     except RootUnavailableError as error:
         announce(CacheUnavailableWarning(error.subject, error.reason))
     return NullStore()
+
+
+@functools.cache
+def _announcer_of(root: Path) -> OnceAnnouncer:
+    """One per folder and process: each compilation opens the store anew, and its folder ails as it did before."""
+    return OnceAnnouncer()
 
 
 def _kind_of(path: Path) -> str:

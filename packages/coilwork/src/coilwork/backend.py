@@ -61,6 +61,7 @@ from coilwork.torch_compat.autograd import (
     result_facts,
     static_input_positions,
 )
+from coilwork.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork.torch_compat.registry import let_be_registered_again
 from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
@@ -76,6 +77,7 @@ from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_co
 
 # Torch loads this module as its entry point, and then registers `backend`.
 let_be_registered_again("coilwork")
+free_compile_lock_in_children()
 
 
 def backend(

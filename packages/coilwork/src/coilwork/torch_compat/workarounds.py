@@ -68,4 +68,10 @@ WORKAROUNDS: Final = (
         fix="coilwork.capture.told_checks:put_told_checks_first",
         test="tests/test_told_checks.py:test_in_the_users_words",
     ),
+    Workaround(
+        what="a child that is forked while a thread compiles waits for ever in its own first compilation",
+        versions=("2.11", "2.12", "2.13"),
+        fix="coilwork.torch_compat.forked_compiles:free_compile_lock_in_children",
+        test="tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
+    ),
 )
