@@ -6,7 +6,7 @@ So the wheel installs under every Python, and only says what system it is for. W
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import platform
 import shutil
@@ -59,13 +59,22 @@ def _platform() -> str:
 
 
 def _compiling(root: Path) -> ModuleType:
-    """`coilwork_runtime.compiling`, without the package around it, whose requirements are not there."""
-    path = Path(root, PACKAGE, "compiling.py")
-    spec = importlib.util.spec_from_file_location("coilwork_compiling", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is missing")
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses look their module up by its name
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """`coilwork_runtime.compiling` and what it imports, without the package around it, whose requirements are not there."""
+    folder = Path(root, PACKAGE)
+    if not Path(folder, "compiling.py").exists():
+        raise ImportError(f"{folder} has no compiling.py")
+    before = {name: sys.modules.pop(name) for name in [*sys.modules] if _is_ours(name)}
+    # a package of its modules alone: what its __init__.py would import is left out
+    bare = ModuleType(PACKAGE.name)
+    bare.__path__ = [str(folder)]
+    sys.modules[bare.__name__] = bare
+    try:
+        return importlib.import_module(f"{bare.__name__}.compiling")
+    finally:
+        for name in [name for name in sys.modules if _is_ours(name)]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == PACKAGE.name

@@ -85,8 +85,9 @@ static Inputs read_inputs(const Program& program, PyObject* const* given, size_t
         found = Inputs::NUMBERS;
         continue;
       }
-      frame.registers[input.number] = PyLong_AsLongLong(given[k]);
-      if (frame.registers[input.number] == -1 && PyErr_Occurred()) throw_python();
+      int overflow = 0;
+      frame.registers[input.number] = PyLong_AsLongLongAndOverflow(given[k], &overflow);
+      if (overflow) return Inputs::FOREIGN;
     }
   }
   if (tensors && !read_others(program, given, tensors, frame)) return Inputs::FOREIGN;
