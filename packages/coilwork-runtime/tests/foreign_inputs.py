@@ -13,11 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy
 import torch
 from executor_assembly import CHECK, Assembly, u8
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -195,7 +197,14 @@ NUMBERS: Final[Mapping[str, Callable[[], Any]]] = MappingProxyType(
     {
         "7": lambda: 7,
         "-1": lambda: -1,
+        "largest": lambda: (1 << 63) - 1,
+        "least": lambda: -(1 << 63),
         "huge": lambda: 1 << 70,
+        "huge and negative": lambda: -(1 << 70),
+        "nan": lambda: float("nan"),
+        "numpy's integer": lambda: numpy.int64(7),
+        "numpy's float": lambda: numpy.float64(7.0),
+        "symbolic": lambda: ShapeEnv().create_unbacked_symint(),
         "true": lambda: True,
         "real": lambda: 2.5,
         "none": lambda: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,14 @@ def test_modes_see_operators(child: Child, form: str) -> None:
     for mode in ("fake", "fake beside real", "flops", "silent", "functional"):
         answer = child.ask(question("plain", "plain", mode=mode, form=form))
         assert answer["found"] == answer["expected"] and answer["same"], (mode, answer)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_of_every_kind_get_what_eager_gives(child: Child, form: str) -> None:
+    for name in NUMBERS:
+        answer = child.ask(question("plain", "plain", number=name, form=form))
+        found, expected = (re.sub(r"u\d+", "u", answer[key]) for key in ("found", "expected"))
+        assert found == expected and answer["same"], (name, answer)
 
 
 everything = st.fixed_dictionaries(

@@ -11,8 +11,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,11 +24,13 @@ import torch
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, extensions, folders
 from coilwork_runtime.compiling import compile_extension
+from coilwork_runtime.cpp import toolchain
+from coilwork_runtime.cpp.build import library_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
 from coilwork_runtime.generated import CppKernel
 from coilwork_runtime.threads import Threads
-from coilwork_runtime.tools import split_command
+from coilwork_runtime.tools import run_tool, split_command
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -346,3 +352,143 @@ def test_another_user_builds() -> None:
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("fault", ["noexec", "full"])
+def test_where_code_cannot_lie_another_folder_is_taken(
+    fault: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once files are there: disks fill up."""
+    builder = Builder()
+    build_something_new(builder)
+    ask = os.statvfs
+
+    def answer(path: str | Path) -> object:
+        found = ask(path)
+        values = {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
+        if str(path).startswith(str(temporary)):
+            values |= {"f_flag": values["f_flag"] | os.ST_NOEXEC} if fault == "noexec" else {"f_bavail": 0}
+        return SimpleNamespace(**values)
+
+    monkeypatch.setattr(folders.os, "statvfs", answer)
+    build_something_new(builder)
+    build_something_new()
+    assert not folders.scratch_folder().startswith(str(temporary))
+    monkeypatch.setattr(folders, "_OTHERS", ("/proc",))
+    folders._process_folder.cache_clear()
+    said = (
+        "(?s)mounted with noexec.*load code from"
+        if fault == "noexec"
+        else "(?s)No space left.*free some room"
+    )
+    with pytest.raises(ScratchFolderError, match=said):
+        folders.scratch_folder()
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("question", ["", "case $* in *--version*) exec g++ --version;; esac"])
+def test_a_compiler_that_hangs_is_said_and_tried_again_once_it_is_another(
+    question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "LONGEST_ANSWER_S", 0.3)
+    for entered in (lambda: lambda: None, lambda: without_children(monkeypatch)):
+        monkeypatch.setenv("CXX", script(tmp_path / "compiler", f"{question}\nexec sleep 100 # {entered}"))
+        leave = entered()
+        try:
+            with pytest.raises(MissingCompilerError, match=r"(?s)(does not answer|has not ended).*CXX"):
+                build_something_new()
+        finally:
+            leave()
+    script(tmp_path / "compiler", 'exec g++ "$@"')
+    monkeypatch.setattr(toolchain, "LONGEST_ANSWER_S", 60.0)
+    build_something_new()
+
+
+def test_an_extension_is_built_once_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = (("later.cpp", "#include <Python.h>\n"),)
+    monkeypatch.setenv("CXX", "false")
+    assert extensions._build(texts) is None
+    monkeypatch.delenv("CXX")
+    assert extensions._build(texts) is not None
+
+
+def test_what_a_tool_leaves_running_is_not_waited_for() -> None:
+    began_s = time.monotonic()
+    done = run_tool(["/bin/sh", "-c", "sleep 30 & echo said; echo complained >&2; exit 3"])
+    assert (done.code, done.output, done.complaint) == (3, "said\n", "complained\n")
+    assert time.monotonic() - began_s < 25
+
+
+def test_closed_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for stream in range(3):
+                os.close(stream)
+            build_something_new()
+            without_children(monkeypatch)
+            with pytest.raises(KernelBuildError, match="does not name a type"):
+                Builder().build([CppKernel(name="wrong", source="no C++ either", entry="wrong", args=())])
+            build_something_new()
+            code = 0
+        except BaseException:  # noqa: BLE001
+            Path(tmp_path, "said").write_text(traceback.format_exc())
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, Path(tmp_path, "said").read_text()
+
+
+def test_a_child_builds_what_its_parent_was_building() -> None:
+    builder = Builder(MemoryStore())
+    build_something_new(builder)
+    kernel = add(998)
+    key = library_key(kernel, find_toolchain())
+    begun, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with builder._cpp._lock:
+            builder._cpp._flights.run(key, lambda: (begun.set(), ended.wait(100), Path())[2])
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            builder.build([kernel])
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert status == 0
+
+
+def test_an_interrupt_begins_nothing_else() -> None:
+    begun, done = threading.Event(), []
+
+    def work(number: int) -> None:
+        begun.set()
+        time.sleep(0.2)
+        done.append(number)
+
+    def begin() -> None:
+        with Threads(1, "test") as threads:
+            for number in range(5):
+                threads.submit(work, number)
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert len(done) < 5

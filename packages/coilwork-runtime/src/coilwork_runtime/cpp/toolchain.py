@@ -191,7 +191,9 @@ def check_toolchain(toolchain: Toolchain) -> None:
 
 @functools.cache
 def _stub(toolchain: Toolchain) -> bytes:
-    data, complaint = _try_stub(toolchain, _period())
+    path = os.environ.get("PATH", os.defpath)
+    stamps = tuple(_stamp(word, path) for word in toolchain.words)
+    data, complaint = _try_stub(toolchain, stamps, _period())
     if data is None:
         raise MissingCompilerError(
             "broken-compiler",
@@ -203,7 +205,9 @@ def _stub(toolchain: Toolchain) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def _try_stub(toolchain: Toolchain, period: int) -> tuple[bytes | None, str]:
+def _try_stub(
+    toolchain: Toolchain, stamps: tuple[tuple[int, ...], ...], period: int
+) -> tuple[bytes | None, str]:
     """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many kernels."""
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
     soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
