@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 from pathlib import Path
 
 import platformdirs
 import pytest
 
-from coilwork_cache import InsecureRootError, RootUnavailableError, default_root
+from coilwork_cache import (
+    CacheUnavailableWarning,
+    InsecureRootError,
+    NullStore,
+    RootUnavailableError,
+    content_key,
+    default_root,
+    local,
+    open_local_store,
+)
 from coilwork_cache.folder import open_private_folder, write_atomically
+from coilwork_cache.locks import ForkedLock
 
 
 def test_default_root_follows_the_variable(tmp_path: Path) -> None:
@@ -87,3 +99,54 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match="no"):
         write_atomically(tmp_path, target, (b"new",), durable=True)
     assert [path.name for path in tmp_path.iterdir()] == ["target"] and target.read_bytes() == b"old"
+
+
+def test_a_relative_root_needs_a_current_folder_and_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, gone = os.getcwd(), tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        with pytest.raises(RootUnavailableError, match="relative"):
+            default_root({"COILWORK_CACHE_DIR": "relative"})
+        with pytest.warns(CacheUnavailableWarning, match="relative"):
+            assert isinstance(open_local_store(Path("relative")), NullStore)
+    finally:
+        os.chdir(before)
+    with pytest.raises(RootUnavailableError, match="home"):
+        default_root({"COILWORK_CACHE_DIR": "~nobody-of-this-name/x"})
+
+
+def test_a_folder_that_cannot_be_written_is_warned_of_once_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(local, "write_atomically", refuse)
+
+    def compile_thrice() -> None:
+        for number in range(3):
+            store = open_local_store(tmp_path / "root")
+            store.put(content_key("any", str(number)), b"data")
+            assert store.get(content_key("any", str(number))) is None
+
+    with pytest.warns(CacheUnavailableWarning) as told:
+        compile_thrice()
+    assert len(told) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_lock_is_free_in_a_forked_child() -> None:
+    lock = ForkedLock()
+    with lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            with lock:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    with lock:
+        pass
