@@ -35,9 +35,9 @@ BASE_FLAGS: Final = (
     "-w",
 )
 LONGEST_COMPLAINT: Final = 4000
-# A compiler that takes so long to tell its version, or for a library of nothing, has hung; one takes 0.1 s.
-LONGEST_ANSWER_S: Final = 60.0
-REMEMBERED_S: Final = 600
+# A compiler that takes so long to tell its version, or for a library of nothing, has hung: one takes 0.1 s, on a stalled machine a minute.
+LONGEST_ANSWER_S: Final = 300.0
+REMEMBERED_S: Final = 3600
 """For how long a compiler that does not work is not tried again."""
 STUB: Final = "libtorch_cpu.so"
 # What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
