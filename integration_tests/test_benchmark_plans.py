@@ -13,7 +13,9 @@ from benchmarks.model_plan import main, programs_of, text_of
 from benchmarks.models import Size, find_case
 from benchmarks.planner import Planner
 from coilwork_ir.index import as_int
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.program.text import parse_program
+from coilwork_ir.scalar import Op, postorder
 from coilwork_ir.target import target
 
 SMALL = {"target": "sm_90", "dtype": torch.bfloat16, "size": Size.REDUCED}
@@ -75,6 +77,23 @@ def test_offsets_of_bags_are_checked_by_the_kernel_that_reads_them(mode: str, ha
     torch.compile(combined, backend=planner, dynamic=False)(rows, table, offsets)
     _, bags = planner.programs[0].kernels
     assert [check.message for check in bags.checks] == ["the offsets of bags go down"]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_offsets_of_rows_of_indices_are_neither_checked_nor_bounded(mode: str) -> None:
+    """They are counted up by the program; those that are data are bounded and checked at every bag."""
+
+    def combined(rows: Tensor, table: Tensor) -> Tensor:
+        return F.embedding_bag(rows, table, mode=mode)
+
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    rows, table = torch.zeros(130, 20, dtype=torch.int64), torch.empty(99, 64)
+    torch.compile(combined, backend=planner, dynamic=False)(rows, table)
+    bags = planner.programs[0].kernels[-1]
+    assert bags.checks == ()
+    names = [node.op for node in postorder(kernel_roots(bags)) if isinstance(node, Op)]
+    assert names.count("minimum") == 0
 
 
 def test_views_move_nothing() -> None:

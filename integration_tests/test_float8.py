@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.planner import Planner
+from coilwork.options import CompileOptions
+from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.scalar import Op, postorder
 from integration_tests.beside_eager import compiled
 from integration_tests.dtype_rules import difference
 from integration_tests.float8_rules import FLOAT8, RULES, codes
@@ -98,3 +102,37 @@ def test_gradients_of_simulated_quantisation() -> None:
     wanted, x.grad = x.grad, None
     compiled(loss)(x).backward()
     torch.testing.assert_close(x.grad, wanted)
+
+
+def roundings(function: Callable[..., object], small: torch.dtype, *given: Tensor) -> int:
+    """How often the kernels that are planned for a GPU round to `small`."""
+    planner = Planner(target="sm_90", options=CompileOptions(strict=True, numerics="eager"))
+    torch._dynamo.reset()
+    torch.compile(function, backend=planner, dynamic=False, fullgraph=True)(*given)
+    return sum(
+        isinstance(node, Op) and node.op == "cast" and node.dtype.torch_name == str(small)[6:]
+        for kernel in planner.programs[0].kernels
+        for node in postorder(kernel_roots(kernel))
+    )
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_8_bit_floats_are_rounded_to_once(saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as before torch 2.13, where what is too large for `float8_e4m3fn` becomes NaN."""
+    monkeypatch.setattr("coilwork_lowering.scalar_math.E4M3_SATURATES", saturates)
+    x = torch.ones(256)
+    for small in FLOAT8:
+
+        def beside(x: Tensor, small: torch.dtype = small) -> tuple[Tensor, ...]:
+            narrow = x.to(small)
+            by_bits = narrow.view(torch.uint8).view(small)
+            wider = narrow.float(), narrow.view(torch.uint8), narrow.bfloat16() + 1
+            again = narrow.bfloat16().double().to(small), by_bits.float().to(small), by_bits.double() * 3
+            return narrow, narrow.float() * 2, *wider, *again
+
+        assert roundings(beside, small, x) == 1, small
+
+        def around(x: Tensor, small: torch.dtype = small) -> tuple[Tensor, ...]:
+            return x.float().to(small), x.bfloat16().float().to(small), x.view(torch.uint8).view(small)[1:]
+
+        assert roundings(around, small, x.to(small)) == 0, small

@@ -13,8 +13,8 @@ from loop_evaluator import Evaluator
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Graph
-from coilwork_ir.scalar import Scalar, cast, const, load, op, where
-from coilwork_lowering.building.simplify import is_lossless, simplified
+from coilwork_ir.scalar import Scalar, cast, const, is_lossless, load, op, where
+from coilwork_lowering.building.simplify import simplified
 
 I0 = symbol("i0", extent=12)
 X = load("x", [I0], DType.F32)

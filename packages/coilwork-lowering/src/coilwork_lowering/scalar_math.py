@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.rounding import rounded as nearest
-from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, index_value, op, where
+from coilwork_ir.scalar import (
+    Const,
+    Literal_,
+    Scalar,
+    cast,
+    cast_to_e4m3_or_nan,
+    const,
+    index_value,
+    is_lossless,
+    op,
+    where,
+)
 from coilwork_lowering.torch_compat.operators import E4M3_SATURATES
 
 
@@ -110,9 +119,7 @@ def to_dtype(value: Scalar, dtype: DType) -> Scalar:
     if dtype.is_bool:
         return truth(value)
     if dtype is DType.F8E4M3 and value.dtype is not dtype and not E4M3_SATURATES:
-        wide = cast(value, DType.F32)
-        # half way to the number that would come next, which is NaN
-        value = where(op("le", op("abs", wide), const(464.0, DType.F32)), wide, const(math.nan, DType.F32))
+        return cast_to_e4m3_or_nan(value)
     return cast(value, dtype)
 
 
@@ -134,11 +141,12 @@ def round_decimals(a: Scalar, digits: int) -> Scalar:
 
 
 def rounded(a: Scalar, narrow: DType) -> Scalar:
-    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
-    if a.dtype is narrow or not narrow.is_low_precision:
+    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast to 16 bits and back `fast` leaves out."""
+    if not narrow.is_low_precision or is_lossless(a.dtype, narrow):
         return a
     if isinstance(a, Const):
         return like(nearest(float(a.value), narrow), a)
-    words = DType.U16 if narrow.itemsize == 2 else DType.U8
-    bits = op("bitcast", to_dtype(a, narrow), dtype=words)
-    return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)
+    small = to_dtype(a, narrow)
+    if narrow.itemsize == 2:
+        small = op("bitcast", op("bitcast", small, dtype=DType.U16), dtype=narrow)
+    return to_dtype(small, a.dtype)

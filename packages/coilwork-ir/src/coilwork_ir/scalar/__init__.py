@@ -15,6 +15,7 @@ from coilwork_ir.scalar.build import (
     where,
 )
 from coilwork_ir.scalar.contraction import Contraction, contraction_in, contraction_of
+from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, joined, joined_small
 from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import (
     Combine,
@@ -57,6 +58,7 @@ __all__ = [
     "Scan",
     "Sort",
     "cast",
+    "cast_to_e4m3_or_nan",
     "combine",
     "const",
     "contraction_in",
@@ -64,6 +66,9 @@ __all__ = [
     "even_parts",
     "in_32_bits",
     "index_value",
+    "is_lossless",
+    "joined",
+    "joined_small",
     "leading_points",
     "load",
     "loads",

@@ -7,10 +7,9 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.rounding import rounded
-from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, op, rewrite
+from coilwork_ir.scalar import Const, Load, Op, Scalar, const, joined, op, rewrite
 
-_FLOAT_BITS: Final[Mapping[DType, int]] = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7}
-_EXPONENT: Final[Mapping[DType, int]] = {DType.F64: 11, DType.F32: 8, DType.F16: 5, DType.BF16: 8}
+_DIGITS: Final[Mapping[DType, int]] = {DType.F64: 53, DType.F32: 24}
 
 
 def simplified(root: Scalar) -> Scalar:
@@ -26,6 +25,8 @@ def _visit(node: Scalar) -> Scalar:
     match node.op:
         case "cast":
             return _cast(node)
+        case "bitcast":
+            return joined(node)
         case "where":
             return _where(node)
         case "mul":
@@ -45,36 +46,11 @@ def _visit(node: Scalar) -> Scalar:
     return node
 
 
-def is_lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` survives a conversion to `target` and back."""
-    if source is target:
-        return True
-    if source.is_bool:
-        return not target.is_opaque
-    if source.is_integer and target.is_integer:
-        if source.is_signed_integer and not target.is_signed_integer:
-            return False
-        if source.is_signed_integer == target.is_signed_integer:
-            return target.itemsize >= source.itemsize
-        return target.itemsize > source.itemsize
-    if source.is_integer and target in _FLOAT_BITS:
-        bits = 8 * source.itemsize - source.is_signed_integer
-        return bits <= _FLOAT_BITS[target] + 1 and bits < 2 ** (_EXPONENT[target] - 1)
-    if source.is_float and target.is_float and source in _FLOAT_BITS and target in _FLOAT_BITS:
-        return _FLOAT_BITS[target] >= _FLOAT_BITS[source] and _EXPONENT[target] >= _EXPONENT[source]
-    return False
-
-
 def _cast(node: Op) -> Scalar:
     source = node.operands[0]
     if isinstance(source, Const):
         return _cast_const(source, node)
-    # out and back again, through a type that holds every value
-    if isinstance(source, Op) and source.op == "cast":
-        inner = source.operands[0]
-        if is_lossless(inner.dtype, source.dtype) and not (node.dtype.is_bool and inner.dtype.is_float):
-            return cast(inner, node.dtype)
-    return node
+    return joined(node)
 
 
 def _cast_const(source: Const, node: Op) -> Scalar:
@@ -83,7 +59,7 @@ def _cast_const(source: Const, node: Op) -> Scalar:
         # NaN is true, as in torch
         return const(value != 0, target)
     if target in (DType.F64, DType.F32) and not isinstance(value, float):
-        limit = 2 ** (_FLOAT_BITS[target] + 1)
+        limit = 2 ** _DIGITS[target]
         return const(float(value), target) if abs(int(value)) <= limit else node
     if target is DType.F64:
         return const(value, target)

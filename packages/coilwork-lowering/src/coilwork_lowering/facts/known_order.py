@@ -54,6 +54,19 @@ def in_order(given: Any) -> bool:
     return (name in _SAME or name in _RESHAPES) and in_order(source)
 
 
+def step_from_zero(given: Any) -> int | None:
+    """The step, above zero, of a row of positions that an `arange` counts up from 0; None of anything else."""
+    while isinstance(given, torch.fx.Node) and isinstance(given.target, Overload) and _is_row(given):
+        name = given.target._schema.name.rpartition("::")[2]
+        if name in ("arange", "iota"):
+            start, step = _range_of(given, name)
+            return step if type(start) is int and start == 0 and type(step) is int and step > 0 else None
+        if name not in _SAME | _RESHAPES:
+            return None
+        given = given.args[0]
+    return None
+
+
 def _is_row(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype != torch.int64:
@@ -63,15 +76,19 @@ def _is_row(node: torch.fx.Node) -> bool:
 
 def _counts_up(node: torch.fx.Node, name: str) -> bool:
     """Whether a range of so many positions begins at 0 or later, and goes up."""
+    start, step = _range_of(node, name)
+    return type(start) is int and start >= 0 and type(step) is int and step > 0
+
+
+def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
+    """Where a call of `arange` or `iota` begins, and its step."""
     overload = node.target
     assert isinstance(overload, Overload)
     if name == "iota":
-        start, step = node.kwargs.get("start"), node.kwargs.get("step")
-    elif overload is _aten.arange.default:
-        start, step = 0, 1
-    else:
-        start, step = node.args[0], node.args[2] if len(node.args) > 2 else 1
-    return type(start) is int and start >= 0 and type(step) is int and step > 0
+        return node.kwargs.get("start"), node.kwargs.get("step")
+    if overload is _aten.arange.default:
+        return 0, 1
+    return node.args[0], node.args[2] if len(node.args) > 2 else 1
 
 
 def _is_found(given: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.building.simplify import is_lossless
+from coilwork_ir.scalar import is_lossless
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.rewrites.condition import Condition, equals, like_result

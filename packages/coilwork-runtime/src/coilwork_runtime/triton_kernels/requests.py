@@ -16,7 +16,7 @@ from coilwork_runtime.errors import KernelBuildError, MissingTritonError
 from coilwork_runtime.specs import Argument, TritonKernel, parse_argument
 
 # Of what workers make of a request: raised, what was built before is built anew.
-FORMAT: Final = "3"
+FORMAT: Final = "4"
 DISTRIBUTIONS: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm")
 # What of a configuration is for the compiler; the rest are the kernel's own compile-time parameters.
 OPTIONS: Final = frozenset(

@@ -22,6 +22,7 @@ import struct
 import sys
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -55,6 +56,15 @@ _PACKED: Final = re.compile(r"\b(add|sub|min|max)\.([su])16x2\s+(%\w+), (%\w+), 
 _HALVES: Final = (
     "{{ .reg .b16 cwa<2>, cwb<2>; mov.b32 {{cwa0, cwa1}}, {a}; mov.b32 {{cwb0, cwb1}}, {b}; "
     "{op} cwa0, cwa0, cwb0; {op} cwa1, cwa1, cwb1; mov.b32 {d}, {{cwa0, cwa1}}; }}"
+)
+
+# `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` and its like: two 8-bit floats in a register of 16 bits, and two registers as one of 32 bits.
+_SMALL_PAIR: Final = re.compile(r"\bcvt[\w.]*\.u?e\dm\dx2\.\w+\s+(%rs\d+),")
+_SHORT_REGISTER: Final = re.compile(r"%rs\d+")
+_JOIN: Final = re.compile(r"\bmov\.b32\s+(%\w+), \{(%rs\d+), (%rs\d+)\};")
+_SHIFTED_JOIN: Final = (
+    "{{ .reg .b32 cwj<2>; cvt.u32.u16 cwj0, {low}; cvt.u32.u16 cwj1, {high}; shl.b32 cwj1, cwj1, 16; "
+    "or.b32 {d}, cwj0, cwj1; }}"
 )
 
 
@@ -156,17 +166,19 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
 
 
 def mend_stages(*given: Any) -> tuple[str, str] | None:
-    """Triton's hook on the stages of a compilation: functions are not missing, and PTX goes to `ptxas` without packed arithmetic.
+    """Triton's hook on the stages of a compilation: functions are not missing, and PTX goes to `ptxas` without what that gets wrong.
 
     `given` are the back end, its stages by name and more. Without any, Triton asks for a key of what the hook does, and a hash of it.
     """
     if not given:
-        return "no packed arithmetic", "1"
+        return "no packed arithmetic, no joins of shared pairs", "2"
     stages: dict[str, Any] = given[1]
     make_llir, make_ptx = stages.get("llir"), stages.get("ptx")
     if make_llir is not None and make_ptx is not None:
         stages["llir"] = lambda source, metadata: without_missing_functions(make_llir(source, metadata))
-        stages["ptx"] = lambda source, metadata: without_packed_arithmetic(make_ptx(source, metadata))
+        stages["ptx"] = lambda source, metadata: without_joined_pairs(
+            without_packed_arithmetic(make_ptx(source, metadata))
+        )
     return None
 
 
@@ -194,6 +206,28 @@ def without_packed_arithmetic(ptx: str) -> str:
         return _HALVES.format(op=f"{name}.{sign}16", d=d, a=a, b=b)
 
     return _PACKED.sub(halves, ptx)
+
+
+def without_joined_pairs(ptx: str) -> str:
+    """`ptx` with shifts where a pair of 8-bit floats that something else reads, too, is joined with other 16 bits.
+
+    ptxas 12.8 (of Triton 3.6 and 3.7) makes the conversion and the join one instruction, `F2FP...PACK_AB_MERGE_C`, at the place
+    of the join. It leaves readers that come before where they are: they read a register that nothing was written to.
+    Seen on sm_90 where a kernel rounds to 8-bit floats, stores them, and goes on with them; right with ptxas 13.1.
+    """
+    pairs = set(_SMALL_PAIR.findall(ptx))
+    if not pairs:
+        return ptx
+    uses = Counter(_SHORT_REGISTER.findall(ptx))
+
+    def join(found: re.Match[str]) -> str:
+        d, low, high = found.groups()
+        # written once, read by the join alone
+        if all(uses[one] <= 2 for one in (low, high) if one in pairs):
+            return found[0]
+        return _SHIFTED_JOIN.format(d=d, low=low, high=high)
+
+    return _JOIN.sub(join, ptx)
 
 
 def load_function(source: str, entry: str, folder: Path) -> Any:

@@ -23,6 +23,7 @@ from coilwork_ir.scalar import (
     const,
     contraction_of,
     index_value,
+    joined_small,
     load,
     op,
     postorder,
@@ -195,9 +196,9 @@ class _Composer:
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
             case Op(op="cast") if self._wide and node not in self._exact:
-                return cast(unrounded(operands[0], node.dtype), node.dtype)
+                return joined_small(cast(unrounded(operands[0], node.dtype), node.dtype))
             case _:
-                return with_operands(node, operands)
+                return joined_small(with_operands(node, operands))
 
     def _load(self, node: Load, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
         count = len(node.indirect)

@@ -10,11 +10,12 @@ from typing import Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.facts.known_order import step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scattering.bags import (
     Bags,
@@ -31,6 +32,7 @@ from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
+from coilwork_lowering.torch_compat.operators import Overload
 
 _ONE: Final = const(1, DType.I64)
 
@@ -58,7 +60,16 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
         count=count,
         padding=as_plain_int(call["padding_idx"]),
         device=indices.device,
+        in_bounds=_are_in_bounds(call, indices, offsets),
     )
+
+
+def _are_in_bounds(call: Call, indices: TensorValue, offsets: TensorValue) -> bool:
+    """True if offsets are counted up by the program, as those of indices in rows, and all of them are among the elements."""
+    assert isinstance(call.node.target, Overload)
+    names = [argument.name for argument in call.node.target._schema.arguments]
+    step = step_from_zero(call.node.args[names.index("offsets")])
+    return step is not None and provably_le((offsets.shape[0] - 1) * step, indices.shape[0])
 
 
 def _walks_in_order(call: Call) -> bool:
