@@ -1,7 +1,8 @@
-"""Which values of 16 bits decide something: compared with others, searched for an extreme, sorted; and what they are computed from.
+"""Which values of 16 bits decide something: compared, searched for an extreme, sorted, made whole or 8 bits; and what they are computed from.
 
 With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads rounded, and so does an
 operator of torch. Where one finds the maximum or the median of a row and the other what equals it, both have to begin with the same numbers.
+Where a number jumps, as one that is quantised does, a little less before is a whole step behind it: eager's result is near eager's operand only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
+# Functions of floats that jump. So do conversions to integers and to 8-bit floats, see `_jumps`.
+_JUMPING: Final = frozenset("floor ceil round trunc sign floordiv truncdiv mod fmod".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
 # Operators of torch that return elements which their order has selected, or where those lie.
 _SELECTING: Final = frozenset(
@@ -29,10 +32,12 @@ _MOVING: Final = frozenset(
     """index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter index_copy index_fill
     masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
 )
-# Those that compare elements with each other, or with those of another argument, whoever looks at the result.
+# Those that compare elements with each other, or with those of another argument, or quantise them, whoever looks at the result.
 _COMPARING: Final = frozenset(
     """mode unique2 unique_dim unique_consecutive unique_dim_consecutive isin searchsorted bucketize equal allclose isclose
-    histc""".split()
+    histc histogram histogramdd_bin_edges quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel
+    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+    fake_quantize_per_channel_affine_cachemask fused_moving_avg_obs_fq_helper""".split()
 )
 
 
@@ -94,15 +99,32 @@ def rounds(graph: Graph) -> bool:
 
 
 def compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
-    """The operands of comparisons in `roots`; a number that is compared with a literal only if it tells selected elements from others."""
+    """The operands of comparisons in `roots`, and of what else jumps.
+
+    A number that is compared with a literal is one only if it tells selected elements from others.
+    """
     return frozenset(
         operand
         for node in postorder(roots)
-        if isinstance(node, Op) and node.op in _COMPARISONS
-        if node.operands[0].dtype.is_float
-        if not any(isinstance(operand, Const) for operand in node.operands)
-        or any(selections.mixed(operand) for operand in node.operands)
+        if isinstance(node, Op)
+        if _jumps(node) or (node.op in _COMPARISONS and _decides(node, selections))
         for operand in node.operands
+    )
+
+
+def _jumps(node: Op) -> bool:
+    """True if the least step of a float operand may be a whole one of the result."""
+    if not node.operands[0].dtype.is_float:
+        return False
+    if node.op == "cast":
+        return node.dtype.is_integer or node.dtype.format is not None
+    return node.op in _JUMPING
+
+
+def _decides(comparison: Op, selections: Selections) -> bool:
+    return comparison.operands[0].dtype.is_float and (
+        not any(isinstance(operand, Const) for operand in comparison.operands)
+        or any(selections.mixed(operand) for operand in comparison.operands)
     )
 
 
