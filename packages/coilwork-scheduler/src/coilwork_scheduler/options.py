@@ -33,6 +33,8 @@ class ScheduleOptions:
         max_index_size: nodes of one index expression, written out: beyond it a value is stored instead of computed
             inside its consumers.
         weighed_index_size: the same, from which on a value is stored if the index arithmetic costs more than that.
+        max_copied_size: nodes of a value, conditions and index expressions included, that more than one place may
+            compute for itself.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
         max_reductions: separate reductions in one kernel.
@@ -65,6 +67,7 @@ class ScheduleOptions:
     max_body_size: int = 1024
     max_index_size: int = 256
     weighed_index_size: int = 96
+    max_copied_size: int = 128
     max_args: int = 32
     max_combined_args: int = 384
     max_reductions: int = 12

@@ -71,6 +71,10 @@ class Inliner:
         self._load_counts: dict[int, dict[str, int]] = {}
         # tensors of which a node reads an element only where a condition holds
         self._choices: dict[int, int] = {}
+        # what a node's conditions say of its points does not change while producers are decided
+        self._cut: dict[int, bool] = {}
+        self._shares: dict[int, dict[str, float]] = {}
+        self._mask_shares: dict[Scalar | None, float] = {}
         self._facts: dict[int, Facts] = {}
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
@@ -264,11 +268,25 @@ class Inliner:
                 consumers.append(reader)
             else:
                 needed = True
-        if not consumers:
+        if not consumers or self._grows_by_copies(position, name, consumers):
             return False
         if not self._facts[position].leaves and self._cheap(position):
             return True
         return self._pays(position, node, consumers, needed=needed)
+
+    def _grows_by_copies(self, position: int, name: str, consumers: list[int]) -> bool:
+        """True if several places would each compute all that `name` has become.
+
+        A chain of which every value is read twice, by the next one and by a result, would be computed anew for every result.
+        """
+        copies = sum(self._load_counts[consumer].get(name, 0) for consumer in consumers)
+        size = self._facts[position].size.total
+        if copies < 2 or size <= self._options.max_copied_size:
+            return False
+        self._journal.note(
+            "inline", (name,), False, "stored: as much at several places would grow", copies=copies, size=size
+        )
+        return True
 
     def _cheap(self, position: int) -> bool:
         facts = self._facts[position]
@@ -439,15 +457,11 @@ class Inliner:
         contraction = contraction_of_node(node)
         if contraction is None:
             points = self._points(position)
-            on_gpu = self._targets.of(self._deps.buffers[name].device).is_gpu
-            if on_gpu and not (isinstance(node, Pointwise) and even_parts((node.body,), node.ranges)):
+            if self._targets.of(self._deps.buffers[name].device).is_gpu and not self._is_cut(position):
                 # all of a block computes what one of its points needs
                 return points * self._load_counts[position].get(name, 1)
             # kernels of CPUs are cut where guards change, and those that join parts of one size go through one of them
-            shares = [
-                share(v.mask) for v in postorder(bodies(node)) if isinstance(v, Load) and v.buffer == name
-            ]
-            return round(points * sum(shares)) or points
+            return round(points * self._shares_of(position).get(name, 0.0)) or points
         found = 0
         for factor, others in (
             (contraction.left, contraction.columns),
@@ -459,6 +473,26 @@ class Inliner:
             points = self._points(position) // max(self._sizes.numel(tuple(extent_of(r) for r in others)), 1)
             found += count * points * blocks
         return found
+
+    def _is_cut(self, position: int) -> bool:
+        """True if the node at `position` joins parts of one size."""
+        found = self._cut.get(position)
+        if found is None:
+            node = self._graph.nodes[position]
+            found = isinstance(node, Pointwise) and even_parts((node.body,), node.ranges) is not None
+            self._cut[position] = found
+        return found
+
+    def _shares_of(self, position: int) -> dict[str, float]:
+        """For each buffer that the node at `position` loads, the shares of its points at which it does, added up."""
+        if position not in self._shares:
+            found = self._shares[position] = {}
+            for value in postorder(bodies(self._graph.nodes[position])):
+                if isinstance(value, Load):
+                    if value.mask not in self._mask_shares:
+                        self._mask_shares[value.mask] = share(value.mask)
+                    found[value.buffer] = found.get(value.buffer, 0.0) + self._mask_shares[value.mask]
+        return self._shares[position]
 
     def _points(self, position: int) -> int:
         node = self._graph.nodes[position]
