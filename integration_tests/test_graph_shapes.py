@@ -45,20 +45,22 @@ class LineCounter:
         return self._count
 
 
-def lines_for(shape: str, size: int) -> tuple[int, int]:
-    """Lines that run to compile the shape at `size`, and how many operations that are."""
+def lines_for(shape: str, size: int, generator: str) -> tuple[int, int]:
+    """Lines that run to compile the shape at `size` with a code generator, and how many operations that are."""
     module, inputs, count = SHAPES[shape].graph(size)
     with LineCounter() as counter:
-        job = open_job(module, inputs, role="inference", options=CompileOptions(strict=True, cache=False))
+        options = CompileOptions(strict=True, cache=False, triton_on_cpu=generator == "triton")
+        job = open_job(module, inputs, role="inference", options=options)
         run_stages(job, fallback=())
     return counter.lines, count
 
 
+@pytest.mark.parametrize("generator", ["cpp", "triton"])
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_work_grows_no_faster_than_the_graph(shape: str) -> None:
-    lines_for(shape, 8)
-    small, few = lines_for(shape, SMALL)
-    large, many = lines_for(shape, LARGE)
+def test_work_grows_no_faster_than_the_graph(shape: str, generator: str) -> None:
+    lines_for(shape, 8, generator)
+    small, few = lines_for(shape, SMALL, generator)
+    large, many = lines_for(shape, LARGE, generator)
     assert large / small <= MOST_GROWTH * (many / few) / (LARGE / SMALL)
 
 

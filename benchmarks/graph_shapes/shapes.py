@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from benchmarks.graph_shapes.recorder import Recorder, aten
+from benchmarks.graph_shapes.repeated_reads import READ_APART, rotations, sinkhorn
 
 ROWS, COLUMNS = 32, 48
 
@@ -684,8 +685,19 @@ _STATIC: Final = (
     constants,
     draws,
     broadcasts,
+    *READ_APART,
 )
-_DYNAMIC: Final = (chain_of_two, norms, layers, diamonds, random_near, fan_out, optimizer)
+_DYNAMIC: Final = (
+    chain_of_two,
+    norms,
+    layers,
+    diamonds,
+    random_near,
+    fan_out,
+    optimizer,
+    rotations,
+    sinkhorn,
+)
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
     {
         **{record.__name__: Shape(record) for record in _STATIC},

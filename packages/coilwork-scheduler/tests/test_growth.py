@@ -67,6 +67,31 @@ def doubled(build, length: int, rows: int = 30) -> Graph:
 CHAINS = {"reshaped": reshaped, "joined": joined, "doubled": doubled}
 
 
+def rolled(build, length: int, rows: int = 24) -> Graph:
+    """`x + x.roll(1)`, again and again: a value, and two parts of it, in every step."""
+    build.input("c0", rows)
+    for k in range(length):
+
+        def value(i, k=k):
+            first = op("lt", index_value(i), const(rows - 1, I64))
+            then = load(f"c{k}", (i + 1,), F64, mask=first)
+            last = op("ge", index_value(i), const(rows - 1, I64))
+            both = where(first, then, load(f"c{k}", (i + 1 - rows,), F64, mask=last))
+            return op("add", build.at(f"c{k}", i), both)
+
+        build.pointwise(f"c{k + 1}", [rows], value)
+    return build.graph(f"c{length}")
+
+
+def read_twice(build, length: int, rows: int = 24) -> Graph:
+    """A chain of sines, each of which is reversed and summed up, too: results of kernels of their own."""
+    build.input("c0", rows)
+    for k in range(length):
+        build.pointwise(f"c{k + 1}", [rows], lambda i, k=k: op("sin", build.at(f"c{k}", i)))
+        build.pointwise(f"r{k}", [k + 1], lambda i, k=k: build.at(f"c{k + 1}", as_expr(rows - 1) - i % rows))
+    return build.graph(f"c{length}", *(f"r{k}" for k in range(length)))
+
+
 def sizes_of(made: Schedule) -> tuple[int, int]:
     """Of all kernels: nodes of the longest index expression, and of the largest body, index expressions written out."""
     longest = total = 0
@@ -120,6 +145,55 @@ def test_work_grows_with_the_length(build, monkeypatch):
         work.append((len(visited), sum(visited)))
     (few, little), (many, much) = work
     assert few and many <= 6 * few and much <= 6 * little
+
+
+def written(made: Schedule) -> int:
+    """Nodes of all kernels together."""
+    return sum(sum(1 for _ in postorder(kernel_roots(kernel))) for kernel in made.kernels)
+
+
+def test_what_is_read_at_several_places_is_not_computed_anew_at_each(build):
+    """On a GPU, where storing a small value would cost more than computing it again."""
+    device, options = "sm_90", ScheduleOptions(max_copied_size=64)
+    few, many = (
+        written(schedule(read_twice(type(build)(), length), target(device), options)) for length in (64, 256)
+    )
+    copied = written(schedule(read_twice(type(build)(), 256), target(device), ScheduleOptions()))
+    assert many <= 5 * few
+    assert many < 0.6 * copied
+
+
+@pytest.mark.parametrize("device", ["sm_90", "x86-64-avx2"])
+def test_parts_of_a_value_are_not_computed_anew_at_each_step(build, device):
+    """Without a bound each step would double what the one before computes."""
+    bounded, unbounded = (ScheduleOptions(max_copied_size=most) for most in (96, 1 << 20))
+    made = schedule(rolled(build, 40), target(device), bounded)
+    assert 2 * written(made) < written(schedule(rolled(type(build)(), 40), target(device), unbounded))
+    reasons = {d.reason for d in made.decisions if d.rule == "inline" and not d.accepted}
+    assert "stored: as much at several places would grow" in reasons
+
+
+def test_values_of_rolled_chains_are_right(build, compare):
+    compare(rolled(build, 12))
+
+
+def test_a_condition_is_weighed_once(build, monkeypatch):
+    """However many decisions ask for how many points it lets through."""
+    asked: list[object] = []
+    weigh = inlining.share
+
+    def counting(mask):
+        asked.append(mask)
+        return weigh(mask)
+
+    monkeypatch.setattr(inlining, "share", counting)
+    work = []
+    for length in (20, 80):
+        asked.clear()
+        schedule(rolled(type(build)(), length), target("x86-64-avx2"))
+        work.append(len(asked))
+    few, many = work
+    assert few > 0 and many <= 5 * few
 
 
 def test_the_decision_says_why(build):

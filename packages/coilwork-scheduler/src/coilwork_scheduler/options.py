@@ -67,7 +67,7 @@ class ScheduleOptions:
     max_body_size: int = 1024
     max_index_size: int = 256
     weighed_index_size: int = 96
-    max_copied_size: int = 128
+    max_copied_size: int = 384
     max_args: int = 32
     max_combined_args: int = 384
     max_reductions: int = 12
