@@ -72,6 +72,12 @@ def update(x: Tensor, y: Tensor) -> Tensor:
     return x.sum(-1)
 
 
+def scale_all(*given: Tensor) -> tuple[Tensor, ...]:
+    for x in given:
+        x.mul_(0.5)
+    return tuple(x.exp() + 1 for x in given)
+
+
 def rearranged(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     joined = torch.cat([x.transpose(0, 1), y, y[:, ::2].repeat(1, 2)], 1)
     return F.pad(joined, (1, 2)), torch.stack([x, x.flip(0)]).permute(2, 0, 1).contiguous(), joined.t()
@@ -198,6 +204,11 @@ CASES: Sequence[Case] = (
         dynamic=(0, 1),
     ),
     Case(name="inputs are overwritten", make=lambda: update, calls=[lambda: (normal(4, 5), normal(4))]),
+    Case(
+        name="one kernel for many sizes",
+        make=lambda: scale_all,
+        calls=[lambda: tuple(normal(n) for n in (*range(1, 34, 3), 32, 64, 4095, 9001))],
+    ),
     Case(name="views and copies", make=lambda: rearranged, calls=[lambda: (normal(4, 6), normal(6, 4))]),
     Case(
         name="indexing",

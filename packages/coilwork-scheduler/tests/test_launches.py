@@ -166,6 +166,56 @@ def test_it_can_be_switched_off_and_cpus_do_without(build, compare, settings):
     assert launches(compare(updates(build, [32] * 3), **settings)) == [1, 1, 1]
 
 
+ODD = tuple(range(3, 30, 2))
+
+
+def test_many_sizes_of_one_kind_are_an_argument_on_cpus(build, compare):
+    made = compare(updates(build, [*ODD, 16, 48, 1, 0, *ODD[:3]]), name="x86-64-avx512")
+    assert launches(made) == [1] * (len(ODD) + 7)
+    # odd sizes; 16; 48; one element; none
+    assert len(made.kernels) == 5
+    (kernel,) = [kernel for kernel in made.kernels if kernel.sizes]
+    assert (kernel.sizes[0].lo, kernel.sizes[0].hi) == (3, 29)
+    called = [as_int(step.sizes[0]) for step in made.steps if step.kernel == kernel.name]
+    assert sorted(called) == sorted([*ODD, *ODD[:3]])
+    (decision,) = [d for d in made.decisions if d.rule == "open-size"]
+    assert dict(decision.numbers) == {"members": len(called), "sizes": len(ODD)}
+
+
+def test_multiples_of_16_are_known_to_be_some_where_sizes_are_arguments(build, compare):
+    made = compare(updates(build, [16 * size for size in ODD]), name="x86-64-avx512")
+    (kernel,) = made.kernels
+    assert repr(kernel.ranges[0].symbol.extent) == "16*n0" and repr(kernel.args[0].span) == "16*n0"
+
+
+def test_an_open_size_and_one_that_is_not_are_both_arguments(build, compare):
+    start = symbol("s0", lo=0, hi=40)
+    build.input("long", start)
+    for k, size in enumerate(ODD):
+        build.input(f"t{k}", 80)
+        build.pointwise(f"u{k}", [size], lambda i, k=k: build.at(f"t{k}", i + start))
+    graph = build.graph(*(f"u{k}" for k in range(len(ODD))))
+    graph = type(graph)(
+        name="g", symbols=(start,), inputs=graph.inputs, nodes=graph.nodes, outputs=graph.outputs
+    )
+    made = compare(graph, sizes={"s0": 7}, name="x86-64-avx512")
+    assert launches(made) == [1] * len(ODD)
+    assert [len(kernel.sizes) for kernel in made.kernels] == [2]
+
+
+def test_a_few_sizes_are_worth_a_text_each(build, compare):
+    graph = updates(build, ODD)
+    few = compare(graph, name="x86-64-avx512", most_sizes=len(ODD))
+    assert [kernel.sizes for kernel in few.kernels] == [()] * len(ODD)
+    assert len(compare(graph, name="x86-64-avx512", most_sizes=len(ODD) - 1).kernels) == 1
+
+
+def test_kinds_are_not_mixed(build, compare):
+    """Of each kind there are few sizes, of all together there are many."""
+    made = compare(updates(build, ODD, dtypes=(DType.F64, DType.F32)), name="x86-64-avx512")
+    assert len(made.kernels) == len(ODD)
+
+
 def test_what_takes_long_stays_alone(build):
     graph = updates(build, [1 << 20, 1 << 20, 1 << 26, 1 << 26])
     made = schedule(graph, target("sm_90"))

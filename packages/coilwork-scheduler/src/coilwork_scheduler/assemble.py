@@ -40,6 +40,7 @@ from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import with_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
+from coilwork_scheduler.launches.open_sizes import open_sizes
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.sizes import SizeHints
@@ -78,10 +79,12 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
     sequence = order(units, held)
-    for run in _launches(context, units, sequence, built, held, journal):
+    runs = _launches(context, units, sequence, built, held, journal)
+    made_open = _with_open_sizes(context, runs, built, journal)
+    for run in runs:
         work = works[run[0]]
         if run[0] in built:
-            parts = [built[index] for index in run]
+            parts = [made_open[index] for index in run]
             kernel, call = parts[0] if len(parts) == 1 else merge(parts)
             target = _target(context, call.args)
             launches = [(kernel, call)]
@@ -142,6 +145,25 @@ def _launches(
         launch_us=context.targets.main.launch_us,
         max_args=context.options.max_combined_args,
     )
+
+
+def _with_open_sizes(
+    context: Context,
+    runs: Sequence[Sequence[int]],
+    built: Mapping[int, tuple[Kernel, KernelCall]],
+    journal: Journal,
+) -> Mapping[int, tuple[Kernel, KernelCall]]:
+    """`built`, in which kernels for the CPU that are of one kind but of many sizes are one.
+
+    Those for GPUs share launches, or take so long that a configuration for their own size is worth its compilation.
+    """
+    alone = {
+        run[0]: built[run[0]]
+        for run in runs
+        if len(run) == 1 and run[0] in built and _target(context, built[run[0]][1].args).kind == "cpu"
+    }
+    opened = open_sizes(alone, context.facts.buffers, journal, most_sizes=context.options.most_sizes)
+    return {**built, **opened}
 
 
 def _held(context: Context) -> Held:

@@ -37,6 +37,8 @@ class ScheduleOptions:
             compute for itself.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
+        most_sizes: on CPUs, how many sizes kernels may come in that are otherwise the same, each with a text of its own; beyond
+            that they take the size as an argument.
         max_reductions: separate reductions in one kernel.
         max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:
             a persistent reduction keeps them all in registers.
@@ -70,6 +72,7 @@ class ScheduleOptions:
     max_copied_size: int = 384
     max_args: int = 32
     max_combined_args: int = 384
+    most_sizes: int = 8
     max_reductions: int = 12
     max_row_reads: int = 16
     recompute_ops: int = 4
