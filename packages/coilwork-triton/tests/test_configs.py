@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import target
+from coilwork_triton.launch.code_length import LONGEST_CODE
 from coilwork_triton.launch.configs import propose
 from coilwork_triton.launch.parameters import Facts, Walk
 
@@ -433,3 +435,30 @@ def test_few_neighbours_along_another_range_are_no_transpose() -> None:
 
     assert (1024, 4) in sides(facts)
     assert (1024, 4) not in sides(replace(facts, coalescing={"y": 0.5, "x": 0.5}))
+
+
+@pytest.mark.parametrize(
+    "extents", [{"x": 1 << 22}, {"x": 3000}, {"y": 4096, "x": 4096}, {"z": 64, "y": 64, "x": 640}]
+)
+@pytest.mark.parametrize("operations", [100, 800, 4000, 20000])
+@pytest.mark.parametrize("across", [{"x": 1.0}, {"x": 0.5, "y": 0.5}])
+def test_code_of_many_operations_is_for_few_elements(
+    extents: dict[str, int], operations: int, across: dict[str, float]
+) -> None:
+    facts = Facts(walk="pointwise", extents=extents, coalescing=across, element_bytes=4, tensors=2)
+    light = propose(facts, H200, 3)
+    heavy = propose(replace(facts, operations=operations), H200, 3)
+    for found in heavy:
+        elements = math.prod(size for _, size in found.meta) // (32 * found.num_warps)
+        assert elements <= 1 or elements * operations <= LONGEST_CODE
+    if operations == 100:
+        assert heavy == light
+
+
+def test_rows_of_many_operations_have_more_threads() -> None:
+    facts = Facts(
+        walk="persistent", extents={"x": 4096, "r": 1024}, coalescing={"r": 1.0}, element_bytes=4, tensors=2
+    )
+    light, heavy = (propose(replace(facts, operations=count), H200, 1)[0] for count in (100, 2000))
+    assert light == propose(facts, H200, 1)[0]
+    assert heavy.meta == light.meta and heavy.num_warps == 16 > light.num_warps

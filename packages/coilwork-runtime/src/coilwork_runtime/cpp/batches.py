@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_runtime.specs import CppKernel
 
-MOST_TOGETHER: Final = 16
+MOST_TOGETHER: Final = 48
 # Characters: from here on starting the compiler matters little, and kernels in one file compile one after the other.
 LONGEST_TOGETHER: Final = 64_000
 # What means all of a file, and so kernels that have nothing to do with it.

@@ -18,6 +18,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
   instructions. Rows within a warp need no barriers, and go to registers without a detour through shared memory.
 - Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as many
   elements each.
+- Code has each operation once per element of a thread, and compilers take time for each: where a point takes hundreds, threads
+  have as many fewer (`code_length.py`).
 - Where points read what their neighbours read, memory waits for loads from the cache: threads with many points share the
   arithmetic of positions, and small blocks share lines of cache that few others drive out.
 - A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let threads share the
@@ -36,6 +38,7 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.launch.code_length import shortened
 from coilwork_triton.launch.counted import counted
 from coilwork_triton.launch.parameters import STAGES, Facts, config
 from coilwork_triton.launch.pointwise import pointwise
@@ -55,6 +58,8 @@ def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
         found = sorted_rows(facts, target)
     else:
         found = walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
+    if not facts.bins and not facts.sort_bytes and not facts.scans and "w" not in facts.extents:
+        found = [shortened(one, facts, target) for one in found]
     return tuple(dict.fromkeys(found))[:limit]
 
 
