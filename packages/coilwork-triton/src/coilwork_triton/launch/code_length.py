@@ -1,8 +1,8 @@
 """How many elements a thread has where each takes so many operations that compilers take long.
 
 Machine code has each operation once per element of a thread. LLVM and ptxas take up to a millisecond for each weighted operation in it,
-and longer where values no more fit into registers: 16 elements of a chain of eight logarithms of the gamma function take 19 s, two
-of them 3 s. With so much to compute, nothing is gained by many elements: loads are waited for no more.
+and longer where values no more fit into registers: 16 elements of a chain of eight logarithms of the gamma function take 19 s, four
+of them 4 s. With so much to compute, nothing is gained by many elements: loads are waited for no more.
 """
 
 from __future__ import annotations
