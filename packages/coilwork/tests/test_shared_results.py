@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from coilwork.backend import backend
+from coilwork.boundary.captured_results import CapturedResult
 from coilwork.boundary.shared_results import plan_shared_results
 from coilwork.torch_compat.autograd import ResultFacts
-from coilwork.torch_compat.tensors import storage_identity
+from coilwork.torch_compat.tensors import creation_of, storage_identity
 
 Compile = Callable[..., Callable[..., Any]]
 Group = Callable[[Tensor], Sequence[Tensor]]
@@ -47,6 +49,9 @@ FRESH: Final[Mapping[str, Group]] = MappingProxyType(
         "without gradients": lambda x: ((y := torch.full((2, 2), 3.0)), y.view(4), y.mT),
         "complex": lambda x: ((y := torch.complex(x, x + 1)), y.conj(), y.conj().imag, y.real),
         "empty": lambda x: ((y := x[:0] + 1), y.view(0, 2), y[:, :1]),
+        "unsafe parts": lambda x: (*torch.unsafe_split((y := x.detach() + 22), 1), y, y[0]),
+        "a view alone": lambda x: ((x.detach() + 23).t(),),
+        "a part alone": lambda x: ((x.detach() + 24)[1:],),
     }
 )
 # AOTAutograd records these as results of one function, which must not be views: `aot_eager` gives no views either
@@ -84,7 +89,8 @@ MUTATIONS: Final[Mapping[str, Callable[[Tensor], object]]] = MappingProxyType(
         "data": lambda y: setattr(y, "data", torch.full((2,), 7, dtype=y.dtype)),
         "as_strided_": lambda y: y.as_strided_((min(2, y.numel()),), (1,), 0),
         "add_": lambda y: y.add_(1),
-        "detach_": lambda y: y if y._is_view() else y.detach_(),
+        "detach_": lambda y: y.detach_(),
+        "recorded write": lambda y: y.mul_(torch.ones((), requires_grad=True)),
     }
 )
 MODES: Final[Mapping[str, tuple[bool, Callable[[], AbstractContextManager[object]]]]] = MappingProxyType(
@@ -113,6 +119,7 @@ def facts_of(tensors: Sequence[Tensor]) -> list[object]:
         found.append((tuple(y.shape), y.stride(), y.storage_offset(), y.dtype, y.untyped_storage().nbytes()))
         found.append((y.is_leaf, y.requires_grad, y.grad_fn is None, y.is_conj(), y.is_neg(), type(y)))
         found.append([y._base is other for other in tensors] if y._is_view() else None)
+        found.append(creation_of(y))
         found.append(y.detach().resolve_conj().resolve_neg().tolist() if y.numel() < 50 else None)
     return found
 
@@ -287,6 +294,21 @@ def pair(x: Tensor) -> tuple[Tensor, Tensor]:
     return (y := x + 1), y.view(4)
 
 
+@pytest.mark.parametrize("name", PARTS)
+def test_recorded_parts_refuse_writes_as_in_eager_mode(name: str, strictly: Compile) -> None:
+    def double(y: Tensor) -> object:
+        return y.mul_(2)
+
+    compiled = strictly(all_of({name: PARTS[name]}))
+    for member in range(2):
+        ((_, ours, eager),) = beside_eager({name: PARTS[name]}, compiled, "gradients")
+        assert can(double, ours[member]) == can(double, eager[member])
+        # a part of what was written to knows no gradient any more
+        assert can(lambda y: y.sum().backward(), ours[-2]) == can(lambda y: y.sum().backward(), eager[-2])
+        ((_, ours, _),) = beside_eager({name: PARTS[name]}, compiled, "gradients")
+        ours[-2].sum().backward()
+
+
 def test_gradients_flow_through_a_write_to_a_view(strictly: Compile) -> None:
     def gradient(function: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
         w = torch.full((4,), 3.0, requires_grad=True)
@@ -302,16 +324,25 @@ FACTS: Final = ResultFacts(start=1, count=3, remade=frozenset((1,)), constant=fr
 
 def test_results_of_memory_of_their_own_are_left_alone() -> None:
     objects = ((0, 0), (1, 1), (2, 2), (2, 2), None)
-    assert not plan_shared_results(objects, (None, None, None), FACTS, recorded=False)
+    assert not plan_shared_results(objects, (CapturedResult(),) * 3, FACTS, recorded=False)
+
+
+def test_what_is_counted_apart_is_a_tensor_of_its_own() -> None:
+    objects = (None, (1, 1), (1, 2), (1, 3))
+    captured = (CapturedResult(count=0), CapturedResult(count=2), CapturedResult(count=2))
+    facts = replace(FACTS, remade=frozenset())
+    (found,) = plan_shared_results(objects, captured, facts, recorded=False)
+    assert (found.whole, found.detached) == (1, ((2, None), (3, 2)))
 
 
 def test_a_base_that_is_made_elsewhere_is_hidden() -> None:
     objects = ((0, 0), (1, 1), (1, 2), (1, 3))
-    (found,) = plan_shared_results(objects, (None, 0, 0), FACTS, recorded=False)
+    captured = (CapturedResult(), CapturedResult(0), CapturedResult(0))
+    (found,) = plan_shared_results(objects, captured, FACTS, recorded=False)
     assert found.source == 2
     assert found.whole < 0
-    assert found.views == ((2, found.whole), (3, found.whole))
+    assert [view[:2] for view in found.views] == [(2, found.whole), (3, found.whole)]
     # what asks for gradients is no view
-    (recorded,) = plan_shared_results(objects, (None, 0, 0), FACTS, recorded=True)
+    (recorded,) = plan_shared_results(objects, captured, FACTS, recorded=True)
     assert recorded.whole == recorded.source == 3
-    assert [position for position, _ in recorded.views] == [2]
+    assert [view.position for view in recorded.views] == [2]

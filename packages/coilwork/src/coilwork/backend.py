@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from coilwork.boundary.captured_results import CapturedResult, captured_results, with_created_views
 from coilwork.boundary.shared_results import (
     ResultObject,
     SharedMemory,
-    captured_bases,
     plan_shared_results,
     result_objects,
 )
@@ -125,7 +125,8 @@ def compile_dynamo_graph(
         return watched_in_eager(as_captured, options, "a captured graph")
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
-    captured, bases = copy_of(gm), captured_bases(gm)
+    captured, results = copy_of(gm), captured_results(gm)
+    creating = with_created_views(gm)
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
@@ -151,7 +152,7 @@ def compile_dynamo_graph(
                     options=options,
                     log=log,
                     guards=guards,
-                    bases=bases,
+                    results=results,
                     objects=objects,
                     is_refused=trial.refuses,
                 )
@@ -165,7 +166,7 @@ def compile_dynamo_graph(
                     options=options,
                     log=log,
                     guards=guards,
-                    bases=bases,
+                    results=results,
                     is_refused=trial.refuses,
                 )
             )
@@ -183,7 +184,7 @@ def compile_dynamo_graph(
         if options.strict or options.batch_invariant or is_told(error):
             raise
         return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
-    compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
+    compiled = creating(sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions))))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if not options.check or not (log or passes):
         return compiled
@@ -260,12 +261,12 @@ def _compile_forward(
     options: CompileOptions,
     log: list[Fired],
     guards: list[AddedGuard],
-    bases: Sequence[int | None],
+    results: Sequence[CapturedResult],
     objects: Sequence[ResultObject | None],
     is_refused: Callable[[], bool],
 ) -> BoxedCallable:
     """A forward graph, of whose results the joint graph told which are one tensor: `objects`."""
-    shared = plan_shared_results(objects, bases, result_facts(), recorded=True)
+    shared = plan_shared_results(objects, results, result_facts(), recorded=True)
     return _compile(
         gm,
         example_inputs,
@@ -285,14 +286,14 @@ def _compile_inference(
     options: CompileOptions,
     log: list[Fired],
     guards: list[AddedGuard],
-    bases: Sequence[int | None],
+    results: Sequence[CapturedResult],
     is_refused: Callable[[], bool],
 ) -> BoxedCallable:
     """An inference graph, of which what frozen parameters decide may be taken out before.
 
-    `bases` are those of the captured results.
+    `results` are those of Dynamo's graph.
     """
-    shared = plan_shared_results(result_objects(gm), bases, result_facts(), recorded=False)
+    shared = plan_shared_results(result_objects(gm), results, result_facts(), recorded=False)
     gm = run_passes(gm, options.joint_passes, where="inference")
     if options.freezing:
         gm, fired = cleaned_up(gm, rewrites_of("aten", options))

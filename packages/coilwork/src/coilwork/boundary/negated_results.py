@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from coilwork.torch_compat.operators import is_view
-from coilwork.torch_compat.tensors import run_on_fakes
+from coilwork.torch_compat.tensors import creation_of, run_on_fakes, set_creation
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -61,7 +61,11 @@ def with_negated_results(call: Call, positions: Sequence[int]) -> Call:
     def negating(args: list[Any]) -> Sequence[Any]:
         results = list(call(args))
         for position in positions:
-            results[position] = _NEGATED(results[position])
+            memory = results[position]
+            creation = creation_of(memory)
+            negated = _NEGATED(memory)
+            # it takes the writes that the view takes
+            results[position] = negated if creation is None else set_creation(negated, creation)
         return results
 
     return negating

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-import torch
 from torch import fx
 
+from coilwork.boundary.captured_results import CapturedResult
 from coilwork.torch_compat.autograd import ResultFacts, take_view_results
 from coilwork.torch_compat.nesting import leaves_of
-from coilwork.torch_compat.tensors import make_view, share_count, strided_storage
+from coilwork.torch_compat.tensors import Creation, count_apart, make_view, share_count, strided_storage
 
 Call = Callable[[list[Any]], Sequence[Any]]
 # The positions of the first result in the same memory, and of the first that is the same object.
 ResultObject: TypeAlias = tuple[int, int]
 _HIDDEN: Final = -1 << 20
+
+
+class SharedView(NamedTuple):
+    """A result that is a view of `base`, made in the way of `creation`."""
+
+    position: int
+    base: int
+    creation: Creation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,30 +41,17 @@ class SharedMemory:
     Attributes:
         whole: the base that is what the program returns, as it is.
         source: position of the result that is the memory.
-        detached: other tensors in that memory that are no views.
-        views: pairs (position, base).
+        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are counted);
+            `None`: with nobody's, as those of `unsafe_split`.
+        views: what else lies in that memory.
         repeated: pairs (position, position of the result that is the same object).
     """
 
     whole: int
     source: int
-    detached: tuple[int, ...]
-    views: tuple[tuple[int, int], ...]
+    detached: tuple[tuple[int, int | None], ...]
+    views: tuple[SharedView, ...]
     repeated: tuple[tuple[int, int], ...]
-
-
-def captured_bases(gm: fx.GraphModule) -> tuple[int | None, ...]:
-    """What each result of Dynamo's graph is a view of: the position of a result, or a negative number for what is none."""
-    values = [_captured(node) for node in leaves_of(gm.graph.output_node().args)]
-    positions = {
-        id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
-    }
-    hidden: dict[int, int] = {}
-    bases = [value._base if value is not None and value._is_view() else None for value in values]
-    return tuple(
-        None if base is None else positions.get(id(base), hidden.setdefault(id(base), -1 - len(hidden)))
-        for base in bases
-    )
 
 
 def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[ResultObject | None, ...]:
@@ -78,11 +73,16 @@ def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[Result
 
 
 def plan_shared_results(
-    objects: Sequence[ResultObject | None], bases: Sequence[int | None], facts: ResultFacts, *, recorded: bool
+    objects: Sequence[ResultObject | None],
+    captured: Sequence[CapturedResult],
+    facts: ResultFacts,
+    *,
+    recorded: bool,
 ) -> tuple[SharedMemory, ...]:
     """What there is to do for groups of several objects in one memory.
 
-    `bases` are `captured_bases`. `recorded`: AOTAutograd records a function, of which what asks for gradients must be no view.
+    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what asks for gradients
+    must be no view.
     """
     groups: dict[int, dict[int, int]] = {}
     for position, found in enumerate(objects):
@@ -90,14 +90,23 @@ def plan_shared_results(
             memory, same = found
             groups.setdefault(memory, {})[position] = same
     # subclasses that are taken apart have more results than were captured
-    known = bases if len(bases) == facts.count else ()
-    shifted = {facts.start + k: base for k, base in enumerate(known) if base is not None}
-    views = {
-        position: base + facts.start if base >= 0 else base
-        for position, base in shifted.items()
-        if position in facts.constant or not recorded
-    }
-    return tuple(_plan(group, views) for group in groups.values() if len(set(group.values())) > 1)
+    known = captured if len(captured) == facts.count else ()
+    views: dict[int, SharedView] = {}
+    counts: dict[int, int] = {}
+    for position, result in enumerate(known, start=facts.start):
+        counts[position] = result.count
+        if result.base is None:
+            continue
+        base = result.base + facts.start if result.base >= 0 else result.base
+        counts.setdefault(base, result.count)
+        if position in facts.constant or not recorded:
+            views[position] = SharedView(position, base, result.creation)
+    # a view that comes alone is one of a hidden base
+    return tuple(
+        _plan(group, views, counts)
+        for group in groups.values()
+        if len(set(group.values())) > 1 or min(group) in views
+    )
 
 
 def with_shared_results(call: Call, groups: Sequence[SharedMemory], *, recorded: bool) -> Call:
@@ -134,25 +143,42 @@ def separate_direct_results(
     return separating
 
 
-def _plan(group: Mapping[int, int], bases: Mapping[int, int]) -> SharedMemory:
-    """How results that share memory are made of one of them. `group` has the first of the same object for each position."""
+def _plan(
+    group: Mapping[int, int], known: Mapping[int, SharedView], counts: Mapping[int, int]
+) -> SharedMemory:
+    """How results that share memory are made of one of them.
+
+    `group` has the first of the same object for each position, `known` the results that are views, `counts` numbers that those have
+    in common whose writes are counted together.
+    """
     first: dict[int, int] = {}
     for position, same in group.items():
         first.setdefault(same, position)
-    own = [position for position in first.values() if position not in bases]
-    views: dict[int, int] = {}
+    own = [position for position in first.values() if position not in known]
+    views = []
     for position in first.values():
-        if position in bases:
-            base = bases[position]
+        if position in known:
+            base = known[position].base
             base = first[group[base]] if base in group else base
-            # the caller gets it in another way, if at all
-            views[position] = base if base < 0 or base in own else _HIDDEN - base
-    whole, *detached = (*own, *dict.fromkeys(base for base in views.values() if base < 0))
+            if base >= 0 and base not in own:
+                # the caller gets it in another way, if at all
+                base = _HIDDEN - base
+            views.append(known[position]._replace(base=base))
+    whole, *others = (*own, *dict.fromkeys(view.base for view in views if view.base < 0))
+    numbers = {base: counts.get(base if base > _HIDDEN else _HIDDEN - base) for base in (whole, *others)}
+    # what is not among the captured results is what AOTAutograd makes some of them of
+    usual = next((number for number in numbers.values() if number is not None), None)
+    counted: dict[int | None, int] = {}
+    detached: list[tuple[int, int | None]] = []
+    for base, number in numbers.items():
+        source = counted.setdefault(usual if number is None else number, base)
+        if base != whole:
+            detached.append((base, None if source == base else source))
     return SharedMemory(
         whole=whole,
         source=whole if own else min(group),
         detached=tuple(detached),
-        views=tuple(views.items()),
+        views=tuple(views),
         repeated=tuple(
             (position, first[same]) for position, same in group.items() if position != first[same]
         ),
@@ -163,19 +189,15 @@ def _storage(node: object) -> int | None:
     return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
-def _captured(node: object) -> torch.Tensor | None:
-    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
 def _separate(results: list[Any], group: SharedMemory) -> None:
     source = results[group.source]
     bases = {group.whole: source}
-    for base in group.detached:
-        bases[base] = share_count(source if base < 0 else results[base], source)
-    for position, base in group.views:
-        results[position] = make_view(results[position], bases[base])
-    for base in group.detached:
+    for base, counted in group.detached:
+        value = source if base < 0 else results[base]
+        bases[base] = count_apart(value) if counted is None else share_count(value, bases[counted])
+    for position, base, creation in group.views:
+        results[position] = make_view(results[position], bases[base], creation)
+    for base, _ in group.detached:
         if base >= 0:
             results[base] = bases[base]
     for position, same in group.repeated:

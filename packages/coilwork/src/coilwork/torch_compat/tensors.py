@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -82,23 +83,95 @@ def share_count(value: object, source: object) -> Any:
     return counted
 
 
-def make_view(value: object, base: object) -> Any:
-    """A view of `base` like `value`; `value` itself if they share no memory, or are no plain tensors."""
-    if type(value) is not torch.Tensor or type(base) is not torch.Tensor:
+def count_apart(value: object) -> Any:
+    """A tensor like `value` and in its memory, whose writes are counted apart; no view."""
+    return value.data if type(value) is torch.Tensor else value
+
+
+def shared_counts(values: Sequence[torch.Tensor | None]) -> list[int]:
+    """A number for each of `values`, which those have in common whose writes are counted together."""
+    counted = [
+        (place, value)
+        for place, value in enumerate(values)
+        if value is not None and value.layout == torch.strided and not value.is_inference()
+    ]
+    tensors = tuple(value for _, value in counted)
+    before = tuple(value._version for value in tensors)
+    found = [0] * len(values)
+    if not tensors:
+        return found
+    try:
+        # the last that sets a common count is read from all
+        torch._C._autograd._unsafe_set_version_counter(tensors, tuple(range(len(tensors))))
+        for place, value in counted:
+            found[place] = value._version
+    finally:
+        torch._C._autograd._unsafe_set_version_counter(tensors, before)
+    return found
+
+
+class Creation(NamedTuple):
+    """How a view was made, after which it takes or refuses writes that autograd would record.
+
+    Attributes:
+        kind: torch's own value.
+        recorded: views are made so with gradients recorded (`True`) or not (`False`); `None`: in another way.
+        is_of_parts: it is one of several views that one operator gave.
+    """
+
+    kind: Any
+    recorded: bool | None
+    is_of_parts: bool
+
+
+def creation_of(value: torch.Tensor) -> Creation | None:
+    """How `value` was made; `None` if it is no view, or of inference mode, where nothing is recorded."""
+    if value.is_inference() or not value._is_view():
+        return None
+    kinds = torch._C._autograd.CreationMeta
+    kind = torch._C._autograd._get_creation_meta(value)
+    recorded = True if kind == kinds.DEFAULT else False if kind == kinds.NO_GRAD_MODE else None
+    return Creation(kind, recorded=recorded, is_of_parts=kind == kinds.MULTI_OUTPUT_NODE)
+
+
+def set_creation(value: object, creation: Creation) -> Any:
+    """`value`, a view, as if it had been made in the way of `creation`; of several parts what is no view becomes one."""
+    if type(value) is not torch.Tensor or value.is_inference():
         return value
-    if value.is_quantized or storage_identity(value) != storage_identity(base):
+    if not value._is_view():
+        if not creation.is_of_parts:
+            return value
+        value = value.view_as(value)
+    torch._C._autograd._set_creation_meta(value, creation.kind)
+    return value
+
+
+def make_view(value: object, base: object, creation: Creation | None) -> Any:
+    """A view of `base` like `value`; `value` itself if they share no memory, or are no plain tensors."""
+    if type(value) is not torch.Tensor or type(base) is not torch.Tensor or value.is_quantized:
         return value
     recorded = torch.is_grad_enabled()
-    # views that were made without recording refuse to be written to once it is on
-    torch._C._set_grad_enabled(True)
-    try:
-        made = base if base.dtype == value.dtype else _all_elements(base, value.dtype)
-        made = made.as_strided(value.shape, value.stride(), value.storage_offset())
-        if made.is_conj() != value.is_conj():
-            made = made.conj()
-        return made if made.is_neg() == value.is_neg() else torch._neg_view(made)
-    finally:
-        torch._C._set_grad_enabled(recorded)
+    if value is base:
+        made = value.as_strided(value.shape, value.stride())
+    elif storage_identity(value) != storage_identity(base):
+        return value
+    else:
+        # views that were made without recording refuse to be written to once it is on, and so do views of them
+        torch._C._set_grad_enabled(True)
+        try:
+            made = _view_at(value, base)
+        finally:
+            torch._C._set_grad_enabled(recorded)
+        recorded = True
+    return made if creation is None or creation.recorded is recorded else set_creation(made, creation)
+
+
+def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """A view of `base` with the place, type and bits of `value`."""
+    made = base if base.dtype == value.dtype else _all_elements(base, value.dtype)
+    made = made.as_strided(value.shape, value.stride(), value.storage_offset())
+    made = made if made.is_conj() == value.is_conj() else made.conj()
+    return made if made.is_neg() == value.is_neg() else torch._neg_view(made)
 
 
 def _all_elements(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,101 @@
+"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes are counted together.
+
+All of it is read off the tensors that Dynamo computed with, before anything is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork.torch_compat.nesting import leaves_of
+from coilwork.torch_compat.tensors import (
+    Creation,
+    creation_of,
+    set_creation,
+    shared_counts,
+    strided_storage,
+)
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedResult:
+    """One result.
+
+    Attributes:
+        base: what it is a view of: the position of a result, or a negative number for what is none. `None`: it is no view.
+        creation: how a view was made, which decides if it takes writes that are recorded.
+        count: a number that results have in common if writes to one are counted as writes to the others.
+    """
+
+    base: int | None = None
+    creation: Creation | None = None
+    count: int = 0
+
+
+def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
+    """The results of Dynamo's graph."""
+    values = _values(gm)
+    positions = {
+        id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
+    }
+    hidden: dict[int, int] = {}
+    counts = shared_counts(values)
+    found = []
+    for value, count in zip(values, counts, strict=True):
+        base = value._base if value is not None and value._is_view() else None
+        if value is None or base is None:
+            found.append(CapturedResult(count=count))
+            continue
+        place = positions.get(id(base))
+        place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
+        found.append(CapturedResult(place, creation_of(value), count))
+    return tuple(found)
+
+
+def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
+    """What is done to the program that is made of `gm`, Dynamo's graph: its views take and refuse the writes that eager's do.
+
+    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded. There autograd takes all
+    views for parts of one function's result, and parts that `split` and the like give come back as tensors of their own: a
+    write to the whole would leave them the gradients of what they showed before. Other views are made by
+    `boundary.shared_results`. `gm` is looked at at once.
+    """
+    given = {
+        strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
+    }
+    views = []
+    values = _values(gm)
+    recorded = any(value is not None and value.requires_grad for value in values)
+    for position, value in enumerate(values):
+        creation = None if value is None else creation_of(value)
+        if value is None or creation is None:
+            continue
+        is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
+        if is_changed or strided_storage(value) in given:
+            views.append((position, creation))
+    if not views:
+        return lambda compiled: compiled
+
+    def around(compiled: Compiled) -> Compiled:
+        def called(*args: Any) -> Any:
+            results = list(compiled(*args))
+            for position, creation in views:
+                results[position] = set_creation(results[position], creation)
+            return results
+
+        return called
+
+    return around
+
+
+def _values(gm: fx.GraphModule) -> list[torch.Tensor | None]:
+    nodes = leaves_of(gm.graph.output_node().args)
+    values = [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in nodes]
+    return [value if isinstance(value, torch.Tensor) else None for value in values]
