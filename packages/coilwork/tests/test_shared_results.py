@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -232,7 +233,11 @@ def test_views_of_inputs_are_objects_of_their_own(mode: str, strictly: Compile) 
                 assert facts_of(ours) == facts_of(eager), (name, member)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+# eager mode refuses to do these to views
+REFUSED: Final = ("detach_", "recorded write")
+
+
+@pytest.mark.parametrize("mutation", [name for name in MUTATIONS if name not in REFUSED])
 def test_across_a_graph_break(mutation: str, leniently: Compile) -> None:
     mutate = MUTATIONS[mutation]
     groups = {name: group for name, group in FRESH.items() if (name, mutation) not in STALE}
@@ -346,3 +351,135 @@ def test_a_base_that_is_made_elsewhere_is_hidden() -> None:
     (recorded,) = plan_shared_results(objects, captured, FACTS, recorded=True)
     assert recorded.whole == recorded.source == 3
     assert [view.position for view in recorded.views] == [2]
+
+
+# Programs that are drawn: what they may do.
+DRAWN_FRESH: Final = (
+    "{a} + {k}",
+    "{a} * {k}.5",
+    "{a}.sum()",
+    "{a}.clone()",
+    "{a}.contiguous()",
+    "{a}.to(torch.float32)",
+    "torch.full_like({a}, {k})",
+    "torch.sort({a})[0]",
+    "torch.cat([{a}, {b}])",
+    "torch.complex({a}, {a} + 1)",
+    "torch.where({a} > 0, {a}, {b})",
+)
+DRAWN_VIEWS: Final = (
+    "{a}.view(-1)",
+    "{a}.view({a}.shape)",
+    "{a}[:]",
+    "{a}[0]",
+    "{a}[1:]",
+    "{a}[..., :1]",
+    "{a}.t()",
+    "{a}.t().t()",
+    "{a}.unsqueeze(0)",
+    "{a}.squeeze()",
+    "{a}.expand(2, *{a}.shape)",
+    "{a}.expand({a}.shape)",
+    "{a}.detach()",
+    "{a}.conj()",
+    "{a}.imag",
+    "{a}.real",
+    "{a}.view(torch.int32)",
+    "{a}.diagonal()",
+    "{a}.flatten()",
+    "{a}.as_strided((2,), (1,), 1)",
+    "torch._neg_view({a})",
+    "torch.ops.aten.alias({a})",
+)
+DRAWN_PARTS: Final = (
+    "{a}.chunk(2)[0]",
+    "{a}.split(1)[-1]",
+    "{a}.unbind(0)[0]",
+    "torch.tensor_split({a}, 2)[1]",
+    "torch.unsafe_chunk({a}, 2)[0]",
+    "torch.unsafe_split({a}, 1)[-1]",
+)
+# Dynamo forgets other names of what it gives another shape
+DRAWN_WRITES: Final = ("{a}.add_({k})", "{a}.mul_(2)", "{a}.zero_()")
+
+
+def given(mode: str) -> tuple[Tensor, Tensor]:
+    gradients = MODES[mode][0]
+    return (
+        torch.arange(4.0).reshape(2, 2).requires_grad_(gradients),
+        torch.ones(2, 2, requires_grad=gradients),
+    )
+
+
+def draw(draws: random.Random, mode: str, number: int) -> list[str]:
+    """The lines of one group of results, each of which eager mode takes."""
+    x, p = given(mode)
+    values: dict[str, Any] = {"torch": torch, "x": x, "p": p}
+    # torch's tracing refuses some writes to views of inputs that are made without gradients
+    names = ["x", "p"] if mode == "plain" else []
+    first = draws.choice((f"v0 = x + {number}", f"v0 = p * {number}", *["v0 = x.view(2, 2)"] * len(names)))
+    lines: list[str] = []
+
+    def take(line: str) -> None:
+        try:
+            with MODES[mode][1]():
+                exec(line, values)
+        except (RuntimeError, IndexError, ValueError):
+            return
+        lines.append(line)
+        name = line.split(" = ")[0]
+        if isinstance(values.get(name), Tensor):
+            names.append(name)
+
+    take(first)
+    for step in range(draws.randrange(1, 7)):
+        (kind,) = draws.choices((DRAWN_FRESH, DRAWN_VIEWS, DRAWN_PARTS, DRAWN_WRITES), (2, 6, 1, 1))
+        line = draws.choice(kind).format(
+            a=draws.choice(names), b=draws.choice(names), k=draws.randrange(1, 6)
+        )
+        if kind is DRAWN_WRITES:
+            if line[0] not in "xp":
+                take(line)
+        else:
+            take(f"v{step + 1} = {line}")
+    wanted = [draws.choice(names) for _ in range(draws.randrange(1, 5))]
+    return [*lines, f"results.append([{', '.join(wanted)}])"]
+
+
+def program_of(groups: Sequence[Sequence[str]]) -> Callable[..., Any]:
+    lines = [f"    {line}" for group in groups for line in group]
+    values: dict[str, Any] = {"torch": torch}
+    exec("\n".join(["def program(x, p):", "    results = []", *lines, "    return results"]), values)
+    program: Callable[..., Any] = values["program"]
+    return program
+
+
+def look(program: Callable[..., Any], mode: str, seed: int, count: int) -> list[object]:
+    """What can be asked of each group, as it comes and after a random change of one of its results."""
+    draws = random.Random(seed)
+    found: list[object] = []
+    for position in [None, *range(count)] * 2:
+        inputs = given(mode)
+        with MODES[mode][1]():
+            groups = [[*group, *inputs] for group in program(*inputs)]
+        if position is None:
+            found.append([(facts_of(group), counts_of(group)) for group in groups])
+            continue
+        group = groups[position]
+        name = draws.choice(list(MUTATIONS))
+        changed = can(MUTATIONS[name], group[draws.randrange(len(group) - 2)])
+        found.append((name, changed, facts_of(group) if changed else None))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["plain", "no_grad", "inference_mode"])
+def test_drawn_results_are_those_of_eager_mode(mode: str, strictly: Compile) -> None:
+    count = 12
+    for seed in range(2):
+        torch._dynamo.reset()
+        draws = random.Random(seed)
+        groups = [draw(draws, mode, number + 1) for number in range(count)]
+        program = program_of(groups)
+        ours, eager = look(strictly(program), mode, seed, count), look(program, mode, seed, count)
+        for position, (one, other) in enumerate(zip(ours, eager, strict=True)):
+            assert one == other, groups[position % (count + 1) - 1]
