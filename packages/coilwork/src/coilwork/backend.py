@@ -24,8 +24,9 @@ from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.capture.process_groups import has_group_inputs, with_named_groups
-from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, run_refused
+from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, restore_shapes, run_refused
 from coilwork.capture.refused_outputs import writes_other_types
+from coilwork.capture.refused_overlaps import writes_to_overlaps
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.shared_memory import with_shared_memory
@@ -138,7 +139,8 @@ def compile_dynamo_graph(
     write_out_label_margins(gm)
     keep_resizing(gm)
     trial = EagerTrial(captured, example_inputs)
-    if writes_other_types(gm) and trial.refuses():
+    if (writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
+        restore_shapes(captured, example_inputs)
         return captured.forward
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
@@ -180,6 +182,7 @@ def compile_dynamo_graph(
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
     except Exception as error:
         if isinstance(error, RefusedCallError) or (not is_told(error) and trial.refuses()):
+            restore_shapes(captured, example_inputs)
             return run_refused(captured, error, strict=options.strict or options.batch_invariant)
         if options.strict or options.batch_invariant or is_told(error):
             raise

@@ -107,6 +107,8 @@ def _segment_reduce(
     if lengths is not None and not unsafe:
         _assert((lengths >= 0).all(), "lengths contains negative value!")
         _assert((ends.select(at, -1) == data.shape[at]).all(), "lengths do not add up to the size of data")
+    elif data.device.type == "cpu":
+        _assert((ends >= starts).all(), "Expected segment_length >= 0 to be true, but got false.")
     kind, neutral = _SEGMENTS[reduce]
     wide = data if data.dtype is torch.float64 else data.to(torch.float32)
     shape = [size + 1 if k == at else size for k, size in enumerate(_shape(data, ends))]

@@ -6,6 +6,8 @@ returned.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -64,13 +66,16 @@ _CONTIGUOUS: Final = (
     *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
     *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
 )
+# A place that stays negative, whatever is added to it to get to a plane.
+_NOWHERE: Final = -(1 << 62)
 _NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
 
 
 def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """What replaces entries of `table`, torch's own."""
     found: dict[Any, Callable[..., Any]] = {
-        aten.max_unpool2d.default: _like_input(table[aten.max_unpool2d.default], 0),
+        aten.max_unpool2d.default: _like_input(_put_within_planes(table[aten.max_unpool2d.default]), 0),
+        aten.max_unpool3d.default: _put_within_planes(table[aten.max_unpool3d.default]),
         aten.native_dropout_backward.default: _dropout_backward(table[aten.native_dropout_backward.default]),
         aten.channel_shuffle.default: _channel_shuffle,
         aten.native_channel_shuffle.default: _channel_shuffle,
@@ -93,6 +98,17 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
             if op in table:
                 found[op] = _like_input(table[op], position)
     return found
+
+
+def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """An unpooling that refuses places outside of the plane. Theirs counts planes on, and puts what is not in one into the next."""
+
+    @functools.wraps(theirs)
+    def unpooled(value: torch.Tensor, places: torch.Tensor, size: Sequence[Any], *rest: Any) -> Any:
+        within = (places >= 0) & (places < math.prod(size))
+        return theirs(value, torch.where(within, places, _NOWHERE), size, *rest)
+
+    return unpooled
 
 
 def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:

@@ -126,6 +126,14 @@ def _gridded(spatial: int) -> Rule:
     return rule
 
 
+def _chosen_once(arguments: Arguments) -> bool:
+    """Tell if of a number without dimensions no more than one is chosen."""
+    index = arguments.get("index")
+    if not isinstance(index, torch.Tensor) or any(one.dim() for one in _tensors(arguments, ("self",))):
+        return True
+    return index.dim() == 0 or holds(index.shape[0] == 1)
+
+
 def _all_of(*rules: Rule) -> Rule:
     return lambda arguments: all(rule(arguments) for rule in rules)
 
@@ -182,7 +190,8 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         },
         "fractional_max_pool2d": _sampled(2),
         "fractional_max_pool3d": _sampled(3),
-        "index_select": _of_dimensions(0, 1, name="index"),
+        "index_select": _all_of(_of_dimensions(0, 1, name="index"), _chosen_once),
+        "put": _with_elements("self"),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
             _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),

@@ -6,7 +6,7 @@ The tables err in one direction: a call that is left to ATen without need, as on
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -45,6 +45,7 @@ _ANYWHERE: Final = _table(
         " logit_backward huber_loss_backward"
         " max_pool2d_with_indices_backward max_unpool2d max_unpool3d upsample_linear1d upsample_trilinear3d",
     ),
+    (_FLOATS, "bernoulli.default"),
     (_FLOATS | _COMPLEX | {torch.bool}, "im2col"),
     (_FLOATS | _COMPLEX, "silu logaddexp logaddexp2 addcdiv"),
     (
@@ -84,7 +85,7 @@ _SIGNED_ON_CPUS: Final = frozenset(
     " bitwise_right_shift neg sign masked_fill masked_scatter gather scatter scatter_add scatter_reduce index_add index_put"
     " take put tril triu arange pow logical_not logical_and logical_or logical_xor count_nonzero searchsorted bucketize"
     " eye _conj_physical conj_physical pixel_shuffle pixel_unshuffle channel_shuffle native_dropout_backward"
-    " max_pool2d_with_indices max_pool3d_with_indices hardtanh"
+    " max_pool2d_with_indices max_pool3d_with_indices hardtanh bernoulli index_select"
     " reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
 _EIGHT_BITS: Final[Types] = frozenset(
@@ -100,9 +101,11 @@ _OF_EIGHT_BITS: Final = frozenset(
     " new_empty new_empty_strided new_full new_ones new_zeros ones_like permute permute_copy repeat roll select select_copy"
     " select_scatter slice slice_copy slice_scatter split split_copy split_with_sizes split_with_sizes_copy squeeze"
     " squeeze_copy stack t t_copy transpose transpose_copy unbind unbind_copy unfold unfold_copy unsafe_split unsqueeze"
-    " unsqueeze_copy view view_copy _reshape_alias where zeros_like _scaled_mm _scaled_grouped_mm set_".split()
+    " unsqueeze_copy view view_copy _reshape_alias where zeros_like empty zeros ones full eye scalar_tensor _scaled_mm _scaled_grouped_mm set_".split()
 )
-# Of these, what eager does not do with powers of two, which have no zero and no sign.
+# Of these, what eager does with tensors of one type, as floats of 8 bits are promoted to none.
+_OF_ALIKE: Final = frozenset("cat eq ne stack where".split())
+# And what eager does not do with powers of two, which have no zero and no sign.
 _NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
 # Gradients that eager computes of integers, too.
 _INTEGER_GRADIENTS: Final = frozenset({"threshold_backward"})
@@ -142,7 +145,11 @@ _POSITIONS: Final[Mapping[str, tuple[str, Types]]] = MappingProxyType(
         **dict.fromkeys(
             ("nll_loss_forward", "nll_loss2d_forward"), ("target", frozenset({torch.int64, torch.uint8}))
         ),
-        "index_select": ("index", frozenset({torch.int64, torch.int32})),
+        **dict.fromkeys(
+            "index_select index_add index_reduce gather scatter scatter_add scatter_reduce".split(),
+            ("index", frozenset({torch.int64, torch.int32})),
+        ),
+        **dict.fromkeys("index_copy index_fill take put".split(), ("index", frozenset({torch.int64}))),
     }
 )
 _NORMS: Final = frozenset(
@@ -157,6 +164,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in the schema."""
     space, name, overload = qualified_name(target).split(".")
     if space == "aten" and name not in _OF_EIGHT_BITS and _has_eight_bits(arguments.values()):
+        return False
+    if name in _OF_ALIKE and _mixes_eight_bits(arguments):
         return False
     tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
     if name in _NOT_OF_POWERS and any(one.dtype is torch.float8_e8m0fnu for one in tensors):
@@ -194,13 +203,31 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
 
 
 def _has_eight_bits(arguments: Iterable[object]) -> bool:
-    """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits."""
-    return any(
-        item.dtype in _EIGHT_BITS
-        for value in arguments
+    """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits, or the result is to."""
+    return not _EIGHT_BITS.isdisjoint(_listed_types(arguments))
+
+
+def _listed_types(arguments: Iterable[object]) -> Iterator[torch.dtype]:
+    """The types among the arguments, and those of tensors among them and in their lists."""
+    for value in arguments:
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor):
+                yield item.dtype
+            elif isinstance(item, torch.dtype):
+                yield item
+
+
+def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
+    """Tell if floats of 8 bits would have to be promoted, or others to them."""
+    tensors = [
+        item
+        for name, value in arguments.items()
+        if name != "condition"
         for item in (value if isinstance(value, list | tuple) else (value,))
         if isinstance(item, torch.Tensor)
-    )
+    ]
+    types = {one.dtype for one in tensors}
+    return len(types) > 1 and not _EIGHT_BITS.isdisjoint(types)
 
 
 def _is_of_its_type(arguments: Mapping[str, object]) -> bool:

@@ -39,9 +39,10 @@ _PLAIN_ERRORS: Final = (
     "aten.masked_scatter",
     "aten.index_add",
     "aten._embedding_bag",
+    "aten.max_unpool",
 )
 # What torch decomposes into writes by index, where negative positions do not count from the end.
-_COUNTED_FROM_THE_START: Final = ("aten.index_add", "aten.index_copy")
+_COUNTED_FROM_THE_START: Final = ("aten.index_add", "aten.index_copy", "aten.max_unpool")
 
 
 def in_range(position: Scalar, size: Expr, call: Call) -> Check:

@@ -138,6 +138,8 @@ def _searchsorted(builder: Builder, call: Call) -> Value:
         raise NotLowered("boundaries of other rows than the values', which ATen refuses")
     if order is not None and (order.dtype is not DType.I64 or not _are_equal(order.shape, ordered.shape)):
         raise NotLowered("a sorter that is not of the boundaries, which ATen refuses")
+    if call.arguments.get("side") not in (None, "left", "right"):
+        raise NotLowered("an unknown side, which ATen refuses")
     if call["right"] and call.arguments.get("side") == "left":
         raise NotLowered("sides that contradict each other, which ATen refuses")
     return _searched(builder, call, ordered, values, order)

@@ -7,6 +7,7 @@ call runs what was captured, which raises eager's error. No warning speaks of th
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from coilwork.checking.random_state import random_state, restore
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.torch_compat.operators import outside_of_modes, space_of
 from coilwork.torch_compat.sizes import hint_of
+from coilwork.torch_compat.tensors import storage_identity
 
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
 _TORCHS: Final = frozenset({"", "aten", "prims", "prim"})
@@ -74,6 +76,18 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
     return run
 
 
+def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Give the fake inputs of Dynamo's graph their shapes back, of which Dynamo makes guards after a compile.
+
+    Fakes of tensors that are overwritten with more than they hold (`x.clamp_(y)`) have grown, where eager refuses the call.
+    """
+    for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs):
+        fake = node.meta.get("example_value")
+        if isinstance(fake, Tensor) and isinstance(value, Tensor) and fake.dim() != value.dim():
+            with torch.no_grad():
+                fake.as_strided_(value.shape, value.stride(), value.storage_offset())
+
+
 def _has_effects(captured: fx.GraphModule) -> bool:
     """Tell if a call in the graph is of an operator that is not torch's, or of another graph."""
     spaces = {
@@ -86,17 +100,16 @@ def _has_effects(captured: fx.GraphModule) -> bool:
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any] | None:
-    """Inputs that may be written to, with their strides; None if some cannot be copied."""
+    """Inputs that may be written to, with their strides, in memory that they share as before; None if some cannot be copied."""
     copies: list[Any] = []
-    size = 0
+    memory = _Memory(inputs)
     for value in inputs:
         if isinstance(value, Tensor):
             if type(value) not in _PLAIN or value.layout is not torch.strided:
                 return None
-            size += value.numel() * value.element_size()
-            if size > _MOST_BYTES:
+            copies.append(memory.copy(value))
+            if memory.size > _MOST_BYTES:
                 return None
-            copies.append(value.detach().clone())
         elif isinstance(value, torch.SymInt):
             known = hint_of(value)
             if known is None:
@@ -107,3 +120,26 @@ def _copies(inputs: Sequence[Any]) -> list[Any] | None:
         else:
             copies.append(value)
     return copies
+
+
+class _Memory:
+    """Copies of what lies behind inputs: of whole storages, where several lie in one or some elements of one are the same."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]
+        self._users = Counter(map(storage_identity, strided))
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self.size = 0
+
+    def copy(self, value: Tensor) -> Tensor:
+        """A tensor like `value` in memory of the copies."""
+        identity = storage_identity(value)
+        if self._users[identity] == 1 and 0 not in value.stride():
+            self.size += value.numel() * value.element_size()
+            return value.detach().clone()
+        if identity not in self._storages:
+            storage = value.untyped_storage()
+            self.size += storage.nbytes()
+            self._storages[identity] = storage.clone()
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        return empty.set_(self._storages[identity], value.storage_offset(), value.shape, value.stride())

@@ -6,13 +6,21 @@ on copies of the inputs, if there is one in a captured graph. Which type a resul
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
 
 from coilwork.torch_compat.operators import outside_of_modes
 from coilwork.torch_compat.sizes import hint_of
+
+# Of these eager's kernels compute little, whatever can be cast to them.
+_WIDE_UNSIGNED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
+_ASSIGNING: Final = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+)
 
 
 def writes_other_types(gm: fx.GraphModule) -> bool:
@@ -21,15 +29,46 @@ def writes_other_types(gm: fx.GraphModule) -> bool:
 
 
 def _changes_type(node: fx.Node) -> bool:
-    """Tell if a method that overwrites its tensor is given another one of a type that cannot be cast to its own."""
-    if node.op != "call_method" or not _is_in_place(str(node.target)):
+    """Tell if a call overwrites its tensor with a result of a type that cannot be cast to the tensor's own."""
+    given = _value(node.args[0]) if node.args else None
+    computing = _computing(node) if isinstance(given, Tensor) else None
+    if computing is None or not isinstance(given, Tensor):
         return False
-    types = [value.dtype for value in map(_value, node.args) if isinstance(value, Tensor)]
-    return any(not torch.can_cast(other, types[0]) for other in types[1:])
+    others = [value.dtype for value in map(_value, node.args) if isinstance(value, Tensor)]
+    if not all(torch.can_cast(other, given.dtype) for other in others):
+        return True
+    # numbers change the type, too, and sums have one of their own
+    found = _result_on_meta(computing, node.args, node.kwargs)
+    if not isinstance(found, Tensor) or found.dtype is given.dtype:
+        return False
+    return given.dtype in _WIDE_UNSIGNED or not torch.can_cast(found.dtype, given.dtype)
+
+
+def _computing(node: fx.Node) -> Callable[..., Any] | None:
+    """What gives as a new tensor what `node` overwrites its first operand with; None of other nodes."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return getattr(Tensor, target[:-1], None) if _is_in_place(target) else None
+    if node.op != "call_function":
+        return None
+    name = getattr(target, "__name__", "")
+    if getattr(operator, name, None) is target:
+        return getattr(operator, name[1:], None) if name in _ASSIGNING else None
+    is_function = _is_in_place(name) and getattr(torch, name, None) is target
+    return getattr(torch, name[:-1], None) if is_function else None
 
 
 def _is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
+
+
+def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """What `call` gives for tensors like the arguments, but on the meta device; None where no call says."""
+    with outside_of_modes(), torch.no_grad():
+        try:
+            return call(*map(_on_meta, args), **{name: _on_meta(one) for name, one in kwargs.items()})
+        except Exception:  # noqa: BLE001  then nothing says that the type is another
+            return None
 
 
 def _is_given_another_type(node: fx.Node) -> bool:
@@ -37,13 +76,9 @@ def _is_given_another_type(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(out, Tensor):
         return False
     call: Any = node.target
-    with outside_of_modes(), torch.no_grad():
-        try:
-            args = [_on_meta(one) for one in node.args]
-            kwargs = {name: _on_meta(one) for name, one in node.kwargs.items() if name != "out"}
-            found = call(*args, **kwargs)
-        except Exception:  # noqa: BLE001  then nothing says that the type is another
-            return False
+    found = _result_on_meta(
+        call, node.args, {name: one for name, one in node.kwargs.items() if name != "out"}
+    )
     return isinstance(found, Tensor) and found.dtype is not out.dtype
 
 

@@ -1,0 +1,77 @@
+"""Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`, `x.expand(3, 2).add_(1)`.
+
+Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed. AOTAutograd makes
+them functional, and gives results. So eager is asked, on copies of the inputs that lie in memory as they do, if there is one in a
+captured graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+
+from coilwork.capture.storages import overwritten_values, storage_of
+from coilwork.torch_compat.nesting import leaves_of
+from coilwork.torch_compat.sizes import hint_of
+
+
+def writes_to_overlaps(gm: fx.GraphModule) -> bool:
+    """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand lies in part."""
+    return any(_overlaps(node) for node in gm.graph.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies in its storage: from which element on, of what sizes and strides."""
+
+    storage: int
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Several of its elements are one by a stride of 0, of which alone eager takes notice."""
+        return any(size > 1 and stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))
+
+    @property
+    def end(self) -> int:
+        """The element behind its last one."""
+        return self.offset + 1 + sum((n - 1) * step for n, step in zip(self.sizes, self.strides, strict=True))
+
+
+def _overlaps(node: fx.Node) -> bool:
+    written = [place for value in overwritten_values(node) if (place := _place(value)) is not None]
+    if not written:
+        return False
+    given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _place(value)) is not None]
+    return any(one.repeats or any(_lie_in_part(one, other) for other in given) for one in written)
+
+
+def _lie_in_part(one: _Place, other: _Place) -> bool:
+    """Tell if both have elements between the same ends, and are not the same."""
+    return (
+        one.storage == other.storage
+        and one != other
+        and max(one.offset, other.offset) < min(one.end, other.end)
+    )
+
+
+def _place(node: object) -> _Place | None:
+    """Where the tensor that `node` stands for lies; None of others, and of tensors without elements."""
+    storage = storage_of(node)
+    value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
+    if storage is None or not isinstance(value, Tensor):
+        return None
+    numbers = [_known(one) for one in (value.storage_offset(), *value.shape, *value.stride())]
+    known = [one for one in numbers if one is not None]
+    if len(known) < len(numbers):
+        return None
+    sizes, strides = tuple(known[1 : 1 + value.dim()]), tuple(known[1 + value.dim() :])
+    return None if 0 in sizes else _Place(storage, known[0], sizes, strides)
+
+
+def _known(size: int | torch.SymInt) -> int | None:
+    return hint_of(size) if isinstance(size, torch.SymInt) else int(size)
