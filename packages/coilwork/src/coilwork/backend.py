@@ -36,6 +36,7 @@ from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
 from coilwork.capture.untraced import is_told, run_as_captured
+from coilwork.capture.value_checks import check_values
 from coilwork.checking.captured import with_captured_check
 from coilwork.checking.watch import watched_in_eager
 from coilwork.collector import collector_paused
@@ -136,6 +137,7 @@ def compile_dynamo_graph(
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)
+    check_values(gm)
     write_out_label_margins(gm)
     keep_resizing(gm)
     trial = EagerTrial(captured, example_inputs)

@@ -39,6 +39,24 @@ WORKAROUNDS: Final = (
         test="tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
     ),
     Workaround(
+        what="what is written to lies in one place with another operand, or with itself, and gets a result",
+        versions=("2.13",),
+        fix="coilwork.capture.refused_overlaps:writes_to_overlaps",
+        test="tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
+    ),
+    Workaround(
+        what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",
+        versions=("2.13",),
+        fix="coilwork.capture.value_checks:check_values",
+        test="tests/test_refused_calls.py:test_values_that_tracing_does_not_see",
+    ),
+    Workaround(
+        what="fakes of tensors that are overwritten with more than they hold grow, and guards of their sizes fail",
+        versions=("2.13",),
+        fix="coilwork.capture.refused_calls:restore_shapes",
+        test="tests/test_refused_calls.py:test_more_than_a_tensor_holds",
+    ),
+    Workaround(
         what="losses, resized images and pooled rows of types that eager has no kernel for are computed",
         versions=("2.13",),
         fix="coilwork.capture.refused_types:has_refused_types",
