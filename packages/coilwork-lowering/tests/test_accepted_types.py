@@ -92,6 +92,7 @@ def test_what_is_taken_is_computed(name: str) -> None:
 
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
+F8, C64 = torch.float8_e4m3fn, torch.complex64
 I64, I32, I16, BOOL = torch.int64, torch.int32, torch.int16, torch.bool
 
 # Pairs of types that are taken, pairs that are refused.
@@ -127,6 +128,24 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
         ((F32, I16),),
         lambda x, y: torch.index_select(x, 0, y[:, 0]),
     ),
+    "index_add by": (
+        ((F32, I64), (F32, I32)),
+        ((F32, I16), (F32, BOOL), (F32, F32)),
+        lambda x, y: x.index_add(0, y[:, 0], x),
+    ),
+    "index_copy by": (
+        ((F32, I64),),
+        ((F32, I32), (F32, BOOL), (F32, F16)),
+        lambda x, y: x.index_copy(0, y[:, 0], x),
+    ),
+    "cat": (((F32, F64), (F8, F8)), ((F8, F32), (F64, F8)), lambda x, y: torch.cat([x, y], 1)),
+    "cumsum": (((F32, F32),), ((F32, F8),), lambda x, y: torch.cumsum(x, 0, dtype=y.dtype)),
+    "arange": (((F32, F32),), ((F32, F8),), lambda x, y: torch.arange(3, dtype=y.dtype)),
+    "linspace": (
+        ((F32, F32),),
+        ((F32, C64),),
+        lambda x, y: torch.ops.aten.linspace(y[0, 0], x[0, 0], 3, dtype=torch.float32),
+    ),
     "bitwise_and": (((I64, I64), (BOOL, I32)), ((I64, F32), (F32, F32)), torch.bitwise_and),
     "bitwise_not": (((I64, I64), (BOOL, BOOL)), ((F32, F32),), lambda x, y: torch.bitwise_not(y)),
     "gcd": (((I64, I32),), ((I64, F32),), torch.gcd),
@@ -153,7 +172,7 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
 
 
 def pair(types: tuple[torch.dtype, torch.dtype]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.ones(2, 4, dtype=dtype) for dtype in types)
+    return tuple(torch.ones(2, 4).to(dtype) for dtype in types)
 
 
 @pytest.mark.parametrize("name", PAIRS)

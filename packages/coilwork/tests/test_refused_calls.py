@@ -144,3 +144,128 @@ def test_types_that_are_taken_apart_whatever_they_are() -> None:
             program(images)
         with pytest.raises(NotImplementedError):
             compiled(program, strict=True)(images)
+
+
+def shifted(x: Tensor) -> Tensor:
+    y = x * 1
+    y[1:] = y[:-1]
+    return y
+
+
+def moved_in_columns(x: Tensor) -> Tensor:
+    y = x * 1
+    y[:, :2] = y[:, 1:]
+    return y
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_writes_to_memory_that_is_read(dynamic: bool) -> None:
+    refused: tuple[Program, ...] = (
+        lambda x: x[1:].add_(x[:-1]),
+        lambda x: x.view(-1)[1:].copy_(x.view(-1)[:-1]),
+        lambda x: x.expand(2, 3, 3).add_(1),
+        lambda x: x.add_(x.t()),
+        lambda x: torch.add(x[1:], 1, out=x[:-1]),
+        shifted,
+    )
+    taken: tuple[Program, ...] = (
+        lambda x: x.add_(x),
+        lambda x: x.expand(2, 3, 3).fill_(2.0),
+        lambda x: x[:1].add_(x[1:2]),
+        moved_in_columns,
+    )
+    for program in refused:
+        with pytest.raises(RuntimeError, match="to a single memory location"):
+            program(torch.ones(3, 3))
+        for strict in (False, True):
+            with pytest.raises(RuntimeError, match="to a single memory location"):
+                compiled(program, strict=strict, dynamic=dynamic)(torch.ones(3, 3))
+    for program in taken:
+        x, y = torch.arange(9.0).view(3, 3), torch.arange(9.0).view(3, 3)
+        torch.testing.assert_close(compiled(program, strict=True, dynamic=dynamic)(x), program(y))
+        torch.testing.assert_close(x, y)
+
+
+def test_writes_to_repeated_elements() -> None:
+    """Eager writes the same element several times; traced by torch it gets what each of its copies gained."""
+
+    def filled(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * 1).expand(2, 3)
+        return y.fill_(2.0), x.broadcast_to(2, 3).expand(4, 2, 3).zero_()
+
+    def masked(x: Tensor) -> Tensor:
+        return x.expand(2, 3).masked_fill_(x > 1, 5.0)
+
+    def a_row(x: Tensor) -> Tensor:
+        x.expand(2, 3)[0].add_(1.0)
+        return x * 2
+
+    found, wanted = torch.arange(3.0), torch.arange(3.0)
+    torch.testing.assert_close(compiled(filled, strict=True)(found), filled(wanted))
+    torch.testing.assert_close(found, wanted)
+    for program in (masked, a_row):
+        found, wanted = torch.arange(3.0), torch.arange(3.0)
+        with pytest.raises(Exception, match="repeated-elements"):
+            compiled(program, strict=True)(found)
+        with pytest.warns(CoilworkFallbackWarning, match="before it is expanded"):
+            result = compiled(program, strict=False)(found)
+        torch.testing.assert_close(result, program(wanted))
+        torch.testing.assert_close(found, wanted)
+
+
+def test_inputs_that_lie_in_one_place() -> None:
+    def program(given: tuple[Tensor, Tensor]) -> Tensor:
+        return given[0].add_(given[1])
+
+    rows, repeated = torch.ones(4, 3), torch.ones(3).expand(2, 3)
+    for given in ((rows[1:], rows[:-1]), (repeated, torch.ones(3))):
+        with pytest.raises(RuntimeError, match="to a single memory location"):
+            compiled(program, strict=True)(given)
+    assert torch.equal(rows, torch.ones(4, 3))
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_values_that_tracing_does_not_see(dynamic: bool) -> None:
+    """Each program is given what eager takes, too, by the same compiled call."""
+    row = torch.arange(4.0)
+    classes = torch.tensor([0, 3])
+    programs: tuple[tuple[Program, Tensor, tuple[Tensor, ...]], ...] = (
+        (lambda x: nn.functional.one_hot(x, 4) * 2, classes, (classes + 1, classes - 1)),
+        (lambda x: torch.ops.aten.one_hot(x + 1, num_classes=4), classes - 1, (classes, classes - 2)),
+        (lambda x: torch.quantile(row, x), row / 4, (row - 0.1, row + 0.01, row * float("nan"))),
+        (lambda x: row.nanquantile(q=x * 2), row / 8, (row, -row)),
+    )
+    for program, good, bad in programs:
+        run = compiled(program, strict=True, dynamic=dynamic)
+        torch.testing.assert_close(run(good), program(good))
+        for given in bad:
+            with pytest.raises(RuntimeError):
+                program(given)
+            with pytest.raises(RuntimeError):
+                run(given)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_more_than_a_tensor_holds(dynamic: bool) -> None:
+    larger = torch.ones(2, 3)
+    programs: tuple[Program, ...] = (
+        lambda x: x.clamp_(larger),
+        lambda x: x.pow_(larger),
+        lambda x: x.copysign_(larger[None]),
+    )
+    for program in programs:
+        with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+            compiled(program, strict=True, dynamic=dynamic)(torch.ones(3))
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_sums_in_the_place_of_truth_values() -> None:
+    for dtype in (torch.bool, torch.uint16):
+        for program in (lambda x: x.cumsum_(0), lambda x: x.clone().cumprod_(0)):
+            with pytest.raises(NotImplementedError):
+                compiled(program, strict=True)(torch.ones(3, dtype=dtype))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        compiled(lambda x: x.logit_(0.2), strict=True)(torch.ones(3, dtype=torch.int64))

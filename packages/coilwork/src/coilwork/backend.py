@@ -23,10 +23,14 @@ from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork.capture.overlapping_writes import (
+    fill_what_is_expanded,
+    repeated_elements,
+    writes_to_overlaps,
+)
 from coilwork.capture.process_groups import has_group_inputs, with_named_groups
 from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, restore_shapes, run_refused
 from coilwork.capture.refused_outputs import writes_other_types
-from coilwork.capture.refused_overlaps import writes_to_overlaps
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.shared_memory import with_shared_memory
@@ -138,12 +142,18 @@ def compile_dynamo_graph(
     read_indices(gm)
     broadcast_selections(gm)
     check_values(gm)
+    fill_what_is_expanded(gm)
     write_out_label_margins(gm)
     keep_resizing(gm)
     trial = EagerTrial(captured, example_inputs)
     if (writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
         restore_shapes(captured, example_inputs)
         return captured.forward
+    repeated = repeated_elements(gm)
+    if repeated is not None:
+        if options.strict or options.batch_invariant:
+            raise repeated
+        return watched_in_eager(run_as_captured(captured, repeated), options, "a captured graph")
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     log = list(rewrite_captured(gm, example_inputs, options))

@@ -180,6 +180,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             ),
             _BATCH_NORM,
         ),
+        "binary_cross_entropy": _onto("self", "weight", "target"),
         "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
         "soft_margin_loss": _onto("self", "target"),
         **{f"grid_sampler_{spatial}d_backward": _gridded(spatial) for spatial in (2, 3)},

@@ -116,7 +116,7 @@ _SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
-    (_REAL | {torch.bool}, "soft_margin_loss"),
+    (_REAL | {torch.bool}, "soft_margin_loss binary_cross_entropy_with_logits"),
     (_REAL, "isin"),
     (_INTEGERS | {torch.bool}, "bitwise_not bitwise_and bitwise_or bitwise_xor"),
     (_INTEGERS, "gcd lcm"),
@@ -185,6 +185,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if name in _INTO_SIGNED and dtype in _WIDE_UNSIGNED:
         return False
     if not tensors or name in _SPACED:
+        if isinstance(dtype, torch.dtype) and not dtype.is_complex and any(map(torch.is_complex, tensors)):
+            return False
         if (signed or name in _SPACED) and dtype in _WIDE_UNSIGNED:
             return False
         return types is None or dtype is None or dtype in types

@@ -23,13 +23,17 @@ def is_told(error: Exception) -> bool:
 
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
     """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected by the call."""
-    said = CompileError(
+    said = error if isinstance(error, CompileError) else _not_traced(error)
+    warnings.warn(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning, stacklevel=3)
+    # a call of the module would print where an error is raised
+    forward: Callable[..., Any] = captured.forward
+    return forward
+
+
+def _not_traced(error: Exception) -> CompileError:
+    return CompileError(
         "not-traced",
         "torch cannot trace a graph that it captured",
         reason=f"{type(error).__name__}: {error}",
         remedy='options={"strict": True} for the traceback',
     )
-    warnings.warn(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning, stacklevel=3)
-    # a call of the module would print where an error is raised
-    forward: Callable[..., Any] = captured.forward
-    return forward

@@ -41,8 +41,14 @@ WORKAROUNDS: Final = (
     Workaround(
         what="what is written to lies in one place with another operand, or with itself, and gets a result",
         versions=("2.13",),
-        fix="coilwork.capture.refused_overlaps:writes_to_overlaps",
+        fix="coilwork.capture.overlapping_writes:writes_to_overlaps",
         test="tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
+    ),
+    Workaround(
+        what="what is written to an expanded tensor changes its elements by several times the difference",
+        versions=("2.13",),
+        fix="coilwork.capture.overlapping_writes:repeated_elements",
+        test="tests/test_refused_calls.py:test_writes_to_repeated_elements",
     ),
     Workaround(
         what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",

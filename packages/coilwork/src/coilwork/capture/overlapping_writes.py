@@ -3,23 +3,89 @@
 Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed. AOTAutograd makes
 them functional, and gives results. So eager is asked, on copies of the inputs that lie in memory as they do, if there is one in a
 captured graph.
+
+Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every copy of an element gained,
+which is three times the difference, and rounded. What fills a whole tensor fills `x` here; the other graphs are eager's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, fx
 
 from coilwork.capture.storages import overwritten_values, storage_of
+from coilwork.errors import CompileError
 from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.sizes import hint_of
+
+_FILLING: Final = frozenset({"fill_", "zero_", torch.fill_, torch.zero_})
+_EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broadcast_to})
 
 
 def writes_to_overlaps(gm: fx.GraphModule) -> bool:
     """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand lies in part."""
     return any(_overlaps(node) for node in gm.graph.nodes)
+
+
+def fill_what_is_expanded(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, fill a tensor in the stead of its expansion."""
+    changed = False
+    for node in gm.graph.nodes:
+        filled = node.args[0] if node.target in _FILLING and node.args else None
+        if node.op not in ("call_function", "call_method") or not _repeats(filled):
+            continue
+        whole = filled
+        while isinstance(whole, fx.Node) and _is_expansion(whole):
+            whole = whole.args[0]
+        if isinstance(whole, fx.Node) and whole is not filled and not _repeats(whole):
+            node.replace_all_uses_with(filled)
+            node.args = (whole, *node.args[1:])
+            changed = True
+    if changed:
+        gm.recompile()
+
+
+def repeated_elements(gm: fx.GraphModule) -> CompileError | None:
+    """What to say of a write to a part of a tensor that has some of its elements several times; None if there is none."""
+    for node in gm.graph.nodes:
+        if any(_comes_of_repeats(value) for value in overwritten_values(node)):
+            return CompileError(
+                "repeated-elements",
+                f"{node.name} writes to a tensor that has an element several times",
+                reason="torch adds up what each copy of the element gains",
+                remedy="write to the tensor before it is expanded",
+            )
+    return None
+
+
+def _comes_of_repeats(node: object) -> bool:
+    """Tell if `node` stands for a view of a tensor with repeated elements, or for one."""
+    place = _place(node)
+    pending = [node] if isinstance(node, fx.Node) and place is not None else []
+    seen: set[fx.Node] = set()
+    while pending:
+        view = pending.pop()
+        storage = storage_of(view)
+        # a list of views has no place itself
+        if view in seen or (storage is not None and place is not None and storage != place.storage):
+            continue
+        if _repeats(view):
+            return True
+        seen.add(view)
+        pending += view.all_input_nodes
+    return False
+
+
+def _is_expansion(node: fx.Node) -> bool:
+    return node.target in _EXPANDING and bool(node.args) and storage_of(node) == storage_of(node.args[0])
+
+
+def _repeats(node: object) -> bool:
+    place = _place(node)
+    return place is not None and place.repeats
 
 
 @dataclass(frozen=True, slots=True)
