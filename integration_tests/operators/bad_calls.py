@@ -110,6 +110,16 @@ def bad_calls(name: str, device: str) -> Iterator[tuple[Callable[..., Any], str,
                     yield subject.function, what, sample, refusal
 
 
+def judged_program(function: Callable[..., Any], given: Sequence[torch.Tensor], *, dynamic: bool) -> str:
+    """What is wrong with what becomes of a call that eager has to refuse; nothing where it is refused as eager does."""
+    sample = Sample(arguments=tuple(given), keywords={})
+    (wanted,) = _eagerly(function, [sample])
+    if wanted.kind is None:
+        return "eager takes it"
+    status, detail = _judged(function, sample, wanted, dynamic=dynamic)
+    return "" if status == "ok" else f"{status}: {detail}, eager: {wanted.kind}"
+
+
 def _outputs(subject: Subject, sample: Sample) -> tuple[torch.Tensor, ...]:
     """What a good call returns, if it can be told where to."""
     if not subject.takes_out:

@@ -5,10 +5,13 @@ Many are traced and lowered, as that is cheap; a few are compiled and run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 
-from integration_tests.operators.bad_calls import check_bad_calls
+from integration_tests.operators.bad_calls import check_bad_calls, judged_program
+from integration_tests.operators.bad_values import MEMORY, NUMBERS, POSITIONS, WORDS, Call
 from integration_tests.operators.database import Sample
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.screening import screened
@@ -42,6 +45,16 @@ def test_the_compiled(name: str) -> None:
 def test_the_compiled_for_open_sizes() -> None:
     found = check_bad_calls("nn.functional.embedding", device="cpu", way="bad_dynamic")
     assert {one.status for one in found} == {"ok"}, found
+
+
+@pytest.mark.parametrize("calls", [POSITIONS, NUMBERS, WORDS, MEMORY])
+def test_what_programs_compute(calls: Mapping[str, Call]) -> None:
+    """With sizes that are known and sizes that are open, in turn."""
+    found = {
+        name: judged_program(function, given, dynamic=k % 2 == 0)
+        for k, (name, (function, given)) in enumerate(calls.items())
+    }
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_every_kind_of_argument_is_changed() -> None:

@@ -52,6 +52,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, mean, var: F.batch_norm(x, mean, var, training=True),
         (torch.ones(5, 5, 5), torch.zeros(1, 5), torch.zeros(5)),
     ),
+    "binary_cross_entropy": (
+        lambda x, w: F.binary_cross_entropy(x, x, weight=w),
+        (torch.ones(5, 5), torch.ones(1, 5, 5)),
+    ),
     "binary_cross_entropy_with_logits": (
         lambda x, w: F.binary_cross_entropy_with_logits(x, x, weight=w),
         (torch.ones(5, 5), torch.ones(1, 5, 5)),
@@ -59,6 +63,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "soft_margin_loss": (F.soft_margin_loss, (torch.ones(()), torch.ones(5))),
     "logsumexp of no dimensions": (lambda x: torch.logsumexp(x, []), (torch.ones(5, 5),)),
     "empty_strided": (lambda x: x.new_empty_strided((5,), (-1,)), (torch.ones(5),)),
+    "index_select of a number": (lambda x, k: x.index_select(0, k), (torch.ones(()), torch.zeros(2).long())),
+    "put into nothing": (
+        lambda x, k: torch.ops.aten.put(x, k, k.float()),
+        (torch.ones(0), torch.zeros(2).long()),
+    ),
     "slice_scatter": (lambda x, v: x.slice_scatter(v), (torch.ones(()), torch.ones(3))),
     "kthvalue": (lambda x: torch.kthvalue(x, 2), (torch.ones(3, 3) > 0,)),
     "topk": (lambda x: torch.topk(x, 2), (torch.ones(3, 3) > 0,)),

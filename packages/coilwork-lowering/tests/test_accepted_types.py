@@ -123,6 +123,13 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
         ((F32, I64), (F32, BOOL)),
         lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
     ),
+    "binary_cross_entropy_with_logits and weights": (
+        ((F32, F32), (F32, F64)),
+        ((F32, C64),),
+        lambda x, y: F.binary_cross_entropy_with_logits(x, x, y),
+    ),
+    "huber_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.huber_loss(x, y, "none")),
+    "mse_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.mse_loss(x, y)),
     "index_select": (
         ((F32, I64), (F32, I32)),
         ((F32, I16),),

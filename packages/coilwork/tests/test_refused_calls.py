@@ -137,6 +137,9 @@ def test_types_that_are_taken_apart_whatever_they_are() -> None:
         lambda x: nn.functional.interpolate(x, size=(3, 3), mode="bilinear"),
         lambda x: nn.functional.interpolate(x, size=(3, 3), mode="bicubic"),
         lambda x: nn.functional.interpolate(x[0], size=3, mode="linear"),
+        lambda x: nn.functional.interpolate(x, size=(3, 3), mode="nearest"),
+        lambda x: nn.functional.interpolate(x[0], scale_factor=2, mode="nearest-exact"),
+        lambda x: torch.ops.aten.upsample_nearest2d(x, [3, 3]),
         lambda x: nn.functional.max_pool1d(x[0], 2),
     )
     for program in programs:

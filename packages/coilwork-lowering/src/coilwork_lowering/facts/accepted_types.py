@@ -116,7 +116,10 @@ _SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
-    (_REAL | {torch.bool}, "soft_margin_loss binary_cross_entropy_with_logits"),
+    (
+        _REAL | {torch.bool},
+        "soft_margin_loss binary_cross_entropy_with_logits mse_loss huber_loss smooth_l1_loss",
+    ),
     (_REAL, "isin"),
     (_INTEGERS | {torch.bool}, "bitwise_not bitwise_and bitwise_or bitwise_xor"),
     (_INTEGERS, "gcd lcm"),

@@ -19,14 +19,26 @@ from coilwork_lowering.facts.accepted_types import accepts
 
 # operators that are others inside, which have the kernels
 _KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
+_RESIZING: Final = (
+    *(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"{kind}{count}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for count in (1, 2, 3)),
+)
 _RESIZED: Final = MappingProxyType(
     {
-        native_function(f"upsample_{kind}"): getattr(torch.ops.aten, f"upsample_{kind}").default
-        for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+        function: getattr(torch.ops.aten, name).default
+        for name in _RESIZING
+        for function in (
+            native_function(name),
+            getattr(torch.ops.aten, name),
+            getattr(torch.ops.aten, name).default,
+        )
     }
 )
+# The kernels of one mode take the same types, whatever the dimensions.
 _BY_MODE: Final = MappingProxyType(
     {
+        "nearest": torch.ops.aten.upsample_nearest2d.default,
+        "nearest-exact": torch.ops.aten._upsample_nearest_exact2d.default,
         "linear": torch.ops.aten.upsample_linear1d.default,
         "bilinear": torch.ops.aten.upsample_bilinear2d.default,
         "bicubic": torch.ops.aten.upsample_bicubic2d.default,
