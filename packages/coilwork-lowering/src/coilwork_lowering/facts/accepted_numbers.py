@@ -100,6 +100,9 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     converted = _converted(name)
     given = [arguments.get(key) for key in converted]
+    if name not in _PROMOTED and any(type(value) is complex for value in given):
+        types = [*_types(arguments)]
+        return not types or any(dtype.is_complex for dtype in types)
     numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
     if all(0 <= number <= _IN_EVERY_TYPE for number in numbers):
         return True
