@@ -146,14 +146,9 @@ def compile_dynamo_graph(
     write_out_label_margins(gm)
     keep_resizing(gm)
     trial = EagerTrial(captured, example_inputs)
-    if (writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
-        restore_shapes(captured, example_inputs)
-        return captured.forward
-    repeated = repeated_elements(gm)
-    if repeated is not None:
-        if options.strict or options.batch_invariant:
-            raise repeated
-        return watched_in_eager(run_as_captured(captured, repeated), options, "a captured graph")
+    as_captured = _uncompiled_writes(gm, captured, example_inputs, trial, options)
+    if as_captured is not None:
+        return as_captured
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     log = list(rewrite_captured(gm, example_inputs, options))
@@ -206,6 +201,30 @@ def compile_dynamo_graph(
     return with_captured_check(
         compiled, captured, fired=log, passes=passes, same_numbers=not draws_its_own(options, example_inputs)
     )
+
+
+def _uncompiled_writes(
+    gm: torch.fx.GraphModule,
+    captured: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    trial: EagerTrial,
+    options: CompileOptions,
+) -> Callable[..., Any] | None:
+    """What runs the captured graph, if eager refuses a write in it, or torch's tracing gets one wrong.
+
+    Raises:
+        CompileError: in the latter case, with `strict`.
+    """
+    if (writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
+        restore_shapes(captured, example_inputs)
+        forward: Callable[..., Any] = captured.forward
+        return forward
+    repeated = repeated_elements(gm)
+    if repeated is None:
+        return None
+    if options.strict or options.batch_invariant:
+        raise repeated
+    return watched_in_eager(run_as_captured(captured, repeated), options, "a captured graph")
 
 
 def _partition(
