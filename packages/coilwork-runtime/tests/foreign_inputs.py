@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from coilwork_cache import open_local_store
-from coilwork_runtime import Builder, NativeProgram, guarded, load_native
+from coilwork_runtime import Builder, NativeProgram, guard_call, load_native
 from coilwork_runtime.generated import CppKernel
 from coilwork_runtime.tensor_kinds import PLAIN
 
@@ -258,7 +258,7 @@ def answer(program: NativeProgram, asked: Mapping[str, Any]) -> dict[str, Any]:
     calls: Mapping[str, Callable[[], Sequence[Any]]] = {
         "list": lambda: program.call(list(given)),
         "one by one": lambda: program.direct(*given),
-        "guarded": lambda: guarded(program.call, as_operators, PLAIN)(list(given)),
+        "guarded": lambda: guard_call(program.call, as_operators, PLAIN)(list(given)),
     }
     safe = not set(names) & set(WITHOUT_MEMORY)
     with MODES[asked["mode"]]():

@@ -20,7 +20,7 @@ from foreign_inputs import FITTING, FORMS, MODES, NUMBERS, OTHERS, WITHOUT_MEMOR
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coilwork_runtime import ExecutorUnavailableError, LayoutError, kinds_of
+from coilwork_runtime import ExecutorUnavailableError, LayoutError, collect_kinds
 from coilwork_runtime.executor import program as program_module
 from coilwork_runtime.tensor_kinds import PLAIN
 from coilwork_runtime.torch_compat import dispatch_keys, kind_samples
@@ -167,12 +167,12 @@ def test_lists_that_are_no_calls_are_refused() -> None:
 
 def test_kinds_that_a_program_was_compiled_for_are_taken() -> None:
     sparse = torch.eye(3).to_sparse()
-    assert kinds_of([torch.ones(2), 3, None]) == PLAIN
-    kinds = kinds_of([torch.ones(2), sparse])
+    assert collect_kinds([torch.ones(2), 3, None]) == PLAIN
+    kinds = collect_kinds([torch.ones(2), sparse])
     assert dispatch_keys(sparse) & ~kinds.allowed == 0 and dispatch_keys(sparse) & kinds.required
     assert dispatch_keys(sparse) & PLAIN.required == 0
     fake = foreign_inputs.value_of("fake")
-    assert kinds_of([fake]) == PLAIN and dispatch_keys(fake) & ~PLAIN.allowed
+    assert collect_kinds([fake]) == PLAIN and dispatch_keys(fake) & ~PLAIN.allowed
 
 
 def test_samples_have_nothing_in_common() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torch._dynamo.backends import registry
 
 from coilwork.backend import backend
-from coilwork.torch_compat.registry import let_be_registered_again
+from coilwork.torch_compat.registry import allow_registering_again
 
 
 class Slow:
@@ -37,7 +37,7 @@ def test_other_names_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> Non
     known = {"theirs": print}
     monkeypatch.setattr(registry, "_BACKENDS", dict.fromkeys(("ours", "theirs", "late")))
     monkeypatch.setattr(registry, "_COMPILER_FNS", known)
-    let_be_registered_again("ours")
+    allow_registering_again("ours")
     assert registry.register_backend(backend, name="ours") is registry.register_backend(backend, name="ours")
     with pytest.raises(AssertionError, match="duplicate name: theirs"):
         registry.register_backend(backend, name="theirs")

@@ -32,7 +32,7 @@ from coilwork_cpp_wrapper.tree import (
 )
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.dtypes import DType
-from coilwork_ir.program.marks import resolving_calls
+from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_runtime.schemas import Schema, find_schema
 
@@ -247,7 +247,7 @@ def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         if isinstance(output, Buffer):
             size = Call(f"{scope.name(output.name)}.size", (Number(dim),))
             yield Declare("const int64_t", scope.symbol(symbol), size)
-    for resolving in resolving_calls(call):
+    for resolving in list_resolving_calls(call):
         (output,) = resolving.outputs
         if isinstance(output, Buffer):
             name = Name(scope.name(output.name))

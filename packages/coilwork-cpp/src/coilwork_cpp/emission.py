@@ -47,7 +47,7 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.conversions import with_converted_constants
-from coilwork_ir.kernels.small_floats import with_small_floats_as_bits
+from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
@@ -83,7 +83,7 @@ class _Nest:
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
     _require_cpu_kernel(kernel)
-    kernel = with_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
+    kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
     settled = with_converted_constants(with_strict_functions(kernel), converted_constant)
     phases = split(normalise(expand(settled)), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)

@@ -44,7 +44,7 @@ from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.overwriting import Overwriting, buffers_in
+from coilwork_lowering.overwriting import Overwriting, list_buffers
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
@@ -250,7 +250,7 @@ class _Lowering:
             return
         for operands, written in ((node.all_input_nodes, False), (written_operands(node), True)):
             values = (self.values.get(operand) for operand in operands)
-            roots = (self.builder.buffers.root(name) for value in values for name in buffers_in(value))
+            roots = (self.builder.buffers.root(name) for value in values for name in list_buffers(value))
             rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
 
     def require_strides(self, node: torch.fx.Node) -> None:
@@ -322,7 +322,7 @@ class _Lowering:
         if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
-                return self.builder.shortened(rule.lower(self.builder, call))
+                return self.builder.lay_out_long_maps(rule.lower(self.builder, call))
             except NotLowered:
                 self.builder.rewind(kept)
         if is_wait(target):

@@ -88,7 +88,7 @@ class Overwriting:
 
     def note(self, node: fx.Node) -> None:
         """`node` was lowered."""
-        for root in dict.fromkeys(map(self._builder.buffers.root, buffers_in(self._values[node]))):
+        for root in dict.fromkeys(map(self._builder.buffers.root, list_buffers(self._values[node]))):
             self._tenants.setdefault(root, []).append(node)
             if node.op in ("placeholder", "get_attr"):
                 self._inputs[root] = self._owners[root] = node
@@ -300,7 +300,7 @@ def _saves_a_launch(target: TensorValue, part: TensorValue) -> bool:
     return kept is None or 2 * kept * target.dtype.itemsize >= limit
 
 
-def buffers_in(value: Value) -> Iterator[str]:
+def list_buffers(value: Value) -> Iterator[str]:
     """Names of the buffers that `value` reads, in order."""
     match value:
         case TensorValue():
@@ -309,6 +309,6 @@ def buffers_in(value: Value) -> Iterator[str]:
             yield from (access.buffer for access in loads((scalar,)))
         case tuple():
             for item in value:
-                yield from buffers_in(item)
+                yield from list_buffers(item)
         case _:
             return

@@ -25,7 +25,7 @@ from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.loader import load_python
-from coilwork_runtime.tensor_kinds import TensorKinds, guarded, kinds_of
+from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
@@ -55,8 +55,8 @@ __all__ = [
     "__version__",
     "any_unaligned",
     "describe_device",
-    "guarded",
-    "kinds_of",
+    "guard_call",
+    "collect_kinds",
     "load_artifact",
     "load_native",
     "load_python",

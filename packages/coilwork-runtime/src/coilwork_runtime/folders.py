@@ -70,7 +70,7 @@ def scratch_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        raise _unusable(str(folder), error) from error
+        raise _explain_unusable(str(folder), error) from error
 
 
 class _ProcessFolder:
@@ -131,7 +131,7 @@ def _make_folder() -> str:
         reason = reason or fault
         os.rmdir(folder)
     assert reason is not None
-    raise _unusable(os.environ.get("TMPDIR", _OTHERS[0]), reason)
+    raise _explain_unusable(os.environ.get("TMPDIR", _OTHERS[0]), reason)
 
 
 def _remove_at_exit(folder: str) -> None:
@@ -147,7 +147,7 @@ def _remove_at_exit(folder: str) -> None:
     multiprocessing.util.Finalize(None, remove, exitpriority=0)
 
 
-def _unusable(folder: str, error: OSError) -> ScratchFolderError:
+def _explain_unusable(folder: str, error: OSError) -> ScratchFolderError:
     return ScratchFolderError(
         "no-scratch",
         f"no files can be written in {folder}",

@@ -68,7 +68,7 @@ class TensorKinds:
 PLAIN: Final = TensorKinds()
 
 
-def kinds_of(examples: Iterable[object], *, resized: bool = False) -> TensorKinds:
+def collect_kinds(examples: Iterable[object], *, resized: bool = False) -> TensorKinds:
     """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for. Fake ones stand for real ones.
 
     `resized` as in `TensorKinds`.
@@ -81,23 +81,23 @@ def kinds_of(examples: Iterable[object], *, resized: bool = False) -> TensorKind
     return TensorKinds(PLAIN.allowed | keys, PLAIN.required | keys, resized)
 
 
-def guarded(call: Call, operators: Call, kinds: TensorKinds) -> Call:
+def guard_call(call: Call, operators: Call, kinds: TensorKinds) -> Call:
     """`call`, that of a program, or `operators`, the same by torch's operators, where tensors are of other kinds.
 
     Raises, when called:
         LayoutError: the memory of a tensor is not there any more.
     """
     keys = kinds.keys
-    careful = with_memory(operators, kinds)
+    run_checked = check_memory_first(operators, kinds)
 
-    def checked(args: list[Any]) -> Sequence[Any]:
+    def run(args: list[Any]) -> Sequence[Any]:
         extension = sys.modules.get(EXECUTOR)
         foreign = None if extension is None else extension.any_foreign(args, keys)
         if foreign is None:
             foreign = _any_foreign(args, kinds)
-        return careful(args) if foreign else call(args)
+        return run_checked(args) if foreign else call(args)
 
-    return checked
+    return run
 
 
 def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
@@ -109,14 +109,14 @@ def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
     return False
 
 
-def with_memory(operators: Call, kinds: TensorKinds) -> Call:
+def check_memory_first(operators: Call, kinds: TensorKinds) -> Call:
     """`operators`, which are not called with tensors whose memory was given back: torch's own kernels read it all the same."""
 
-    def careful(args: list[Any]) -> Sequence[Any]:
+    def run_checked(args: list[Any]) -> Sequence[Any]:
         _check_memories(args, kinds)
         return operators(args)
 
-    return careful
+    return run_checked
 
 
 def _check_memories(args: list[Any], kinds: TensorKinds) -> None:
@@ -134,7 +134,7 @@ def _is_foreign(value: object, kinds: TensorKinds) -> bool:
     return bool(keys & ~kinds.allowed) or not keys & kinds.required
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     name = type(value).__name__
     return f"{name} on {value.device.type}" if isinstance(value, torch.Tensor) else name
 
@@ -146,7 +146,7 @@ def refuse_operators(args: list[Any]) -> Sequence[Any]:
         TypeError: an input is neither a tensor nor a number.
         LayoutError: the tensors are none in memory.
     """
-    kinds = ", ".join(dict.fromkeys(map(_described, args)))
+    kinds = ", ".join(dict.fromkeys(map(_describe, args)))
     if not any(isinstance(value, _SYMBOLIC) or _is_foreign(value, PLAIN) for value in args):
         if not all(isinstance(value, torch.Tensor | int) for value in args):
             raise TypeError(f"a program takes tensors and integers, and is given {kinds}")

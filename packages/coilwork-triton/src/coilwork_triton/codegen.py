@@ -9,7 +9,7 @@ from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.conversions import with_converted_constants
-from coilwork_ir.kernels.small_floats import with_small_floats_as_bits
+from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
@@ -46,7 +46,7 @@ class TritonCodegen:
         if not self.supports(target):
             raise EmitError("target", f"target {target.name} is not a GPU", remedy="use the C++ generator")
         settings = parse_options(options)
-        kernel = with_small_floats_as_bits(kernel, kept=SMALL_FLOATS if "fp8" in target.features else ())
+        kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS if "fp8" in target.features else ())
         for arg in kernel.args:
             triton_type(arg.dtype)
         kernel = with_converted_constants(with_strict_functions(kernel), converted_constant)

@@ -75,7 +75,7 @@ class Remedy:
     nodes: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, ...] = ()
 
-    def extended(self, step: Step) -> Remedy:
+    def extend(self, step: Step) -> Remedy:
         """With `step`; of an operator that has failed in another call before, all calls are left to ATen."""
         if step.apart:
             return replace(self, apart=tuple(dict.fromkeys((*self.apart, *(c.node for c in step.calls)))))
@@ -197,7 +197,7 @@ class _Attempts:
                 self._warn_of_steps()
                 raise fault.error
             self._steps.append((step, fault.error))
-            before, remedy = remedy, remedy.extended(step)
+            before, remedy = remedy, remedy.extend(step)
             outcome = self.attempt(remedy)
             if isinstance(outcome, Built):
                 self._warn_of_steps()
@@ -232,7 +232,7 @@ class _Attempts:
 
         def find_left(calls: Sequence[Origin], *, apart: bool) -> Fault | None:
             step = Step(calls=tuple(calls), apart=apart)
-            left = self.find_fault(remedy.extended(step), in_build=fault.in_build)
+            left = self.find_fault(remedy.extend(step), in_build=fault.in_build)
             # a fault of other calls is for the next step
             is_another = left is not None and left.named and set(suspects).isdisjoint(left.named)
             return None if is_another else left
@@ -268,7 +268,7 @@ class _Attempts:
             for step in stored
         ]
         for step in steps:
-            remedy = remedy.extended(step)
+            remedy = remedy.extend(step)
         outcome = self.attempt(remedy)
         if not isinstance(outcome, Built):
             return None

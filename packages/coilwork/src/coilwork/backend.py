@@ -68,7 +68,7 @@ from coilwork.torch_compat.autograd import (
     static_input_positions,
 )
 from coilwork.torch_compat.forked_compiles import free_compile_lock_in_children
-from coilwork.torch_compat.registry import let_be_registered_again
+from coilwork.torch_compat.registry import allow_registering_again
 from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
@@ -82,7 +82,7 @@ from coilwork_lowering import (
 from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
 
 # Torch loads this module as its entry point, and then registers `backend`.
-let_be_registered_again("coilwork")
+allow_registering_again("coilwork")
 free_compile_lock_in_children()
 
 

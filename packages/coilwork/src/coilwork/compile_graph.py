@@ -16,7 +16,7 @@ from coilwork.attempts import build_with_retries
 from coilwork.boundary.composed import with_composed
 from coilwork.boundary.counted_versions import with_counted_versions
 from coilwork.boundary.exchanged import with_exchanged
-from coilwork.boundary.negated_inputs import plain_constant, with_plain_inputs
+from coilwork.boundary.negated_inputs import resolve_constant, resolve_marked_inputs
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.replayed_views import with_replayed_views
@@ -188,7 +188,9 @@ def _compile(job: Job) -> CompiledGraph:
 
 def finished(job: Job, call: Call) -> Call:
     """`call` with what its program leaves to its surroundings."""
-    return with_numbers(job.gm, with_plain_inputs(job.gm, with_aligned_updates(call, job.aligned_updates)))
+    return with_numbers(
+        job.gm, resolve_marked_inputs(job.gm, with_aligned_updates(call, job.aligned_updates))
+    )
 
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:
@@ -224,7 +226,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
     if entry is None:
         return None
     try:
-        constants = {name: plain_constant(job.constant(name)) for name in entry.constant_keys}
+        constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
         with job.clock.stage("build"):
             graph = Loadable(
                 name=job.graph_id,

@@ -14,7 +14,7 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_ir.program.walk import all_kernels
-from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, generated, guarded
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, generated, guard_call
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
@@ -56,7 +56,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
 def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], Call]) -> Call | None:
     """What `make` makes to drive the program; without `strict`, None with a warning where it cannot."""
     try:
-        return guarded(make(), job.operators(), job.kinds())
+        return guard_call(make(), job.operators(), job.kinds())
     # Python drives every program: a fault of another driver costs no call. One of a kernel is not the driver's.
     except Exception as error:
         kernels = {kernel.name for kernel in all_kernels(compiled.program)}

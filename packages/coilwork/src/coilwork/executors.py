@@ -20,7 +20,7 @@ from coilwork_runtime import (
     LifetimeChecker,
     NativeProgram,
     ProductLibrary,
-    guarded,
+    guard_call,
     load_native,
 )
 from coilwork_runtime.loader import execute_module
@@ -122,7 +122,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
         warn_of_driver(graph.name, "the native executor", reason or "as was asked for")
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
-    call = guarded(in_python(), graph.operators or refuse_operators, graph.kinds)
+    call = guard_call(in_python(), graph.operators or refuse_operators, graph.kinds)
     return Driven(call=call, executor="python", reason=reason, python_calls={})
 
 

@@ -25,7 +25,7 @@ from coilwork.torch_compat.autograd import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
-from coilwork_runtime import TensorKinds, kinds_of
+from coilwork_runtime import TensorKinds, collect_kinds
 
 Role = Literal["forward", "backward", "inference"]
 
@@ -81,7 +81,7 @@ class Job:
     def kinds(self) -> TensorKinds:
         """The kinds of tensors that the graph takes."""
         resized = any("resize_storage_bytes_" in str(node.target) for node in self.gm.graph.nodes)
-        return kinds_of(self.example_inputs, resized=resized)
+        return collect_kinds(self.example_inputs, resized=resized)
 
     @property
     def strides(self) -> list[tuple[int, ...] | None]:

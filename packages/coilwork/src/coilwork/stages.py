@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from coilwork.boundary.alignment import aligned_inputs
-from coilwork.boundary.negated_inputs import plain_constant
+from coilwork.boundary.negated_inputs import resolve_constant
 from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
@@ -136,7 +136,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         module=module,
         native=native,
         refusal=refusal,
-        constants={name: plain_constant(value) for name, value in lowered.constants.items()},
+        constants={name: resolve_constant(value) for name, value in lowered.constants.items()},
         target=targets.main.name,
         rewrites=fired,
         guards=lowered.guards,

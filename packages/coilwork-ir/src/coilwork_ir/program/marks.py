@@ -19,7 +19,7 @@ _KNOWN: Final = frozenset(
 )
 
 
-def resolving_calls(call: ExternCall) -> Iterator[ExternCall]:
+def list_resolving_calls(call: ExternCall) -> Iterator[ExternCall]:
     """The calls that give each result of `call` that may be marked a new tensor of its name, as memory is to hold it."""
     if call.target.partition(".")[0] in _KNOWN or call.in_flight:
         return

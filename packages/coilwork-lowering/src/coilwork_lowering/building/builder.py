@@ -391,10 +391,10 @@ class Builder:
             )
         return self.copy(value, strides=strides)
 
-    def shortened(self, value: Value) -> Value:
+    def lay_out_long_maps(self, value: Value) -> Value:
         """`value`, laid out in memory if it is a view with a long map of coordinates: views of it would have longer ones."""
         if isinstance(value, tuple):
-            parts = tuple(self.shortened(part) for part in value)
+            parts = tuple(self.lay_out_long_maps(part) for part in value)
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
         if not isinstance(value, TensorValue):
             return value

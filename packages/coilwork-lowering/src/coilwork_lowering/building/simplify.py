@@ -54,7 +54,7 @@ def _cast(node: Op) -> Scalar:
 
 
 def _cast_const(source: Const, node: Op) -> Scalar:
-    value, target = _held(source), node.dtype
+    value, target = _round_constant(source), node.dtype
     if target.is_bool:
         # NaN is true, as in torch
         return const(value != 0, target)
@@ -72,7 +72,7 @@ def _cast_const(source: Const, node: Op) -> Scalar:
     return node
 
 
-def _held(node: Const) -> bool | int | float:
+def _round_constant(node: Const) -> bool | int | float:
     """The number that a constant's type makes of its value."""
     return rounded(float(node.value), node.dtype) if node.dtype.is_float else node.value
 
@@ -167,6 +167,6 @@ def _compare(node: Op) -> Scalar:
     a, b = node.operands
     if not (isinstance(a, Const) and isinstance(b, Const)):
         return node
-    x, y = _held(a), _held(b)
+    x, y = _round_constant(a), _round_constant(b)
     results = {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}
     return const(results[node.op], DType.BOOL)

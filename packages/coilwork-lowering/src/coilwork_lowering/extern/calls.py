@@ -140,7 +140,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             _hold_to(builder, call, output.symbol, value, unmet)
     if _family(target, call) == "custom" and not in_flight:
         values = [
-            _as_conjugate(builder, value, result) if isinstance(output, Buffer) else value
+            _mark_conjugate(builder, value, result) if isinstance(output, Buffer) else value
             for output, value, result in zip(outputs, values, results, strict=True)
         ]
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
@@ -154,7 +154,7 @@ def _handle(output: object, value: Value) -> str:
     return value.buffer.name if isinstance(value, TensorValue) else ""
 
 
-def _as_conjugate(builder: Builder, value: Value, result: Any) -> Value:
+def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
     """`value` as the conjugate view that `result` is said to be, if it is; what runs a program resolves what it is given."""
     if not isinstance(value, TensorValue) or not result.is_conj():
         return value

@@ -214,7 +214,7 @@ def _spans(match: Match, cat: fx.Node) -> _Spans | None:
     return found
 
 
-def _sliced(match: Match) -> int | None:
+def _find_sliced_operand(match: Match) -> int | None:
     """The position of the operand of `cat` that a slice of it is."""
     read = match.vocabulary.read(match.root)
     if read is None or _read_dim(match) is None or match.captures["step"] != 1:
@@ -227,13 +227,13 @@ def _sliced(match: Match) -> int | None:
 
 
 def _slice_free(match: Match) -> bool:
-    position = _sliced(match)
+    position = _find_sliced_operand(match)
     return position is not None and _layout_is_free(match.root, match.captures["tensors"][position], match)
 
 
 def _operand(match: Match) -> fx.Node:
     """The tensor that the slice is; the condition saw to it that there is one."""
-    position = _sliced(match)
+    position = _find_sliced_operand(match)
     assert position is not None
     operand: fx.Node = match.captures["tensors"][position]
     return operand

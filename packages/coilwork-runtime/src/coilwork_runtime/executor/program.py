@@ -33,8 +33,8 @@ from coilwork_runtime.tensor_kinds import (
     ON_META,
     PLAIN,
     TensorKinds,
+    check_memory_first,
     refuse_operators,
-    with_memory,
 )
 from coilwork_runtime.torch_compat import (
     are_operators_watched,
@@ -131,7 +131,7 @@ def load_native(
             tensors_of,
             faults,
             _lazily(fallback),
-            with_memory(operators or refuse_operators, kinds),
+            check_memory_first(operators or refuse_operators, kinds),
             (
                 *kinds.keys,
                 # what nobody else can serve is refused by the check of an input, which knows its name

@@ -281,10 +281,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="coilwork-triton-") as folder:
         # Triton's own cache would keep a second copy of everything
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "cache"))
-        serve(requests, replies, lambda request: compile_kernel(request, _existing(folder)))
+        serve(requests, replies, lambda request: compile_kernel(request, _make_folder(folder)))
 
 
-def _existing(folder: str) -> Path:
+def _make_folder(folder: str) -> Path:
     """The folder, made anew if somebody has removed it: a worker may live for weeks."""
     path = Path(folder)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)

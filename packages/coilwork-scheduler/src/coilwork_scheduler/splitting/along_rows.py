@@ -146,13 +146,13 @@ class _Search:
 
     def _rows(self, position: int, node: Reduce) -> _Rows | None:
         """The rows of a reduction that `node`, at `position`, needs the results of."""
-        reached = self._reached(position, node)
+        reached = self._trace_places(position, node)
         for name, _ in reached:
             definer = self.facts.definer.get(name)
             statistic = None if definer is None else self.graph.nodes[definer]
             if definer is None or not isinstance(statistic, Reduce):
                 continue
-            theirs = dict(self._reached(definer, statistic))
+            theirs = dict(self._trace_places(definer, statistic))
             for buffer, ours in reached:
                 if buffer in theirs:
                     cut = self._matched(node, (buffer, ours), statistic, theirs[buffer], definer)
@@ -164,7 +164,7 @@ class _Search:
                         return cut
         return None
 
-    def _reached(self, position: int, node: Reduce) -> tuple[Place, ...]:
+    def _trace_places(self, position: int, node: Reduce) -> tuple[Place, ...]:
         """The places behind all that `node`, at `position`, loads. Many reductions may ask about one, so they are kept."""
         found = self._places.get(position)
         if found is None:

@@ -84,7 +84,7 @@ def free_constant(value: Literal_, dtype: DType) -> Expression:
     return typed_constant(value, dtype)
 
 
-def coerced_constant(value: Literal_, dtype: DType) -> Expression:
+def coerce_constant(value: Literal_, dtype: DType) -> Expression:
     """A literal where Triton makes an f32 of a bare float before it looks at `dtype`: beside comparisons and masked loads."""
     if dtype is DType.F64 and not (_is_f32_by_itself(value) and rounded(float(value), DType.F32) == value):
         return typed_constant(value, dtype)
@@ -95,7 +95,7 @@ def coerced_constant(value: Literal_, dtype: DType) -> Expression:
 
 def operand_constant(op: str, value: Literal_, dtype: DType) -> Expression:
     """An operand of `op`, one of Triton's operators, whose other operand is of `dtype`."""
-    return (coerced_constant if op in _COMPARISONS else plain_constant)(value, dtype)
+    return (coerce_constant if op in _COMPARISONS else plain_constant)(value, dtype)
 
 
 def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:

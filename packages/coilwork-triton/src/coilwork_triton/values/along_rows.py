@@ -165,7 +165,7 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
         others=tuple(operands[1:]),
         other_dtypes=tuple(operand.dtype for operand in node.operands[1:]),
         is_first=Binary("==", Name("r0_done") if node.reverse else LOOP_OFFSET, Number(0)),
-        inside=_deciding(values, node),
+        inside=_mask_deciding_lanes(values, node),
         valid=values.space.mask(frozenset({"r"})),
         shape=values.block(node),
         axis=tile.axis,
@@ -193,18 +193,18 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             scope.bound[other] = result
 
 
-def _inside(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
+def _mask_points(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
     """The mask of those lanes of `node` that are points, along its tiles but those `without`; None if all are."""
     return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
 
 
-def _deciding(values: Known, node: Scan) -> Expression | None:
+def _mask_deciding_lanes(values: Known, node: Scan) -> Expression | None:
     """The mask of the lanes that may decide what all lanes do in the scan `node`; None if no lane does, or all may."""
     if not lanes_decide(node.kind):
         return None
     # running sums behind the end are that at the end
     last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.in_runs
-    return _inside(values, node, without="r" if last else "")
+    return _mask_points(values, node, without="r" if last else "")
 
 
 def _first_word(values: Known, node: Scan) -> int:
@@ -232,7 +232,7 @@ def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
         value=value,
         positions=values.space.index(tile.index),
         valid=values.space.mask(frozenset({"r"})),
-        rows=None if chosen is None else _inside(values, operand, without="r"),
+        rows=None if chosen is None else _mask_points(values, operand, without="r"),
         shape=whole,
         count=None if chosen is None else int(chosen.block),
         floats=values.shape.float_keys,

@@ -32,7 +32,7 @@ from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_con
 Numerics = Literal["fast", "eager", "strict"]
 
 
-def _everywhere() -> None:
+def _mask_nothing() -> None:
     """The mask of a block without idle lanes."""
 
 
@@ -57,7 +57,7 @@ class OpContext:
     rounded: bool = False
     factor: bool = False
     library: set[str] = field(default_factory=set)
-    inside: Callable[[], Expression | None] = _everywhere
+    inside: Callable[[], Expression | None] = _mask_nothing
 
     def device(self, name: str, *args: Expression) -> Expression:
         """A call of the device function `name`.

@@ -11,7 +11,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import Run
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.tree import Binary, Call, Expression, Index, Number, conjunction, tl
-from coilwork_triton.text.types import coerced_constant
+from coilwork_triton.text.types import coerce_constant
 from coilwork_triton.values.known import Scope
 
 
@@ -43,7 +43,7 @@ def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
     if first.mask is not None:
         mask = values.expression(scope, first.mask)
         conditions.append(beside(mask) if values.block(first.mask) else mask)
-        options["other"] = coerced_constant(first.other, first.dtype)
+        options["other"] = coerce_constant(first.other, first.dtype)
     mask_of_all = conjunction(tuple(conditions))
     loaded = tl(
         "load",

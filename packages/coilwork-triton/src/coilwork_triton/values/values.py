@@ -32,7 +32,7 @@ from coilwork_triton.text.tree import (
     tl_name,
 )
 from coilwork_triton.text.types import (
-    coerced_constant,
+    coerce_constant,
     free_constant,
     operand_constant,
     plain_constant,
@@ -277,7 +277,7 @@ class Values:
         options: dict[str, Expression] = {}
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
-            options["other"] = coerced_constant(node.other, node.dtype)
+            options["other"] = coerce_constant(node.other, node.dtype)
         elif self.shape.zeros and conditions:
             options["other"] = plain_constant(False if node.dtype.is_bool else 0, node.dtype)
         policy = self._eviction(scope, node)

@@ -37,9 +37,9 @@ class _MarkedInput:
     is_conjugated: bool
 
 
-def with_plain_inputs(gm: fx.GraphModule, call: Call) -> Call:
+def resolve_marked_inputs(gm: fx.GraphModule, call: Call) -> Call:
     """`call`, which reads memory, for the inputs of `gm`, its graph."""
-    marked = tuple(_marked_inputs(gm))
+    marked = tuple(_find_marked_inputs(gm))
     if not marked:
         return call
 
@@ -63,7 +63,7 @@ def with_plain_inputs(gm: fx.GraphModule, call: Call) -> Call:
     return called
 
 
-def plain_constant(value: torch.Tensor) -> torch.Tensor:
+def resolve_constant(value: torch.Tensor) -> torch.Tensor:
     """`value`, a tensor that a graph holds, as memory is to hold it; conjugates stay, which the graph takes into account."""
     if not value.is_neg():
         return value
@@ -71,7 +71,7 @@ def plain_constant(value: torch.Tensor) -> torch.Tensor:
         return value.resolve_neg()
 
 
-def _marked_inputs(gm: fx.GraphModule) -> Iterator[_MarkedInput]:
+def _find_marked_inputs(gm: fx.GraphModule) -> Iterator[_MarkedInput]:
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
         value = node.meta.get("val")

@@ -40,7 +40,7 @@ class _InPlace:
 
 def write_collectives_out(gm: fx.GraphModule) -> None:
     """Let Dynamo's graph `gm`, in place, hold no collective that writes into its operand."""
-    calls = [found for node in gm.graph.nodes if (found := _in_place(node)) is not None]
+    calls = [found for node in gm.graph.nodes if (found := _match_in_place(node)) is not None]
     for call in calls:
         _replace(gm.graph, call)
     if calls:
@@ -54,7 +54,7 @@ def _name(target: object) -> str:
     return name if namespace == _NAMESPACE else ""
 
 
-def _in_place(node: fx.Node) -> _InPlace | None:
+def _match_in_place(node: fx.Node) -> _InPlace | None:
     found = _OUT_OF_PLACE.get(_name(node.target)) if node.op == "call_function" else None
     if found is None:
         return None

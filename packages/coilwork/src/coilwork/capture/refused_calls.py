@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from coilwork.checking.random_state import random_state, restore
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.torch_compat.operators import outside_of_modes, space_of
+from coilwork.torch_compat.operators import disable_modes, space_of
 from coilwork.torch_compat.sizes import hint_of
 from coilwork.torch_compat.tensors import storage_identity
 
@@ -45,7 +45,7 @@ class EagerTrial:
         return self._refuses
 
     def _raises(self) -> bool:
-        with outside_of_modes(), torch.no_grad():
+        with disable_modes(), torch.no_grad():
             copies = _copies(self._inputs)
             if copies is None:
                 return False

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
-from coilwork.torch_compat.operators import outside_of_modes
+from coilwork.torch_compat.operators import disable_modes
 from coilwork.torch_compat.sizes import hint_of
 
 # Of these eager's kernels compute little, whatever can be cast to them.
@@ -64,9 +64,9 @@ def _is_in_place(name: str) -> bool:
 
 def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """What `call` gives for tensors like the arguments, but on the meta device; None where no call says."""
-    with outside_of_modes(), torch.no_grad():
+    with disable_modes(), torch.no_grad():
         try:
-            return call(*map(_on_meta, args), **{name: _on_meta(one) for name, one in kwargs.items()})
+            return call(*map(_move_to_meta, args), **{name: _move_to_meta(one) for name, one in kwargs.items()})
         except Exception:  # noqa: BLE001  then nothing says that the type is another
             return None
 
@@ -90,24 +90,24 @@ def _value(given: object) -> object:
     return given.meta.get("example_value") if isinstance(given, fx.Node) else given
 
 
-def _on_meta(given: object) -> Any:
+def _move_to_meta(given: object) -> Any:
     if isinstance(given, list | tuple):
-        return type(given)([_on_meta(one) for one in given])
+        return type(given)([_move_to_meta(one) for one in given])
     value = _value(given)
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:
             raise _Unknown
-        sizes = [_known(size) for size in value.shape]
-        strides = [_known(step) for step in value.stride()]
+        sizes = [_require_known(size) for size in value.shape]
+        strides = [_require_known(step) for step in value.stride()]
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
-        return _known(value)
+        return _require_known(value)
     if isinstance(given, fx.Node) and not isinstance(value, bool | int | float):
         raise _Unknown
     return value
 
 
-def _known(size: Any) -> int:
+def _require_known(size: Any) -> int:
     found = hint_of(size) if isinstance(size, torch.SymInt) else int(size)
     if found is None:
         raise _Unknown

@@ -22,7 +22,7 @@ from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from coilwork.torch_compat.first_calls import FirstCall, conjugates
+from coilwork.torch_compat.first_calls import FirstCall, has_conjugates
 
 BoxedCallable = Callable[[list[Any]], Any]
 NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
@@ -65,16 +65,16 @@ def compile_with_aot_autograd(
     autocast = torch._C._is_any_autocast_enabled()
     subclasses = _sees_subclasses(gm, example_inputs)
 
-    def lazily(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+    def compile_lazily(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         made = forward(gm, example_inputs)
-        return FirstCall(made) if conjugates(gm) else made
+        return FirstCall(made) if has_conjugates(gm) else made
 
     def noting(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         made = inference(gm, example_inputs)
         compiled: object = made
         plain = not (autocast or subclasses) and len(example_inputs) == count and hands_through()
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
-        return FirstCall(made) if conjugates(gm) else made
+        return FirstCall(made) if has_conjugates(gm) else made
 
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
@@ -82,7 +82,7 @@ def compile_with_aot_autograd(
         compiled = aot_module_simplified(
             gm,
             example_inputs,
-            fw_compiler=lazily,
+            fw_compiler=compile_lazily,
             bw_compiler=torch._dynamo.disable(backward),
             inference_compiler=noting,
             decompositions=decompositions,

@@ -77,7 +77,7 @@ class _LazyBuiltIns(TorchDispatchMode):
         return True
 
 
-def conjugates(gm: torch.fx.GraphModule) -> bool:
+def has_conjugates(gm: torch.fx.GraphModule) -> bool:
     """Tell if a value of `gm` is complex: no other graph has lazy views."""
     values = (node.meta.get("val") for node in gm.graph.nodes)
     return any(

@@ -45,7 +45,7 @@ def space_of(target: object) -> str:
     return str(target.namespace) if isinstance(target, OpOverload | HigherOrderOperator) else ""
 
 
-def outside_of_modes() -> AbstractContextManager[object]:
+def disable_modes() -> AbstractContextManager[object]:
     """A context in which tensors are computed with as if nothing were traced."""
     found: AbstractContextManager[object] = _disable_current_modes()
     return found

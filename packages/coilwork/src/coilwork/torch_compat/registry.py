@@ -28,7 +28,7 @@ class _Reentrant(dict[str, Any]):
         return self._before[name]
 
 
-def let_be_registered_again(name: str) -> None:
+def allow_registering_again(name: str) -> None:
     """From now on torch accepts back end `name` as often as it is registered; to be called while that is loaded."""
     known = getattr(registry, "_COMPILER_FNS", None)
     if isinstance(known, dict):

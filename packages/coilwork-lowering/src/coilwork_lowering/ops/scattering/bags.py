@@ -84,23 +84,23 @@ class Bags:
 
     def start(self, builder: Builder, bag: Expr) -> Scalar:
         """The first element of a bag, in `i64`."""
-        return self._bounded(self.given_start(builder, bag))
+        return self._clamp_to_elements(self.read_start(builder, bag))
 
     def length(self, builder: Builder, bag: Expr) -> Scalar:
         """The elements of a bag, padding included, in `i64`."""
-        return sub(self._bounded(self.given_end(builder, bag)), self.start(builder, bag))
+        return sub(self._clamp_to_elements(self.read_end(builder, bag)), self.start(builder, bag))
 
-    def given_start(self, builder: Builder, bag: Expr) -> Scalar:
+    def read_start(self, builder: Builder, bag: Expr) -> Scalar:
         """What the bag's offset says, in `i64`."""
         return cast(builder.read(self.offsets, (bag,)), DType.I64)
 
-    def given_end(self, builder: Builder, bag: Expr) -> Scalar:
+    def read_end(self, builder: Builder, bag: Expr) -> Scalar:
         """What the next offset says, if there is one, else where the elements end, in `i64`."""
         more = lt(index(bag + 1), index(self.offsets.shape[0]))
         following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
         return select(more, following, index(self.elements))
 
-    def _bounded(self, offset: Scalar) -> Scalar:
+    def _clamp_to_elements(self, offset: Scalar) -> Scalar:
         """`offset`; on accelerators bags are read while they are checked, by one kernel, and stay among the elements."""
         if self.device.startswith("cpu") or self.in_bounds:
             return offset
@@ -270,7 +270,7 @@ class OffsetRules:
     in_order: bool
 
 
-def checked_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
+def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
     """`offsets`, checked as eager's kernels for CPUs do: elements in front of the first bag would be written in front of memory.
 
     On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be one more kernel.
@@ -314,8 +314,8 @@ def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
     if bags.device.startswith("cpu") or bags.in_bounds:
         return ()
     zero = const(0, DType.I64)
-    begin = select(eq(index(bag), zero), zero, bags.given_start(builder, bag))
+    begin = select(eq(index(bag), zero), zero, bags.read_start(builder, bag))
     # the last bag ends with the elements there, even where an offset says its end
     inner = lt(index(bag + 1), index(bags.count))
-    end = select(inner, bags.given_end(builder, bag), index(bags.elements))
+    end = select(inner, bags.read_end(builder, bag), index(bags.elements))
     return (Check(condition=both(le(begin, end), le(zero, begin)), message="the offsets of bags go down"),)

@@ -22,8 +22,8 @@ from coilwork_lowering.ops.scattering.bags import (
     Element,
     OffsetRules,
     bag_of_each,
+    check_offsets,
     checked,
-    checked_offsets,
     order_checks,
 )
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -52,7 +52,7 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     return Bags(
         rows=rows,
         indices=checked(builder, indices, rows, call),
-        offsets=checked_offsets(
+        offsets=check_offsets(
             builder,
             offsets,
             OffsetRules(elements=indices.shape[0], count=count, in_order=_walks_in_order(call)),
