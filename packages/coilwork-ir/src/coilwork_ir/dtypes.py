@@ -15,13 +15,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatFormat:
-    """What the bits of an 8-bit float mean, and what of an f32 becomes such bits: everything that conversions need to know.
+    """The meaning of the bits of an 8-bit float, and the bits that an f32 becomes: all that conversions need.
 
     Attributes:
         exponent: bits of the exponent.
         fraction: bits behind the point.
         bias: what an exponent of 0 is less than that of 1.0.
-        beyond: the code, without sign, of what is too large for the type: an infinity, the largest number, or NaN.
+        beyond: the code, without sign, of what is too large for the type: an infinity, the largest number, or
+            NaN.
         nan: the code of NaN, with the sign bit where that alone makes it one.
         largest: the code of the largest number.
         infinite: whether `beyond` is an infinity, and NaN whatever is above.
@@ -51,7 +52,7 @@ class FloatFormat:
 
     @property
     def limit(self) -> int:
-        """The bits of an f32 from which on everything is `beyond`; rounding leads there from numbers below it, too."""
+        """The bits of an f32 from which on everything is `beyond`; rounding leads there from below, too."""
         if self.beyond == self.largest:
             return (self.largest << 23 - self.fraction) + (127 - self.bias << 23)
         return (self.largest >> self.fraction) + 1 + 127 - self.bias << 23
@@ -149,7 +150,7 @@ class DType(Enum):
 
     @property
     def format(self) -> FloatFormat | None:
-        """What the bits of an 8-bit float mean; None of other types."""
+        """The meaning of the bits of an 8-bit float; None of other types."""
         return FORMATS.get(self)
 
     def __repr__(self) -> str:

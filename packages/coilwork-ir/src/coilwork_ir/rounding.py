@@ -18,7 +18,8 @@ _FORMS: Final[Mapping[DType, tuple[str, str]]] = MappingProxyType(
 def rounded(value: float, dtype: DType) -> float:
     """The float of `dtype` nearest to `value`, as torch rounds; ties to even.
 
-    Those of fewer than 32 bits are rounded to 32 before, as torch's are. Of `f64`, and of no floats, `value` itself.
+    Those of fewer than 32 bits are rounded to 32 before, as torch's are. Of `f64`, and of no floats, `value`
+    itself.
     """
     if not dtype.is_float or dtype is DType.F64:
         return value
@@ -50,7 +51,7 @@ def bits_value(bits: int, dtype: DType) -> float:
 
 
 def _small_bits(wide: float, form: FloatFormat) -> int:
-    """Those of an f32, rounded to a float of 8 bits."""
+    """The bits of an f32, rounded to a float of 8 bits."""
     bits = _pattern(wide, DType.F32)
     sign, magnitude = bits >> 31, bits & 0x7FFFFFFF
     if not form.signed:
@@ -72,7 +73,10 @@ def _small_bits(wide: float, form: FloatFormat) -> int:
 
 
 def _exponent_of(magnitude: int) -> int:
-    """That of an f32, which is all that `f8e8m0` keeps; from a half on it is the next, as in torch, and NaN is the last."""
+    """The exponent of an f32, which is all that `f8e8m0` keeps.
+
+    From a half on it is the next, as in torch, and NaN is the last.
+    """
     exponent, fraction = magnitude >> 23, magnitude & 0x7FFFFF
     if exponent == 0xFF:
         return exponent

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class LoweringError(CoilworkIRError):
     """A captured graph cannot become loop IR. The usual answer of the caller is to run that graph in eager mode.
 
-    Codes: `no-lowering`, `dtype`, `layout`, `symbol`, `argument`, `graph-form`, `index-range`; `rule-failed` for a fault of a rule, of
-    whose node a call of ATen may be made.
+    Codes: `no-lowering`, `dtype`, `layout`, `symbol`, `argument`, `graph-form`, `index-range`; `rule-failed`
+    for a fault of a rule, of whose node a call of ATen may be made.
     """
 
 

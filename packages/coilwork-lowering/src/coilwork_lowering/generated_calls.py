@@ -1,4 +1,4 @@
-"""Calls of a captured graph that generated code computes, and that could run as ATen's own kernels instead."""
+"""Calls of a captured graph that generated code computes and that ATen could run instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from coilwork_lowering.registry import RULES
 def list_generated_calls(gm: torch.fx.GraphModule, *, views: bool) -> tuple[Origin, ...]:
     """Calls of operators that have a rule, in order, those in the graphs of control flow included.
 
-    Equal graphs give calls in one order, whatever their nodes are called. With `views`, calls that compute nothing are among them.
+    Equal graphs give calls in one order, whatever their nodes are called. With `views`, calls that compute
+    nothing are among them.
     """
     return tuple(
         origin_of(node)

@@ -23,8 +23,8 @@ class LoweringOptions:
     Attributes:
         fallback: operators that become calls of ATen although they have a lowering: `"aten.cumsum"` (every
             overload) or `"aten.cumsum.default"`. Default: none.
-        fallback_nodes: pairs of one of `fallback`'s operators and the name of a node: of such an operator these calls alone become
-            calls of ATen. Default: none.
+        fallback_nodes: pairs of one of `fallback`'s operators and the name of a node: of such an operator
+            these calls alone become calls of ATen. Default: none.
         numerics: `fast` computes 16 bit and 8 bit floats in `f32` inside a node; every node still rounds its result
             to the captured type, so the three levels differ only in what later stages may remove. Default: `fast`.
         decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the fused
@@ -51,8 +51,8 @@ class LoweringOptions:
         sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an accelerator.
             Default: True.
         updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
-        max_index_size: nodes of an index expression, written out, up to which a view is a map of coordinates; one with a longer
-            map is laid out in memory.
+        max_index_size: nodes of an index expression, written out, up to which a view is a map of coordinates;
+            one with a longer map is laid out in memory.
         resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's cache
             meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
     """
@@ -74,7 +74,7 @@ class LoweringOptions:
     resident_bytes: int = _H200.resident_bytes
 
     def falls_back(self, target: str, node: str = "") -> bool:
-        """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`, and for `node`, if that is given."""
+        """Tell if `target`, e.g. `"aten.cumsum.default"`, is left to ATen: for `node`, if that is given."""
         if not names(self.fallback, target):
             return False
         nodes = [place for operator, place in self.fallback_nodes if operator == target]

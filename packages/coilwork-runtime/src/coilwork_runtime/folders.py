@@ -1,4 +1,4 @@
-"""Where a process keeps the files that it loads code from, and those that compilers read and write; and when they go."""
+"""The folders of a process for files that it loads code from, or that compilers use, and their end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNWRITABLE: Final = frozenset(
 
 
 def new_folder(purpose: str) -> Path:
-    """An empty folder that is there until the process ends: loaded code may be read again as long as it can run.
+    """An empty folder that is there until the process ends: loaded code may be read while it can run.
 
     Raises:
         ScratchFolderError: there is no folder that can be written.
@@ -74,9 +74,10 @@ def scratch_errors(folder: Path) -> Iterator[None]:
 
 
 class _ProcessFolder:
-    """The folder of a process. A forked child has one of its own: its parent may end before it, and take its folder along.
+    """The folder of a process.
 
-    There is no lock, which a fork might find taken: two threads may make a folder each, and both go with the process.
+    A forked child has one of its own: its parent may end before it, and take its folder along. There is no
+    lock, which a fork might find taken: two threads may make a folder each, and both go with the process.
     """
 
     def __init__(self) -> None:

@@ -188,7 +188,7 @@ def check_aligned_layout(
 
 
 def check_memory(value: torch.Tensor, name: str) -> None:
-    """Refuse a tensor whose memory is smaller than its shape says: it was given back, with `untyped_storage().resize_`.
+    """Refuse a tensor whose memory is smaller than its shape says: `untyped_storage().resize_` gave it back.
 
     Raises:
         LayoutError: names the input.

@@ -1,7 +1,8 @@
-"""Which tensors programs may read: those in memory, of the kinds that they were compiled for, while nobody watches operators.
+"""The tensors that programs may read: in memory, of the kinds that were compiled for, and not watched.
 
-Fake and functional tensors, subclasses that see operators, batched and meta tensors have no memory, or other contents than it. A mode of
-`torch.utils._python_dispatch` that is active wants to see operators. For such calls there is the graph as torch's operators.
+Fake and functional tensors, subclasses that see operators, batched and meta tensors have no memory, or other
+contents than it. A mode of `torch.utils._python_dispatch` that is active wants to see operators. For such
+calls there is the graph as torch's operators.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ PLAIN: Final = TensorKinds()
 
 
 def collect_kinds(examples: Iterable[object], *, resized: bool = False) -> TensorKinds:
-    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for. Fake ones stand for real ones.
+    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for.
 
-    `resized` as in `TensorKinds`.
+    Fake examples stand for real ones. `resized` as in `TensorKinds`.
     """
     keys = 0
     for value in examples:
@@ -82,7 +83,7 @@ def collect_kinds(examples: Iterable[object], *, resized: bool = False) -> Tenso
 
 
 def guard_call(call: Call, operators: Call, kinds: TensorKinds) -> Call:
-    """`call`, that of a program, or `operators`, the same by torch's operators, where tensors are of other kinds.
+    """A call of a program: by `call`, or for tensors of other kinds by `operators`, which are torch's.
 
     Raises, when called:
         LayoutError: the memory of a tensor is not there any more.
@@ -110,7 +111,10 @@ def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
 
 
 def check_memory_first(operators: Call, kinds: TensorKinds) -> Call:
-    """`operators`, which are not called with tensors whose memory was given back: torch's own kernels read it all the same."""
+    """`operators`, which are not called with tensors whose memory was given back.
+
+    Torch's own kernels read it all the same.
+    """
 
     def run_checked(args: list[Any]) -> Sequence[Any]:
         _check_memories(args, kinds)
@@ -152,7 +156,8 @@ def refuse_operators(args: list[Any]) -> Sequence[Any]:
             raise TypeError(f"a program takes tensors and integers, and is given {kinds}")
     raise LayoutError(
         "input-kind",
-        "a program reads memory, and is given tensors without, or is called while a dispatch mode watches operators",
+        "a program reads memory, and is given tensors without, "
+        "or is called while a dispatch mode watches operators",
         reason=f"it is given {kinds}",
         remedy="call it with tensors in memory, or call the model that it was compiled from",
     )

@@ -66,7 +66,7 @@ def tensor_samples() -> list[torch.Tensor]:
 
 
 def dispatch_keys(value: torch.Tensor) -> int:
-    """What a tensor is to the dispatcher, as the bits of a `DispatchKeySet`."""
+    """The keys of a tensor in the dispatcher, as the bits of a `DispatchKeySet`."""
     keys: int = torch._C._dispatch_keys(value).raw_repr()
     return keys
 
@@ -81,7 +81,7 @@ def key_bits(*names: str) -> int:
 
 
 def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
-    """Tensors of several kinds; of each the bits of its keys, and where it lies: its storage, that one's bytes, where it begins there.
+    """Tensors of several kinds, each with the bits of its keys, its storage, its bytes, and its place there.
 
     No two tensors have a number in common, but those without a storage.
     """
@@ -100,7 +100,7 @@ def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
 
 
 def are_operators_watched(own: bool = False) -> bool:
-    """Tell if a dispatch mode of Python is active that wants to see operators: torch's own for tracing, or, unless `own`, a user's.
+    """Tell if a dispatch mode of Python wants to see operators: one of torch's, or, unless `own`, a user's.
 
     A mode may say that it does not want to see those of compiled graphs, where torch asks that.
     """

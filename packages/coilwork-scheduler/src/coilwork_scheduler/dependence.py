@@ -1,10 +1,11 @@
 """Who defines, reads and overwrites what, and the order that follows.
 
-Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that buffer's
-memory, and all names of one memory have one root. A node that overwrites memory runs after every earlier node that
-touches it under any name; what an operator goes on using after its call, the wait for that operator touches, too. Random
-calls keep their order, and so do effects; barriers keep theirs among all nodes. Inputs are overwritten after the assertions on
-sizes that come before: whoever hears of one that fails can take other ways with them.
+Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that
+buffer's memory, and all names of one memory have one root. A node that overwrites memory runs after every
+earlier node that touches it under any name; what an operator goes on using after its call, the wait for that
+operator touches, too. Random calls keep their order, and so do effects; barriers keep theirs among all nodes.
+Inputs are overwritten after the assertions on sizes that come before: whoever hears of one that fails can
+take other ways with them.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class _Walk:
             self._last_assertion = position
 
     def _follow_flights(self, position: int, node: Extern) -> None:
-        """The wait for an operator is one of those who touch the memory that the operator has used until then."""
+        """Note that the wait for an operator touches the memory that the operator has used until then."""
         if node.waits:
             roots = tuple(self.root[name] for name in node.waits)
             rested = self._in_flight.wait(roots)

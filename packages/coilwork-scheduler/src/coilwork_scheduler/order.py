@@ -1,8 +1,9 @@
 """The order of steps: dependences first, then low peak memory, inputs that the caller gives away included.
 
-Greedy list scheduling: among the steps that may run, one that frees more than it allocates goes first, the best such
-one; otherwise the one that comes first in the graph. Waiting for an operator counts as freeing nothing. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower than that of the
-graph's own order.
+Greedy list scheduling: among the steps that may run, one that frees more than it allocates goes first, the
+best such one; otherwise the one that comes first in the graph. Waiting for an operator counts as freeing
+nothing. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower
+than that of the graph's own order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Unit:
         touches: roots of memory of ours, or given to us, that it reads or writes.
         begins: what it allocates, others go on to fill. They need all of it, whichever comes first.
         looks: it is a view of memory, which neither takes nor frees any.
-        waits: it waits for an operator that runs meanwhile, so it goes before nothing that stands before it in the graph.
+        waits: it waits for an operator that runs meanwhile, so it goes before nothing that stands before it
+            in the graph.
         in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it any more.
     """
 

@@ -1,9 +1,10 @@
 """Compile and build a graph around the compiler's own faults, at the cost of as few calls as possible.
 
-An error of any stage names calls, or none: those of a kernel, of a node, of an instruction. One call is left to ATen at once. Of
-several, it is tried first whether kernels of their own help, which also tells which one of a fused kernel is at fault; then
-bisection finds those to leave to ATen. Where no call is named, all calls of the graph are suspected. Nothing runs meanwhile
-but the compiler, so no update is made twice and no random number drawn.
+An error of any stage names calls, or none: those of a kernel, of a node, of an instruction. One call is left
+to ATen at once. Of several, it is tried first whether kernels of their own help, which also tells which one
+of a fused kernel is at fault; then bisection finds those to leave to ATen. Where no call is named, all calls
+of the graph are suspected. Nothing runs meanwhile but the compiler, so no update is made twice and no random
+number drawn.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from coilwork_runtime import (
 MOST_STEPS: Final = 8
 # Compilations of one graph that look for what is wrong with it.
 MOST_TRIES: Final = 40
-# What no choice of calls changes: the program is not the user's, a setting is wrong, or the machine lacks something.
+# No choice of calls changes these: the program is not the user's, a setting is wrong, the machine lacks
+# something.
 _NOT_OF_CALLS: Final = (
     MistracedError,
     CoilworkError,
@@ -55,7 +57,7 @@ _NOT_OF_CALLS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is done about one fault: `calls` get kernels of their own (`apart`), or are left to ATen."""
+    """The answer to one fault: `calls` get kernels of their own (`apart`), or are left to ATen."""
 
     calls: tuple[Origin, ...]
     apart: bool
@@ -63,11 +65,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """How a graph is compiled around faults.
+    """The calls that are treated otherwise, to compile a graph around faults.
 
     Attributes:
         operators: all calls of these, or some of them, are left to ATen.
-        nodes: the calls, as pairs of an operator and a node of the graph, for operators that are left there alone.
+        nodes: the calls, as pairs of an operator and a node of the graph, for operators that are left there
+            alone.
         apart: names of calls that share no kernel with others.
     """
 
@@ -107,7 +110,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An attempt that failed with `error`, while kernels were built if `in_build`. `named` are the calls it is about."""
+    """An attempt that failed with `error`, which names the calls `named`, maybe `in_build` of kernels."""
 
     error: Exception
     named: tuple[Origin, ...]
@@ -119,8 +122,9 @@ def build_with_retries(
 ) -> Built:
     """What the stages make of the job, and its callable; `store` keeps what is built.
 
-    A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or as calls of ATen; not
-    with `strict`, not where no choice of calls helps, and not more than `MOST_STEPS` times. `remembered` keeps what was found.
+    A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or
+    as calls of ATen; not with `strict`, not where no choice of calls helps, and not more than `MOST_STEPS`
+    times. `remembered` keeps what was found.
 
     Raises:
         RefusedCallError: eager refuses the call that the graph is compiled for.
@@ -207,7 +211,7 @@ class _Attempts:
         raise fault.error
 
     def _find_step(self, fault: Fault, remedy: Remedy) -> Step | None:
-        """What to do about `fault`; None if no choice of calls helps."""
+        """The step that mends `fault`; None if no choice of calls helps."""
         if len(fault.named) == 1:
             return Step(calls=fault.named, apart=False)
         if fault.named:

@@ -1,7 +1,8 @@
-"""Find the few calls of a graph at fault where compiling fails: bisection, for errors that name too many calls or none.
+"""Find the few calls of a graph at fault by bisection, for errors that name too many calls or none.
 
-The search asks one question again and again: does the graph compile if these calls are treated otherwise? One culprit among n calls
-takes about log n questions, and a budget bounds them. Where it ends, the answer is larger than need be, but one that compiles.
+The search asks one question again and again: does the graph compile if these calls are treated otherwise? One
+culprit among n calls takes about log n questions, and a budget bounds them. Where it ends, the answer is
+larger than need be, but one that compiles.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Budget:
-    """How many more times a graph may be compiled to find what is wrong with it."""
+    """The tries that are left: compilations of a graph to find what is wrong with it."""
 
     tries: int
 
@@ -30,10 +31,10 @@ class Budget:
 def find_smallest_cure(
     suspects: Sequence[_T], cures: Callable[[Sequence[_T]], bool], budget: Budget
 ) -> tuple[_T, ...]:
-    """A part of `suspects` that `cures` accepts and of which it needs every one, if more suspects never cure less.
+    """A part of `suspects` that `cures` accepts and all of which it needs, if more suspects never cure less.
 
-    `cures` is known to accept all of `suspects`. Each member takes log n tries: the shortest beginning of the suspects that cures
-    ends with one.
+    `cures` is known to accept all of `suspects`. Each member takes log n tries: the shortest beginning of the
+    suspects that cures ends with one.
     """
     needed: list[_T] = []
     rest = list(suspects)
@@ -60,7 +61,7 @@ def find_smallest_cure(
 def find_smallest_calls(
     suspects: Sequence[Origin], cures: Callable[[Sequence[Origin]], bool], budget: Budget
 ) -> tuple[Origin, ...]:
-    """As `find_smallest_cure`, with operators first: the calls at fault are often all of one operator.
+    """The answer of `find_smallest_cure`, operators first: the calls at fault are often all of one operator.
 
     Of operators that fail in more than one or two calls, all calls are in the answer.
     """

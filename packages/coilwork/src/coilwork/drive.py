@@ -22,7 +22,8 @@ from coilwork_wrapper import emit_fx
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
     """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
 
-    `store` keeps what a C++ wrapper builds. A program that FX or C++ cannot drive is driven by Python, with a warning.
+    `store` keeps what a C++ wrapper builds. A program that FX or C++ cannot drive is driven by Python, with a
+    warning.
 
     Raises:
         KernelBuildError: a kernel does not build.
@@ -54,10 +55,11 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
 
 
 def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], Call]) -> Call | None:
-    """What `make` makes to drive the program; without `strict`, None with a warning where it cannot."""
+    """The driver that `make` makes; without `strict`, None with a warning where it cannot."""
     try:
         return guard_call(make(), job.operators(), job.kinds())
-    # Python drives every program: a fault of another driver costs no call. One of a kernel is not the driver's.
+    # Python drives every program: a fault of another driver costs no call. One of a kernel is not the
+    # driver's.
     except Exception as error:
         kernels = {kernel.name for kernel in all_kernels(compiled.program)}
         of_kernel = isinstance(error, KernelBuildError) and error.kernel in kernels

@@ -60,7 +60,8 @@ class Loadable:
         refusal: why it does.
         constants: tensors by key.
         devices: where its tensors are.
-        operators: the graph's own operators, for calls that kernels are not for; without them these are refused.
+        operators: the graph's own operators, for calls that kernels are not for; without them these are
+            refused.
         kinds: of tensors that it takes.
         is_stored: it comes from a store, where it may have been damaged.
     """
@@ -112,7 +113,8 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
             if options.strict and wanted == "native":
                 raise
             reason = str(error)
-        # Python drives every program: a fault of the executor's costs no call. What was stored may be damaged instead.
+        # Python drives every program: a fault of the executor's costs no call. What was stored may be damaged
+        # instead.
         except Exception as error:
             if options.strict or graph.is_stored:
                 raise

@@ -48,7 +48,8 @@ class Job:
         negated: positions of outputs that are returned as negated views.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
-        left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of operators of which not all do.
+        left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
+            operators of which not all do.
         apart: names of calls that share no kernel with others.
         is_refused: tells if eager refuses the call that the graph is compiled for.
         trace: where stage dumps go.
@@ -75,7 +76,7 @@ class Job:
     clock: StageClock = field(default_factory=StageClock)
 
     def operators(self) -> Call:
-        """What runs the graph's operators one by one, by the boxed convention."""
+        """A call that runs the graph's operators one by one, by the boxed convention."""
         return operator_call(self.gm)
 
     def kinds(self) -> TensorKinds:

@@ -173,7 +173,8 @@ def _rewrite(job: Job) -> tuple[torch.fx.GraphModule, tuple[Fired, ...]]:
 def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
     """The program for the native executor, or why there is none.
 
-    Python drives what the executor refuses, and with a warning what stumbles over a fault; `strict` raises that.
+    Python drives what the executor refuses, and with a warning what stumbles over a fault; `strict` raises
+    that.
     """
     try:
         return emit_native(program), ""
@@ -207,9 +208,10 @@ def lower_to_program(
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
-    `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to; `updates` are
-    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have. `apart` are
-    calls that share no kernel with others. `likely` are values of size symbols, for costs only.
+    `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to;
+    `updates` are others, which it overwrites, as its caller sees to; `donated` are those whose memory the
+    program may have. `apart` are calls that share no kernel with others. `likely` are values of size symbols,
+    for costs only.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:

@@ -1,8 +1,8 @@
-"""How long an expression is when it is written out: the measure by which index arithmetic is kept short.
+"""The length of an expression that is written out: the measure by which index arithmetic is kept short.
 
-Parts that are equal are one object, so an expression takes little memory whatever it says. `y = x // 3 + x % 3`, with that
-`y` for the next `x` again and again, doubles in text at each step and grows by two nodes in memory. Printed, proved about
-and computed it is as long as its text.
+Parts that are equal are one object, so an expression takes little memory whatever it says. With
+`y = x // 3 + x % 3` and that `y` for the next `x` again and again, it doubles in text at each step and grows
+by two nodes in memory. Printed, proved about and computed it is as long as its text.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ _MOST: Final = 1 << 40
 
 
 class WrittenSize(NamedTuple):
-    """`nodes`: operations, symbols and numbers, each as often as it is written; `symbols`: how many of them are symbols."""
+    """The size of an expression that is written out.
+
+    Attributes:
+        nodes: operations, symbols and numbers, each as often as it is written.
+        symbols: how many of them are symbols.
+    """
 
     nodes: int
     symbols: int
 
     def of_substituted(self, most: WrittenSize) -> WrittenSize:
-        """A bound on the size, before simplification, once something of at most the size `most` replaces each symbol."""
+        """A bound on the size, before simplification, once each symbol is of size `most` or less."""
         return WrittenSize(
             min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)
         )

@@ -1,8 +1,9 @@
-"""Which outputs of a kernel may lie in the memory of its inputs: the proof, and the verifier's rule.
+"""The outputs of a kernel that may lie in the memory of its inputs: the proof, and the verifier's rule.
 
-A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each load is of
-the very element that its point writes, and happens in the same pass as the store or in an earlier one. No two points
-store one element, so no other point still needs it. Walked ranges repeat all passes, which changes nothing of that.
+A kernel computes in passes over its reduced ranges. A store may write the memory that loads read if each load
+is of the very element that its point writes, and happens in the same pass as the store or in an earlier one.
+No two points store one element, so no other point still needs it. Walked ranges repeat all passes, which
+changes nothing of that.
 """
 
 from __future__ import annotations

@@ -148,8 +148,9 @@ class Kernel:
         ranges: the iteration space, outermost first: parallel ranges, then walked ones, then reduced ones.
         args: tensors in call order.
         sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
-        aliasing: pairs (output, input) that a call may give the same memory: each element is read before the same
-            point of the iteration space writes it. All other arguments that are written have memory of their own.
+        aliasing: pairs (output, input) that a call may give the same memory: each element is read before the
+            same point of the iteration space writes it. All other arguments that are written have memory of
+            their own.
         stores: what it computes.
         checks: run-time checks, over the same space.
         hints: advice.

@@ -1,6 +1,7 @@
 """8-bit floats as their bits, for code generators whose target has no instructions for them.
 
-Conversions become integer arithmetic, which the type's row in `coilwork_ir.dtypes.FORMATS` says all of: to the bit what torch makes.
+Conversions become integer arithmetic, which the type's row in `coilwork_ir.dtypes.FORMATS` says all of: to
+the bit what torch makes.
 """
 
 from __future__ import annotations

@@ -191,10 +191,13 @@ class Extern:
         family: what it is, for cost and partition: contractions are the calls that templates may replace.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
         effect: it must run even if nobody uses its results, in order with other effects.
-        in_flight: operands and results that the operator goes on reading or writing after the call has returned.
-        until: those of `in_flight` that a later call waits for: when each was waited for, all are at rest. None: never.
+        in_flight: operands and results that the operator goes on reading or writing after the call has
+            returned.
+        until: those of `in_flight` that a later call waits for: when each was waited for, all are at rest.
+            None: never.
         waits: memory for which the call waits until it is at rest.
-        retains: the operator may keep references to operands, and read them after the call: others never get their memory.
+        retains: the operator may keep references to operands, and read them after the call: others never get
+            their memory.
         barrier: it runs after all that stands before it in the graph, and before all that stands behind it.
     """
 

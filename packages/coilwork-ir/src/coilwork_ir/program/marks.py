@@ -1,8 +1,8 @@
-"""Results of operators that torch marks as negated or conjugated, and how every driver makes memory hold them.
+"""Results of operators that torch marks as negated or conjugated, and the calls that make memory hold them.
 
-torch's own operators tell at compile time which results are marked. Others may return a marked one where their meta functions are
-silent, and kernels do not look at marks. Each driver therefore makes these calls behind such an operator, which copy what is marked
-and give back the rest as it is.
+torch's own operators tell at compile time which results are marked. Others may return a marked one where
+their meta functions are silent, and kernels do not look at marks. Each driver therefore makes these calls
+behind such an operator, which copy what is marked and give back the rest as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KNOWN: Final = frozenset(
 
 
 def list_resolving_calls(call: ExternCall) -> Iterator[ExternCall]:
-    """The calls that give each result of `call` that may be marked a new tensor of its name, as memory is to hold it."""
+    """The calls that replace each result of `call` that may be marked by a tensor as memory is to hold it."""
     if call.target.partition(".")[0] in _KNOWN or call.in_flight:
         return
     for output in call.outputs:

@@ -103,8 +103,9 @@ class ExternCall:
     `single`: it returns one bare value rather than a tuple. `paths`: where each of `outputs` lies in what it returns, if
     that holds lists beside other results; else empty, and output k is item k.
 
-    The operator goes on reading or writing `in_flight`, operands and results, after the call has returned: until each of
-    `until`, which are among them, was waited for by a call that names it in `waits`. Without any, until the program ends.
+    The operator goes on reading or writing `in_flight`, operands and results, after the call has returned:
+    until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without
+    any, until the program ends.
     """
 
     target: str

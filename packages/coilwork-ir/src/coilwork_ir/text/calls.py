@@ -93,7 +93,7 @@ def format_flight(in_flight: Sequence[str], until: Sequence[str], waits: Sequenc
 
 
 def read_flight(reader: Reader) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """What `format_flight` writes: `in_flight`, `until` and `waits`."""
+    """Parse what `format_flight` writes: `in_flight`, `until` and `waits`."""
 
     def names(word: str) -> tuple[str, ...]:
         return parse_list(reader, lambda: parse_ref(reader)) if reader.accept(word) else ()

@@ -54,7 +54,7 @@ class _Call(Protocol):
 
 
 def check_flight(call: _Call, own: Collection[str], there: Collection[str], place: Place) -> None:
-    """What `call` says of memory in flight names buffers of its own, and what it waits for is there.
+    """Check that memory in flight is named by buffers of `call`, and that what it waits for is there.
 
     Raises:
         VerifyError: it does not.

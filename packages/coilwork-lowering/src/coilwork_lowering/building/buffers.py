@@ -51,7 +51,7 @@ class Buffers:
         return name
 
     def fresh_successor(self, name: str) -> str:
-        """A name for the memory called `name` after it is overwritten, no longer however often that was done before."""
+        """A name for the memory called `name` after it is overwritten, no longer than the last such name."""
         return self.fresh(f"{_SUCCESSOR.sub('', name)}_new")
 
     def declare(self, buffer: Buffer) -> None:

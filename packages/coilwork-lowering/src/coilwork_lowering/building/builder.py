@@ -67,7 +67,8 @@ class Builder:
         # whether numbers were read from tensors, which may be computed with elsewhere
         self.reads_numbers = False
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
-        # memory that operators use after their calls have returned, by root; what was waited for since; what may be kept
+        # memory that operators use after their calls have returned, by root; what was waited for since;
+        # what may be kept
         self.in_flight: InFlight[str] = InFlight()
         self.at_rest: set[str] = set()
         self.retained: set[str] = set()
@@ -99,7 +100,7 @@ class Builder:
         return buffer
 
     def declare_successor(self, old: Buffer) -> Buffer:
-        """What the memory of `old` is called once it is overwritten."""
+        """The buffer that stands for the memory of `old` once it is overwritten."""
         new = replace(old, name=self.buffers.fresh_successor(old.name))
         self.buffers.declare(new)
         return new
@@ -392,7 +393,10 @@ class Builder:
         return self.copy(value, strides=strides)
 
     def lay_out_long_maps(self, value: Value) -> Value:
-        """`value`, laid out in memory if it is a view with a long map of coordinates: views of it would have longer ones."""
+        """`value`, laid out in memory if it is a view with a long map of coordinates.
+
+        Views of it would have longer ones.
+        """
         if isinstance(value, tuple):
             parts = tuple(self.lay_out_long_maps(part) for part in value)
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts

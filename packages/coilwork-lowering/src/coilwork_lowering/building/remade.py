@@ -38,7 +38,7 @@ _EXACT: Final = frozenset(
 # As these are, of such types.
 _EXACT_OF_INTEGERS: Final = frozenset({"floordiv", "truncdiv", "mod"})
 _EXACT_OF_F64: Final = frozenset({"div", "sqrt"})
-# Scalar nodes of a value that is worth computing again, and nodes of the index expressions in it, written out.
+# Scalar nodes of a value that is worth computing again, and nodes of its index expressions, written out.
 _MOST: Final = 64
 _MOST_OF_INDEX: Final = 256
 
@@ -65,7 +65,7 @@ def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_c
 
 
 def _is_long(value: Scalar) -> bool:
-    """Whether `value` takes more to compute than it is worth, or its index arithmetic does."""
+    """Tell if `value` takes more to compute than it is worth, or its index arithmetic does."""
     nodes = tuple(postorder((value,)))
     places = (node.index for node in nodes if isinstance(node, Load))
     numbers = (node.expr for node in nodes if isinstance(node, IndexValue))

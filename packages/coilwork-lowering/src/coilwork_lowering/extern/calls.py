@@ -155,7 +155,10 @@ def _handle(output: object, value: Value) -> str:
 
 
 def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
-    """`value` as the conjugate view that `result` is said to be, if it is; what runs a program resolves what it is given."""
+    """`value` as the conjugate view that `result` is said to be, if it is.
+
+    Drivers resolve what an operator gives them.
+    """
     if not isinstance(value, TensorValue) or not result.is_conj():
         return value
     for name in ("_conj_physical", "_conj"):

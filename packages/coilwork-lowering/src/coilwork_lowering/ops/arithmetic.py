@@ -273,7 +273,7 @@ def _lower_rshift(builder: Builder, call: Call) -> Value:
 
 
 def _multiply_by_reciprocal(a: Scalar, b: Scalar) -> Scalar:
-    """Divide as torch's kernels for accelerators do: it has the reciprocal of the number itself, which `b` may not hold."""
+    """Divide as torch's accelerators do: by the reciprocal of the number itself, which `b` may not hold."""
     if isinstance(b, Const) and isinstance(b.value, float) and b.value and math.isfinite(b.value):
         return mul(a, const(1.0 / b.value, b.dtype))
     return mul(a, op("div", like(1, b), b))

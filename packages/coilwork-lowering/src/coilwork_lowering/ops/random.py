@@ -41,7 +41,7 @@ _DRAWING: Final = frozenset(
 
 
 def skip_stream(builder: Builder, call: Call) -> None:
-    """Leave out the numbers of `call`, which ATen draws: those of other calls are what they would be with it."""
+    """Leave out the numbers of `call`, which ATen draws, so that other calls keep theirs."""
     if call.target not in _DRAWING:
         return
     made = call.result[0] if isinstance(call.result, tuple | list) else call.result

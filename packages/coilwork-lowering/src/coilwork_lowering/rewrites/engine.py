@@ -33,9 +33,9 @@ _REGION: Final = ("partitioner_tag", "recompute", "ac_graph_id")
 class _Place:
     """A graph while it is rewritten.
 
-    `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only running
-    them tells, replacements are taken to make memory of their own where the captured calls did. `writers` stand in the order of
-    the graph; `memo` as in `Match`.
+    `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only
+    running them tells, replacements are taken to make memory of their own where the captured calls did.
+    `writers` stand in the order of the graph; `memo` as in `Match`.
     """
 
     vocabulary: Vocabulary

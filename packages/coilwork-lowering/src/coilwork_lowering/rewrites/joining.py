@@ -194,14 +194,14 @@ def _stacked_dim(match: Match) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Where the operands of a `cat` lie in it: by first and last position, which of them; and how many positions there are."""
+    """The operands of a `cat` by their first and last position in it, and the positions in all."""
 
     operands: Mapping[tuple[int, int], int]
     size: int
 
 
 def _spans(match: Match, cat: fx.Node) -> _Spans | None:
-    """Of the `cat` that `match` reads; `None` if sizes are open. Worked out once, however many slices are read."""
+    """The places in the `cat` that `match` reads, worked out once; `None` if sizes are open."""
     if cat not in match.memo:
         parts = _parts(match)
         if parts is None:

@@ -62,7 +62,10 @@ def matches_at(
     vocabulary: Vocabulary,
     memo: dict[Hashable, Any],
 ) -> Iterator[Match]:
-    """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it; `memo` as in `Match`."""
+    """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it.
+
+    `memo` as in `Match`.
+    """
     for state in _fit(pattern, node, _State(), vocabulary):
         for roots, whole in _further(also, (node,), state, vocabulary):
             if _is_closed(whole, roots):

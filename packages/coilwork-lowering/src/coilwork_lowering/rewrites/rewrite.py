@@ -28,7 +28,8 @@ class Rewrite:
             what takes the root's place: one proxy, or for a root of several results a list of them, `None` for those
             that nobody reads. `None` instead of a proxy refuses the match. Or there is none, but `existing`.
         conditions: all must hold.
-        existing: instead of a replacement, which captured node takes the root's place. It spares a proxy for each of many.
+        existing: instead of a replacement, which captured node takes the root's place. It spares a proxy for
+            each of many.
         also: further roots, which share captures with `pattern`; the replacement then returns one result per root.
         level: `captured` graphs hold the user's own calls, before autograd; `aten` graphs are functional: joint graphs
             before their partition, and inference graphs. `frozen` ones are inference graphs whose parameters are taken

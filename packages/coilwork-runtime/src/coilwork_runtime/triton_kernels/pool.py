@@ -30,7 +30,8 @@ class Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._log = cast(BinaryIO, tempfile.TemporaryFile(prefix="coilwork-worker-", dir=scratch_folder()))  # noqa: SIM115
+        log = tempfile.TemporaryFile(prefix="coilwork-worker-", dir=scratch_folder())  # noqa: SIM115
+        self._log = cast(BinaryIO, log)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("TRITON_INTERPRET")
         }
@@ -103,7 +104,7 @@ class WorkerPool:
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        # pipes inherited through a fork belong to the parent's conversation, and a thread of the parent's may hold its lock
+        # pipes inherited through a fork belong to the parent's conversation, whose lock a thread may hold
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
 

@@ -310,9 +310,10 @@ class Fuser:
 
 
 def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-    """Pairs of coordinates at which the two touch a buffer: those of what flows between them first, `MOST_SHARED` at most.
+    """Pairs of coordinates at which the two touch a buffer, `MOST_SHARED` at most.
 
-    Both may read many elements of one buffer, so the search ends with what it looks for.
+    Those of what flows between them come first. Both may read many elements of one buffer, so the search ends
+    with what it looks for.
     """
     theirs: dict[str, dict[tuple[Expr, ...], None]] = {}
     for part in two.parts:

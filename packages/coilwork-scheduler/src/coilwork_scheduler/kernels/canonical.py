@@ -58,8 +58,9 @@ def canonical(
 ) -> tuple[Kernel, KernelCall]:
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
-    `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of their
-    symbols, and `likely_reduction` how to walk rows then. The kernel's name is provisional: see `KernelTable`.
+    `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of
+    their symbols, and `likely_reduction` how to walk rows then. The kernel's name is provisional: see
+    `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)

@@ -165,7 +165,7 @@ class _Search:
         return None
 
     def _trace_places(self, position: int, node: Reduce) -> tuple[Place, ...]:
-        """The places behind all that `node`, at `position`, loads. Many reductions may ask about one, so they are kept."""
+        """The places behind all loads of `node`, at `position`; kept, since many reductions may ask."""
         found = self._places.get(position)
         if found is None:
             found = tuple(place for access in self._loads(node) for place in self._behind(access))
@@ -173,7 +173,7 @@ class _Search:
         return found
 
     def _behind(self, access: Load) -> tuple[Place, ...]:
-        """Where in memory `access` reads, and where what it reads is computed from, point by point.
+        """The places that `access` reads, and those that their contents are computed from, point by point.
 
         A place that takes long index arithmetic to say is no row's: it is left out, with what lies behind it.
         """

@@ -47,7 +47,7 @@ def exclusive_name(kind: Combine) -> str:
 
 
 def steps_name(called: str) -> str:
-    """What the function is called that scans a block with the function `called`, outside of Triton's own scans."""
+    """The name of the function that scans a block with `called`, outside of Triton's own scans."""
     return f"scan_with_{called}"
 
 
@@ -199,7 +199,7 @@ def _exclusive(kind: Combine) -> Function:
 
 
 def _steps(combining: str, count: int) -> Function:
-    """A block's scan along AXIS with the function `combining`, which may loop: Triton's own scans cannot hold loops.
+    """A block's scan along AXIS with `combining`, which may loop: Triton's own scans cannot hold loops.
 
     After each step a point holds what twice as many points combine to.
     """

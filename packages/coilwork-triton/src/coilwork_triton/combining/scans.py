@@ -78,10 +78,11 @@ def scan_kinds() -> frozenset[str]:
 class ScanSite:
     """One scan of a kernel: `value`, a block that spans the scan axis, `valid` where it lies in range.
 
-    `positions` is a block of the same shape with the position along the axis; it is read by kinds that report one.
-    The axis is in runs of the length that the parameter `run` names, if it does. A function combines `value` together with `others`,
-    whose types are `other_dtypes`; in a loop `is_first` holds for the first block. `inside` is true in lanes that are points, of kinds for which
-    some lanes decide what all of them do.
+    `positions` is a block of the same shape with the position along the axis; it is read by kinds that report
+    one. The axis is in runs of the length that the parameter `run` names, if it does. A function combines
+    `value` together with `others`, whose types are `other_dtypes`; in a loop `is_first` holds for the first
+    block. `inside` is true in lanes that are points, of kinds for which some lanes decide what all of them
+    do.
     """
 
     kind: Combining
@@ -134,7 +135,7 @@ def identity(site: ScanSite) -> int | float | bool:
 
 
 def lanes_decide(kind: Combining) -> bool:
-    """True if some lanes of a block decide what all of them do: whether a short way is taken, or how often a function loops."""
+    """True if some lanes decide for a whole block: the way that is taken, or how often a function loops."""
     return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
 
 
@@ -269,7 +270,7 @@ def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: 
 def _own_scan(
     site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int, combining: str
 ) -> Expression:
-    """The scan of `kept` along `axis` with the kernel's own function `combining`; where it loops, step by step."""
+    """The scan of `kept` along `axis` with the kernel's function `combining`, step by step if that loops."""
     assert isinstance(site.kind, Combine)
     if has_loops(site.kind):
         return Call(writer.device(steps_name(combining)), (*kept, Number(axis), Number(site.reverse)))

@@ -29,9 +29,9 @@ _LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 <<
 class SortSite:
     """One sort of a kernel: `value`, of which every row of blocks of extents `shape` is sorted along the last axis.
 
-    `positions` is a block with the position along that axis, `valid` is true where it lies in range, and `rows` in lanes that are rows. With `count`, a power
-    of two, only so many of each row are wanted, in blocks of extents `first`. With `floats`, keys of 64 bits are compared as
-    floats are.
+    `positions` is a block with the position along that axis, `valid` is true where it lies in range, and
+    `rows` in lanes that are rows. With `count`, a power of two, only so many of each row are wanted, in
+    blocks of extents `first`. With `floats`, keys of 64 bits are compared as floats are.
     """
 
     dtype: DType

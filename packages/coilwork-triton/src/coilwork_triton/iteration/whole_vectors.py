@@ -10,9 +10,10 @@ behind the row's beginning, and positions are lanes less that `shift`.
     r0 = lane - shift
     tl.load(in0 + (row + lane), lane // 8 < (n + shift + 7) // 8)
 
-Loads take whole vectors, as far as one has an element of the row. What else is in it lies in the same aligned 16 bytes as that element, so
-that it is memory that may be read, and counts nowhere: what combines lanes masks those that are no points. Stores write whole
-vectors in one instruction, and what is left at both ends in another.
+Loads take whole vectors, as far as one has an element of the row. What else is in it lies in the same aligned
+16 bytes as that element, so that it is memory that may be read, and counts nowhere: what combines lanes masks
+those that are no points. Stores write whole vectors in one instruction, and what is left at both ends in
+another.
 
 Lines of points that begin at a multiple, and end anywhere, have a shift of 0.
 """

@@ -27,7 +27,7 @@ _FILES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFunction:
-    """One function: its text, decorator included, the other functions of the library it calls, and whether it has a loop that data end."""
+    """One function: its text with its decorator, the functions it calls, if it has a loop that data end."""
 
     name: str
     source: str

@@ -46,7 +46,7 @@ TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     }
 )
 
-# The 8-bit floats that Triton has conversions of, on targets with instructions for them; others arrive as bits.
+# 8-bit floats that Triton converts, on targets with instructions for them; others arrive as bits.
 SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
@@ -85,7 +85,7 @@ def free_constant(value: Literal_, dtype: DType) -> Expression:
 
 
 def coerce_constant(value: Literal_, dtype: DType) -> Expression:
-    """A literal where Triton makes an f32 of a bare float before it looks at `dtype`: beside comparisons and masked loads."""
+    """A literal beside comparisons and masked loads, where Triton makes an f32 of a bare float first."""
     if dtype is DType.F64 and not (_is_f32_by_itself(value) and rounded(float(value), DType.F32) == value):
         return typed_constant(value, dtype)
     if dtype.is_low_precision and value == value:
@@ -145,7 +145,7 @@ def reciprocal_of(value: float) -> float | None:
 
 
 def _pattern(value: Literal_, dtype: DType) -> int | None:
-    """The bits of a float that no literal makes, as a signed integer: of 8 bits, -0.0, which Triton takes for 0, odd NaNs."""
+    """The bits, as a signed integer, of a float that no literal makes: of 8 bits, -0.0, odd NaNs."""
     if not dtype.is_float:
         return None
     number = rounded(float(value), dtype)

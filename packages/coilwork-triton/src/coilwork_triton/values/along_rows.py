@@ -194,12 +194,12 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
 
 
 def _mask_points(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
-    """The mask of those lanes of `node` that are points, along its tiles but those `without`; None if all are."""
+    """The mask of the lanes of `node` that are points, along its tiles but `without`; None if all are."""
     return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
 
 
 def _mask_deciding_lanes(values: Known, node: Scan) -> Expression | None:
-    """The mask of the lanes that may decide what all lanes do in the scan `node`; None if no lane does, or all may."""
+    """The mask of the lanes that may decide for all in the scan `node`; None if none does, or all may."""
     if not lanes_decide(node.kind):
         return None
     # running sums behind the end are that at the end

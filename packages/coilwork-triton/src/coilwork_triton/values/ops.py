@@ -62,8 +62,9 @@ class OpContext:
     def device(self, name: str, *args: Expression) -> Expression:
         """A call of the device function `name`.
 
-        One that loops until no lane has work gets zeros in lanes that are no points. Those hold what lies behind a tensor, or nothing
-        defined, and could keep the whole block in the loop for ever. With zeros they want no step that lanes without work do not take.
+        One that loops until no lane has work gets zeros in lanes that are no points. Those hold what lies
+        behind a tensor, or nothing defined, and could keep the whole block in the loop for ever. With zeros
+        they want no step that lanes without work do not take.
         """
         self.library.add(name)
         inside = self.inside() if loops_over_lanes(name) else None

@@ -1,8 +1,9 @@
 """A program as a `torch.fx.GraphModule` that runs by itself.
 
-Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node has no more
-users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no node. But an operator may use memory
-longer than there are users: what was in flight has one more where it is freed.
+Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node
+has no more users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no
+node. But an operator may use memory longer than there are users: what was in flight has one more where it is
+freed.
 """
 
 from __future__ import annotations

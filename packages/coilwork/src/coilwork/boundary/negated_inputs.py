@@ -1,8 +1,9 @@
-"""Inputs that are marked as negated or conjugated: `z.conj().imag`, whose numbers are those in memory with the other sign.
+"""Inputs that are marked as negated or conjugated: memory holds `z.conj().imag` with the other sign.
 
-Torch marks such a tensor with a bit, which its kernels look at and generated ones, that read memory, do not. They are called with
-copies, in the layout that was captured; what a graph writes into one goes back to the input. Dynamo's guards tell which inputs
-are marked. Nothing tells of gradients that a backward graph is given, so each call looks at them.
+Torch marks such a tensor with a bit, which its kernels look at and generated ones, that read memory, do not.
+They are called with copies, in the layout that was captured; what a graph writes into one goes back to the
+input. Dynamo's guards tell which inputs are marked. Nothing tells of gradients that a backward graph is
+given, so each call looks at them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def resolve_marked_inputs(gm: fx.GraphModule, call: Call) -> Call:
 
 
 def resolve_constant(value: torch.Tensor) -> torch.Tensor:
-    """`value`, a tensor that a graph holds, as memory is to hold it; conjugates stay, which the graph takes into account."""
+    """A tensor that a graph holds, as memory is to hold it; conjugates stay, which the graph knows of."""
     if not value.is_neg():
         return value
     with real_tensors():

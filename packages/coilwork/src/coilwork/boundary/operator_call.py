@@ -1,8 +1,9 @@
 """A compiled graph as torch's operators, one by one: for calls that its kernels are not for.
 
-Kernels read memory. A call with tensors that have none (fake, functional, batched, meta ones), or while a dispatch mode watches
-operators, gets what eager gives, because the graph's own operators run. Few programs ever see one of these calls, so what is kept is
-the graph's text, a hundredth of its nodes, and it is compiled when it is first needed.
+Kernels read memory. A call with tensors that have none (fake, functional, batched, meta ones), or while a
+dispatch mode watches operators, gets what eager gives, because the graph's own operators run. Few programs
+ever see one of these calls, so what is kept is the graph's text, a hundredth of its nodes, and it is compiled
+when it is first needed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Call = Callable[[list[Any]], Sequence[Any]]
 
 
 def operator_call(gm: fx.GraphModule) -> Call:
-    """What runs the operators of `gm`, called with one list of inputs, which is emptied. It keeps no node of the graph."""
+    """A call that runs the operators of `gm`, for one list of inputs, which it empties. It keeps no node."""
     code = gm.graph.python_code(root_module="self")
     text, names = code.src, code.globals
     attributes = {

@@ -1,7 +1,8 @@
-"""Remedies in the cache: how a graph could be compiled around a fault of the compiler's, found once and tried first the next time.
+"""Remedies in the cache: ways around a fault of the compiler's, found once and tried first the next time.
 
-They are no graphs: a graph with a fault is not in the cache, and its faults are met again by each process that compiles it. So a
-fault that was the machine's, or that an upgrade mended, leaves nothing behind, and its warning is repeated while it is there.
+They are no graphs: a graph with a fault is not in the cache, and its faults are met again by each process
+that compiles it. So a fault that was the machine's, or that an upgrade mended, leaves nothing behind, and its
+warning is repeated while it is there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class StoredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyCache:
-    """The remedy of one graph. `key` is that of the graph in the graph cache, None for one that is not cached."""
+    """The remedy of one graph. `key` is that of the graph cache, None for a graph that is not cached."""
 
     caches: Caches
     key: str | None

@@ -1,7 +1,8 @@
-"""Collectives in place in Dynamo's graphs, which AOTAutograd refuses: `all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`.
+"""Collectives in place in Dynamo's graphs, which AOTAutograd refuses, become collectives and copies.
 
-The operand is overwritten where the program waits, so what lies between start and wait still overlaps. A program that reads the operand
-there reads what it was before; in eager mode that is a race. Without a wait in the graph it is overwritten at once.
+`all_reduce_(x)` becomes `x.copy_(wait_tensor(all_reduce(x)))`. The operand is overwritten where the program
+waits, so what lies between start and wait still overlaps. A program that reads the operand there reads what
+it was before; in eager mode that is a race. Without a wait in the graph it is overwritten at once.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _replace(graph: fx.Graph, call: _InPlace) -> None:
 
 
 def _results(call: _InPlace, number: int) -> list[fx.Node]:
-    """The nodes that stand for what the call returns as result `number`, which is the tensor that it has written."""
+    """The nodes for result `number` of the call, which is the tensor that it has written."""
     if not call.is_list:
         return [call.node]
     return [user for user in call.node.users if user.target is operator.getitem and user.args[1] == number]

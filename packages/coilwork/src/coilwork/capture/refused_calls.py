@@ -1,7 +1,8 @@
-"""Calls that eager refuses: where compiling fails, the call that it was for may be at fault, and not the compiler.
+"""Calls that eager refuses: where compiling fails, the call may be at fault, and not the compiler.
 
-Whether it is, eager says: what Dynamo captured runs on copies of the inputs. If that raises, the graph is not compiled, and the
-call runs what was captured, which raises eager's error. No warning speaks of the compiler then, and `strict` raises the same.
+Whether it is, eager says: what Dynamo captured runs on copies of the inputs. If that raises, the graph is not
+compiled, and the call runs what was captured, which raises eager's error. No warning speaks of the compiler
+then, and `strict` raises the same.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RefusedCallError(Exception):
 
 
 class EagerTrial:
-    """What eager says of the call that `captured` is compiled for. It is asked once, and only if compiling fails."""
+    """A call of `captured` by eager, with what it is compiled for: made once, and only if compiling fails."""
 
     def __init__(self, captured: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         self._captured = captured
@@ -60,7 +61,10 @@ class EagerTrial:
 
 
 def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> Callable[..., Any]:
-    """What runs `captured`, whose first call eager refuses. For calls that it takes, `error` is raised or told, as otherwise at once."""
+    """A call that runs `captured`, whose first call eager refuses.
+
+    With inputs that eager takes, `error` is raised or told, as otherwise at once.
+    """
     told = False
 
     def run(*args: Any) -> Any:

@@ -1,7 +1,9 @@
-"""Results written into tensors of types that they cannot have: `torch.amax(x, 0, out=y)` of another type, `x.add_(z)` of a complex `z`.
+"""Results written into tensors of types that they cannot have.
 
-Eager refuses most calls of that kind. Torch's fake tensors take them, and so does everything that is traced with them. So eager is asked,
-on copies of the inputs, if there is one in a captured graph. Which type a result has by itself, a call on the meta device says.
+`torch.amax(x, 0, out=y)` with a `y` of another type is one, `x.add_(z)` of a complex `z` another. Eager
+refuses most calls of that kind. Torch's fake tensors take them, and so does everything that is traced with
+them. So eager is asked, on copies of the inputs, if there is one in a captured graph. Which type a result has
+by itself, a call on the meta device says.
 """
 
 from __future__ import annotations

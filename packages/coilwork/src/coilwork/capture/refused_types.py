@@ -1,6 +1,7 @@
 """What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
 
-Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the tensor's type.
+Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
+tensor's type.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
 
 
 def _pools_other_than_floats(node: fx.Node) -> bool:
-    """Tell if a row of no floats is pooled on a CPU: of images eager takes integers, and tracing makes the row one."""
+    """Tell if a row of integers is pooled on a CPU: eager takes images alone, and tracing makes one."""
     if node.op != "call_function" or node.target not in _ROW_POOLS:
         return False
     given = node.args[0] if node.args else node.kwargs.get("input")

@@ -188,7 +188,7 @@ def take_view_results() -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFacts:
-    """What AOTAutograd knows of the user's results in the forward or inference graph being compiled.
+    """Facts of AOTAutograd's about the user's results in the forward or inference graph being compiled.
 
     Attributes:
         start: position of the first among the outputs.
@@ -204,7 +204,7 @@ class ResultFacts:
 
 
 def result_facts() -> ResultFacts:
-    """What AOTAutograd knows of the results of the graph being compiled."""
+    """Facts of AOTAutograd's about the results of the graph being compiled."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     infos = () if metadata is None else metadata.output_info
@@ -245,7 +245,7 @@ def renewed_inputs() -> tuple[tuple[int, int], ...]:
 
 
 def is_tangent(node: torch.fx.Node) -> bool:
-    """Whether an input of a backward graph is a gradient of a result."""
+    """Tell if an input of a backward graph is a gradient of a result."""
     return "tangents" in str(node.target)
 
 

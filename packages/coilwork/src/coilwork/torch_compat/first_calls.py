@@ -1,8 +1,9 @@
 """The first call of a compiled graph, during which torch 2.13 looks at what custom operators return.
 
-AOTAutograd enters a `TorchDispatchMode` for that. What runs in such a mode runs without the dispatch keys above Python's, those of
-lazy conjugation and negation among them, so an operator that conjugates a view inside reads it as it lies in memory.
-`torch.linalg.pinv` of a complex matrix is wrong then, under `aot_eager` too, and right in every call that follows.
+AOTAutograd enters a `TorchDispatchMode` for that. What runs in such a mode runs without the dispatch keys
+above Python's, those of lazy conjugation and negation among them, so an operator that conjugates a view
+inside reads it as it lies in memory. `torch.linalg.pinv` of a complex matrix is wrong then, under `aot_eager`
+too, and right in every call that follows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BUILT_IN: Final = ("aten", "prim", "prims")
 
 
 class FirstCall:
-    """A compiled graph that conjugates lazily in its first call, too. Custom operators are looked at as they were."""
+    """A compiled graph that conjugates lazily in its first call, too; custom operators are still checked."""
 
     _boxed_call = True
 

@@ -71,7 +71,7 @@ def strided_storage(value: object) -> int | None:
 
 
 def share_count(value: object, source: object) -> Any:
-    """A tensor like `value`, whose writes are counted with those of `source`; `value` itself if they share no memory."""
+    """A tensor like `value` that counts writes with `source`; `value` itself if they share no memory."""
     if type(value) is not torch.Tensor or not isinstance(source, torch.Tensor):
         return value
     if storage_identity(value) != storage_identity(source):

@@ -91,11 +91,11 @@ class Bags:
         return sub(self._clamp_to_elements(self.read_end(builder, bag)), self.start(builder, bag))
 
     def read_start(self, builder: Builder, bag: Expr) -> Scalar:
-        """What the bag's offset says, in `i64`."""
+        """The bag's offset, in `i64`."""
         return cast(builder.read(self.offsets, (bag,)), DType.I64)
 
     def read_end(self, builder: Builder, bag: Expr) -> Scalar:
-        """What the next offset says, if there is one, else where the elements end, in `i64`."""
+        """The next bag's offset if there is one, else the number of elements, in `i64`."""
         more = lt(index(bag + 1), index(self.offsets.shape[0]))
         following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
         return select(more, following, index(self.elements))
@@ -257,7 +257,7 @@ def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRules:
-    """What eager's kernel asks of offsets.
+    """The demands of eager's kernel on offsets.
 
     Attributes:
         elements: how many elements there are.
@@ -271,9 +271,12 @@ class OffsetRules:
 
 
 def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
-    """`offsets`, checked as eager's kernels for CPUs do: elements in front of the first bag would be written in front of memory.
+    """`offsets`, checked as eager's kernels for CPUs do.
 
-    On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be one more kernel.
+    Elements in front of the first bag would be written in front of memory.
+
+    On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be
+    one more kernel.
     """
     if not offsets.device.startswith("cpu"):
         return offsets
@@ -290,12 +293,16 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
 def _offset_checks(
     builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules
 ) -> tuple[Check, ...]:
-    """Those of eager's kernels for CPUs. The one that walks in order goes no further than an offset that ends the last bag."""
+    """The conditions of eager's kernels for CPUs.
+
+    The one that walks in order goes no further than an offset that ends the last bag.
+    """
     at = cast(builder.read(offsets, (bag,)), DType.I64)
     number, last = index(bag), offsets.shape[0] - 1
     begins = Check(
         condition=either(invert(eq(number, const(0, DType.I64))), eq(at, const(0, DType.I64))),
-        message="offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0",
+        message="offsets[0] has to be 0, i.e., the first sequence in the mini-batch "
+        "has to start from position 0",
     )
     ends = Check(
         condition=either(lt(number, index(last)), le(at, index(rules.elements))),

@@ -73,7 +73,7 @@ def _are_in_bounds(call: Call, indices: TensorValue, offsets: TensorValue) -> bo
 
 
 def _walks_in_order(call: Call) -> bool:
-    """Tell if eager's fast kernel for CPUs combines these bags: of sums and means of whole rows, all of which count."""
+    """Tell if eager's fast kernel for CPUs combines the bags: sums and means of whole rows that all count."""
     weight, by_sample = call.fakes.get("weight"), call.fakes.get("per_sample_weights")
     return (
         isinstance(weight, torch.Tensor)

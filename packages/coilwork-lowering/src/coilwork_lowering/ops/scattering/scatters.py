@@ -138,7 +138,7 @@ def _index_put(builder: Builder, call: Call) -> Value:
 
 
 def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape) -> None:
-    """What is stored, or says where, of `shape`, is broadcast to `wanted`: torch's meta function does not look.
+    """Demand that values or indices of `shape` broadcast to `wanted`: torch's meta function does not look.
 
     Raises:
         NotLowered: it cannot be, as ATen's kernel will say.
