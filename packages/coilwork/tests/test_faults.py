@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import attempts, drive, executors, stages
+from coilwork import backend as backends
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
@@ -243,6 +244,40 @@ def test_a_fault_of_a_driver_costs_no_call(
         strictly(waves, cache=False, **options)(*inputs())
 
 
+REWRITES: dict[str, tuple[str, Any]] = {
+    "of the captured graph": ("rewrite_captured", backends),
+    "of the ATen graph": ("cleaned_up", stages),
+    "layouts": ("lay_out_convolutions", stages),
+    "padding": ("pad_products", stages),
+}
+
+
+@pytest.mark.parametrize(("name", "module"), REWRITES.values(), ids=list(REWRITES))
+def test_a_fault_of_rewrites_costs_no_call(
+    name: str, module: Any, leniently: Compile, strictly: Compile, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    failed: list[object] = []
+
+    def fault(value: object) -> Exception | None:
+        # without rewrites the same function is asked for none
+        if name == "rewrite_captured" and failed:
+            return None
+        failed.append(value)
+        return KeyError("injected")
+
+    break_stage(monkeypatch, name, fault, module)
+    with told() as said:
+        check(leniently(waves, trace=str(tmp_path), cache=False))
+    assert len(said) == 1
+    assert "is compiled without rewrites" in str(said[0].message)
+    report = reports(tmp_path)["inference"]
+    assert (report["fallback"], report["extern_calls"]) == ("", 0)
+    torch._dynamo.reset()
+    failed.clear()
+    with pytest.raises(BackendCompilerFailed, match="injected"):
+        strictly(waves, cache=False)(*inputs())
+
+
 def test_dynamic_sizes(monkeypatch: Patch, tmp_path: Path) -> None:
     break_stage(monkeypatch, "plan", unnamed(COS))
     options = {"trace": str(tmp_path), "cache": False}
@@ -336,7 +371,7 @@ def test_numbers_beside_a_call_that_is_left_out(leniently: Compile, monkeypatch:
     def run() -> tuple[Tensor, ...]:
         torch._dynamo.reset()
         torch.manual_seed(3)
-        return leniently(function, cache=False, random="generated")(inputs()[0])
+        return leniently(function, cache=False, random="generated", verify=True)(inputs()[0])
 
     expected = run()
     with monkeypatch.context() as patch, told() as said:

@@ -57,7 +57,10 @@ _NOT_OF_CALLS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The answer to one fault: `calls` get kernels of their own (`apart`), or are left to ATen."""
+    """The answer to one fault: `calls` get kernels of their own (`apart`), or are left to ATen.
+
+    Without calls, the graph is compiled as it is, without rewrites.
+    """
 
     calls: tuple[Origin, ...]
     apart: bool
@@ -212,6 +215,9 @@ class _Attempts:
 
     def _find_step(self, fault: Fault, remedy: Remedy) -> Step | None:
         """The step that mends `fault`; None if no choice of calls helps."""
+        if not fault.named and self._job.is_rewritten and not self._can_rewrite():
+            self._job = replace(self._job, is_rewritten=False)
+            return Step(calls=(), apart=False)
         if len(fault.named) == 1:
             return Step(calls=fault.named, apart=False)
         if fault.named:
@@ -228,6 +234,14 @@ class _Attempts:
             if found is not None:
                 return found
         return None
+
+    def _can_rewrite(self) -> bool:
+        """False if the fault is one of rewrites or layouts, which a graph can do without."""
+        try:
+            list_calls(self._job, views=False)
+        except Exception:  # noqa: BLE001  the fault is known: it is what compiling failed with
+            return False
+        return True
 
     def _search(
         self, fault: Fault, remedy: Remedy, suspects: Sequence[Origin], *, unfuse: bool
@@ -282,6 +296,8 @@ class _Attempts:
 
     def describe_steps(self) -> tuple[StoredStep, ...]:
         """The steps of `mend`, for `repeat`; none if one is of a call that another process would not find."""
+        if not self._job.is_rewritten:
+            return ()
         places = {call: place for place, call in enumerate(list_calls(self._job, views=True))}
         if any(call not in places for step, _ in self._steps for call in step.calls):
             return ()
@@ -301,10 +317,12 @@ class _Attempts:
         names = ", ".join(dict.fromkeys(call.op for call in step.calls))
         how = "kernels of their own" if step.apart else "ATen's own kernels"
         text = f"{names} run as {how} in graph {self._job.graph_id}: {reason}"
+        if not step.calls:
+            text = f"graph {self._job.graph_id} is compiled without rewrites and layouts: {reason}"
         place = next((call for call in step.calls if call.file), None)
         if place is not None and f"{place.file}:{place.line}" not in text:
             text += f"\n  source  {place.file}:{place.line}   {place.code}"
-        if not step.apart:
+        if step.calls and not step.apart:
             listed = ", ".join(dict.fromkeys(f'"{call.op}"' for call in step.calls))
             text += f'\n  try     options={{"fallback": [{listed}]}} to leave all such calls to ATen'
         text += '\n  try     options={"strict": True} for the traceback, to report it'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,12 +54,14 @@ from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
+    NAMES,
     announce_unkeyed,
     check_names,
     draws_its_own,
     packs_weights,
     rewrite_captured,
     rewrites_of,
+    warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
 from coilwork.torch_compat.autograd import (
@@ -151,7 +154,14 @@ def compile_dynamo_graph(
         return as_captured
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
-    log = list(rewrite_captured(gm, example_inputs, options))
+    try:
+        log = list(rewrite_captured(gm, example_inputs, options))
+    # A graph can do without rewrites of ours.
+    except Exception as error:
+        if options.strict or options.rewrites or is_told(error) or set(NAMES) <= set(options.skip_rewrites):
+            raise
+        warn_of_rewrites(error)
+        return compile_dynamo_graph(copy_of(captured), example_inputs, replace(options, skip_rewrites=NAMES))
     compiler = partial(
         compile_with_aot_autograd,
         forward=taken.noting(

@@ -51,6 +51,7 @@ class Job:
         left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
             operators of which not all do.
         apart: names of calls that share no kernel with others.
+        is_rewritten: rewrites and layouts that are still to be chosen may change `gm` first.
         is_refused: tells if eager refuses the call that the graph is compiled for.
         trace: where stage dumps go.
         clock: times of the stages so far.
@@ -72,6 +73,7 @@ class Job:
     rewrites: tuple[Fired, ...] = ()
     left_to_aten: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, ...] = ()
+    is_rewritten: bool = True
     is_refused: Callable[[], bool] = field(default=lambda: False)
     clock: StageClock = field(default_factory=StageClock)
 

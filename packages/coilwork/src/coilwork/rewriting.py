@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from coilwork.errors import OptionError, UncachedPassWarning
+from coilwork.errors import CoilworkFallbackWarning, OptionError, UncachedPassWarning, describe
 from coilwork.options import CompileOptions
 from coilwork.torch_compat.tensors import is_static_input
 from coilwork_lowering import RewriteOptions
@@ -22,6 +22,19 @@ from coilwork_lowering.rewrites import (
     apply_rewrites,
     chosen,
 )
+
+NAMES: Final = tuple(rewrite.name for rewrite in REWRITES)
+"""The names of Coilwork's own rewrites."""
+
+
+def warn_of_rewrites(error: Exception) -> None:
+    """Say that a captured graph is compiled without rewrites, because of `error`."""
+    warnings.warn(
+        f"a graph is compiled without rewrites: {describe(error)}\n"
+        '  try     options={"strict": True} for the traceback, to report it',
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
 
 
 def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:

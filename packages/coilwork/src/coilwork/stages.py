@@ -155,6 +155,8 @@ def _rewrite(job: Job) -> tuple[torch.fx.GraphModule, tuple[Fired, ...]]:
     if trace.wanted:
         trace.write("aten.txt", _readable(gm))
     fired: tuple[Fired, ...] = ()
+    if not job.is_rewritten:
+        return gm, fired
     if job.role == "inference":
         with clock.stage("rewrite"):
             gm, fired = cleaned_up(gm, rewrites_of("aten", job.options))
