@@ -63,7 +63,7 @@ def test_every_operation_symbol_and_number_counts_as_often_as_it_is_written(expr
 def test_what_is_substituted_counts_at_each_symbol() -> None:
     outer, inner = (I + 4 * J) // 9, (J + 5) % 7
     made = substitute(outer, {I: inner, J: (J + 5) % 11})
-    assert written_size(made) == written_size(outer).of_substituted(written_size(inner))
+    assert written_size(made) == written_size(outer).bound_substitution(written_size(inner))
 
 
 def test_sizes_of_what_doubles_at_each_step_are_found_in_one_visit_per_node() -> None:

@@ -26,7 +26,7 @@ class WrittenSize(NamedTuple):
     nodes: int
     symbols: int
 
-    def of_substituted(self, most: WrittenSize) -> WrittenSize:
+    def bound_substitution(self, most: WrittenSize) -> WrittenSize:
         """A bound on the size, before simplification, once each symbol is of size `most` or less."""
         return WrittenSize(
             min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)

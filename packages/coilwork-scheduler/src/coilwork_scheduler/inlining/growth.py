@@ -50,10 +50,10 @@ class BodySize:
 
     def plus(self, producer: BodySize, most: WrittenSize) -> BodySize:
         """A bound on the size with `producer` substituted for a load whose coordinates have at most the size `most`."""
-        moved = producer.written.of_substituted(most)
+        moved = producer.written.bound_substitution(most)
         return BodySize(
             scalars=self.scalars + producer.scalars,
-            longest=_larger(self.longest, producer.longest.of_substituted(most)),
+            longest=_larger(self.longest, producer.longest.bound_substitution(most)),
             written=WrittenSize(self.written.nodes + moved.nodes, self.written.symbols + moved.symbols),
         )
 
