@@ -15,7 +15,7 @@ def test_a_wait_for_the_result_ends_the_use_of_the_operand() -> None:
     flights.start(("operand",), ("result",))
     assert "operand" in flights and "result" in flights
     assert flights.awaits("result") and not flights.awaits("operand")
-    assert flights.pending("operand") == ("result",)
+    assert flights.list_waits("operand") == ("result",)
     assert flights.wait(("operand",)) == ()
     assert set(flights.wait(("result",))) == {"operand", "result"}
     assert "operand" not in flights and flights.memory() == ()
@@ -26,7 +26,7 @@ def test_two_flights_of_one_operand_end_one_by_one() -> None:
     flights.start(("operand",), ("one",))
     flights.start(("operand",), ("two",))
     flights.wait(("one",))
-    assert "operand" in flights and flights.pending("operand") == ("two",)
+    assert "operand" in flights and flights.list_waits("operand") == ("two",)
     flights.wait(("two",))
     assert "operand" not in flights
 
@@ -51,7 +51,7 @@ def test_a_result_may_be_the_operand_of_the_next() -> None:
 def test_what_nobody_can_wait_for_never_ends() -> None:
     flights: InFlight[str] = InFlight()
     flights.start(("x",), ())
-    assert flights.wait(("x",)) == () and "x" in flights and flights.pending("x") == ()
+    assert flights.wait(("x",)) == () and "x" in flights and flights.list_waits("x") == ()
 
 
 PROGRAM = f"""

@@ -64,8 +64,8 @@ class InFlight(Generic[K]):
         """True if an operation writes the memory `key`, which is to be waited for."""
         return any(key in flight.pending for flight in self._flights.get(key, ()))
 
-    def pending(self, key: K) -> tuple[K, ...]:
-        """What has to be waited for until no operation uses the memory `key`; what can't be waited for is left out."""
+    def list_waits(self, key: K) -> tuple[K, ...]:
+        """The memory to wait for until no operation uses `key`, without what cannot be waited for."""
         return tuple(dict.fromkeys(k for flight in self._flights.get(key, ()) for k in flight.pending))
 
     def memory(self) -> tuple[K, ...]:

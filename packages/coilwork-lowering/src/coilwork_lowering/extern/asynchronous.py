@@ -73,7 +73,7 @@ def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
     The program itself is to wait before it reads a result. Where it leaves that out, eager mode reads whatever is there.
     """
     for root in roots:
-        for pending in builder.in_flight.pending(root):
+        for pending in builder.in_flight.list_waits(root):
             if written or pending == root:
                 wait_for(builder, pending)
 
