@@ -323,6 +323,21 @@ def test_several_calls_of_different_operators(leniently: Compile, monkeypatch: P
     assert reports(tmp_path)["inference"]["extern_calls"] == 2
 
 
+def test_a_call_that_is_named_wrongly_is_not_left_out(
+    leniently: Compile, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    innocent = Origin(node="tanh", op="aten.tanh.default")
+
+    def fault(graph: object) -> Exception | None:
+        return VerifyError("injected", "of a test", origins=(innocent,)) if part_with(graph, COS) else None
+
+    break_stage(monkeypatch, "schedule", fault)
+    with told() as said:
+        check(leniently(waves, trace=str(tmp_path), cache=False))
+    assert [str(one.message).partition(" run as")[0] for one in said] == [COS]
+    assert reports(tmp_path)["inference"]["extern_calls"] == 1
+
+
 def test_the_search_takes_few_tries(leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
     def deep(x: Tensor) -> Tensor:
         for step in range(60):

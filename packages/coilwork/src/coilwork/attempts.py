@@ -195,7 +195,8 @@ class _Attempts:
         remedy = Remedy(operators=self._job.options.fallback)
         before = remedy
         for _ in range(MOST_STEPS):
-            if not fault.named and before is not remedy and not isinstance(fault.error, LoweringError):
+            has_helped = not self._steps or not self._steps[-1][0].calls or bool(fault.named)
+            if not has_helped and not isinstance(fault.error, LoweringError):
                 # what the last step left out is not at fault
                 remedy = before
                 self._steps.pop()
@@ -252,7 +253,7 @@ class _Attempts:
             step = Step(calls=tuple(calls), apart=apart)
             left = self.find_fault(remedy.extend(step), in_build=fault.in_build)
             # a fault of other calls is for the next step
-            is_another = left is not None and left.named and set(suspects).isdisjoint(left.named)
+            is_another = left is not None and left.named and not _choose(suspects, left.named)
             return None if is_another else left
 
         if unfuse and len(suspects) > 1 and not isinstance(fault.error, LoweringError):
@@ -264,7 +265,8 @@ class _Attempts:
                     suspects, lambda some: find_left(some, apart=True) is None, self._budget
                 )
                 return Step(calls=calls, apart=True)
-            suspects = [call for call in suspects if call in left.named] or suspects
+            # a call in a kernel of its own is named alone; errors that named none before, or wrong ones, tell nothing
+            suspects = (_choose(suspects, left.named) if fault.named else []) or suspects
         if len(suspects) > 1:
             if not self._budget.spend() or find_left(suspects, apart=False) is not None:
                 return None
@@ -330,6 +332,12 @@ class _Attempts:
             warnings.warn(text, CoilworkFallbackWarning, stacklevel=4)
         else:
             warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
+
+
+def _choose(suspects: Sequence[Origin], named: Sequence[Origin]) -> list[Origin]:
+    """Those of `suspects` that an error names, whatever else it says of them."""
+    known = {(call.op, call.node) for call in named}
+    return [call for call in suspects if (call.op, call.node) in known]
 
 
 def _find_culprits(error: Exception, compiled: Compiled | None) -> tuple[Origin, ...]:
