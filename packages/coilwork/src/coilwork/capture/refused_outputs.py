@@ -68,7 +68,9 @@ def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
     """What `call` gives for tensors like the arguments, but on the meta device; None where no call says."""
     with disable_modes(), torch.no_grad():
         try:
-            return call(*map(_move_to_meta, args), **{name: _move_to_meta(one) for name, one in kwargs.items()})
+            return call(
+                *map(_move_to_meta, args), **{name: _move_to_meta(one) for name, one in kwargs.items()}
+            )
         except Exception:  # noqa: BLE001  then nothing says that the type is another
             return None
 
