@@ -265,7 +265,7 @@ class _Attempts:
                     suspects, lambda some: find_left(some, apart=True) is None, self._budget
                 )
                 return Step(calls=calls, apart=True)
-            # a call in a kernel of its own is named alone; errors that named none before, or wrong ones, tell nothing
+            # a call in its own kernel is named alone; errors that named none, or wrong ones, tell nothing
             suspects = (_choose(suspects, left.named) if fault.named else []) or suspects
         if len(suspects) > 1:
             if not self._budget.spend() or find_left(suspects, apart=False) is not None:
