@@ -21,9 +21,10 @@ from coilwork.stages import run_stages
 SMALL, LARGE = 40, 160
 # Work of n log n grows by 5.5 where the graph grows by 4. Searches that are bounded reach their bounds at some hundred nodes.
 MOST_GROWTH = 6.5
-# Written element by element: one kernel at these sizes, and one for each element from some hundred nodes on.
+# Written element by element: their work still grows by 8 at these sizes.
 LATE = frozenset({"table_filled"})
-# Shapes whose searches on a GPU reach their bounds at these sizes: rows that are reduced again and again take longer to.
+# Shapes that are counted on a GPU, too. Norms of open sizes, softmaxes and the rows and columns of Sinkhorn grow by 7 to 8.5
+# there, between these sizes.
 WITH_TRITON = (
     "chain",
     "chain_kept",
