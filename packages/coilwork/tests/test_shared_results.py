@@ -357,7 +357,7 @@ def test_a_base_that_is_made_elsewhere_is_hidden() -> None:
 DRAWN_FRESH: Final = (
     "{a} + {k}",
     "{a} * {k}.5",
-    "{a}.sum()",
+    "{a}.amax()",
     "{a}.clone()",
     "{a}.contiguous()",
     "{a}.to(torch.float32)",
@@ -415,8 +415,8 @@ def draw(draws: random.Random, mode: str, number: int) -> list[str]:
     x, p = given(mode)
     values: dict[str, Any] = {"torch": torch, "x": x, "p": p}
     # torch's tracing refuses some writes to views of inputs that are made without gradients
-    names: list[str] = []
-    first = draws.choice((f"v0 = x + {number}", f"v0 = p * {number}"))
+    names = ["x", "p"] if mode == "plain" else []
+    first = draws.choice((f"v0 = x + {number}", f"v0 = p * {number}", *["v0 = x.view(2, 2)"] * len(names)))
     lines: list[str] = []
 
     def take(line: str) -> None:
@@ -427,7 +427,7 @@ def draw(draws: random.Random, mode: str, number: int) -> list[str]:
             return
         lines.append(line)
         name = line.split(" = ")[0]
-        # of an empty part of an empty part the place in memory may differ
+        # the place of an empty part of an empty part is not eager's yet
         if isinstance(values.get(name), Tensor) and values[name].numel():
             names.append(name)
 
@@ -472,7 +472,7 @@ def look(program: Callable[..., Any], mode: str, seed: int, count: int) -> list[
     return found
 
 
-@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+@pytest.mark.parametrize("mode", ["plain", "no_grad", "inference_mode"])
 def test_drawn_results_are_those_of_eager_mode(mode: str, strictly: Compile) -> None:
     count = 12
     for seed in range(2):
