@@ -237,7 +237,8 @@ def told(value: Any) -> str:
     """What matters of a result."""
     if not isinstance(value, Tensor):
         return type(value).__name__ if isinstance(value, fx.Proxy) else repr(value)
-    return f"{type(value).__name__} {value.dtype} {value.device} {value.layout} {tuple(value.shape)}"
+    shape = "nested" if value.is_nested else tuple(value.shape)
+    return f"{type(value).__name__} {value.dtype} {value.device} {value.layout} {shape}"
 
 
 def outcome(call: Callable[[], Sequence[Any]]) -> tuple[str, Sequence[Any]]:

@@ -13,7 +13,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
-from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
+from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
@@ -152,10 +152,14 @@ class _Lowering:
     def run(self) -> Lowered:
         watch = GuardWatch(self.gm)
         guards: list[AddedGuard] = []
+        is_entered = self.results.is_region
         for node in self.gm.graph.nodes:
             origin = origin_of(node)
             self.builder.origins = (origin,)
             self.builder.hint = node.name
+            if not is_entered and node.op != "placeholder":
+                is_entered = True
+                assert_guards(self.builder, self.gm)
             self.require_strides(node)
             match node.op:
                 case "placeholder":

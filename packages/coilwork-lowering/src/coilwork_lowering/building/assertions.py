@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -16,6 +18,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index
+from coilwork_lowering.torch_compat.sizes import environment_of, list_guarded_comparisons, symbols_among
 
 OF_TORCH: Final = "Runtime assertion failed for expression "
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
@@ -27,6 +30,9 @@ _FORMS: Final = (
     ("le", "le", False),
     ("gt", "lt", True),
     ("ge", "le", True),
+)
+_SIGNS: Final[Mapping[str, str]] = MappingProxyType(
+    {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 )
 
 
@@ -55,12 +61,45 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
             origins=builder.origins,
             remedy="assert on tensor sizes and on integers made with .item()",
         )
-    for name, form, swapped in _FORMS:
-        if name != condition.relation:
-            continue
-        lhs, rhs = (condition.rhs, condition.lhs) if swapped else (condition.lhs, condition.rhs)
-        if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
-            _append(builder, lhs, form, rhs, message)
+    form, lhs, rhs = _normalize(condition.lhs, condition.relation, condition.rhs)
+    if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
+        _append(builder, lhs, form, rhs, message)
+
+
+def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
+    """Append the conditions that torch promises of integers that `gm` is given and that are no tensor's size.
+
+    Calls through Dynamo have passed its guards. Others have not, and kernels that read memory at such an integer would read
+    whatever is there: `x[i]` was traced for an `i` below `x.shape[0]`. Sizes of tensors are checked with their layouts.
+    """
+    env = environment_of(gm)
+    if env is None:
+        return
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    given, shown = (
+        symbols_among(values),
+        symbols_among(size for value in values if isinstance(value, torch.Tensor) for size in value.shape),
+    )
+    numbers = sorted(given - shown, key=str)
+    for number in numbers:
+        ours = builder.sizes.symbol(number, env)
+        for lhs, rhs in ((ours.lo, ours), (ours, ours.hi)):
+            if lhs is not None and rhs is not None:
+                _append(
+                    builder, as_expr(lhs), "le", as_expr(rhs), f"compiled for integers with {lhs} <= {rhs}"
+                )
+    for left, relation, right in list_guarded_comparisons(env, numbers, given | shown):
+        form, lhs, rhs = _normalize(
+            builder.sizes.from_sympy(left, env), relation, builder.sizes.from_sympy(right, env)
+        )
+        if not _holds(form, lhs, rhs):
+            _append(builder, lhs, form, rhs, f"compiled for integers with {left} {_SIGNS[relation]} {right}")
+
+
+def _normalize(lhs: Expr, relation: str, rhs: Expr) -> tuple[str, Expr, Expr]:
+    """One of the four relations that the IR has, and its sides."""
+    form, swapped = next((form, swapped) for name, form, swapped in _FORMS if name == relation)
+    return (form, rhs, lhs) if swapped else (form, lhs, rhs)
 
 
 def told_equality(number: torch.fx.Node) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +56,26 @@ def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
     """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that hold for all sizes are left out."""
     guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
     return [(str(guard.expr), str(guard.sloc)) for guard in guards]
+
+
+def list_guarded_comparisons(
+    env: ShapeEnv, numbers: Collection[sympy.Symbol], known: Collection[sympy.Symbol]
+) -> list[tuple[sympy.Basic, str, sympy.Basic]]:
+    """The comparisons with `numbers` that guards promise: left side, name of the relation, right side.
+
+    Guards that mention symbols which are not `known` are left out. Adds no guard.
+    """
+    import sympy
+
+    kinds = {sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge"}
+    found: list[tuple[sympy.Basic, str, sympy.Basic]] = []
+    for guard in env.guards:
+        for term in sympy.And.make_args(guard.expr):
+            name = kinds.get(term.func)
+            symbols = term.free_symbols
+            if name is not None and not symbols.isdisjoint(numbers) and symbols <= set(known):
+                found.append((term.lhs, name, term.rhs))
+    return list(dict.fromkeys(found))
 
 
 def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
@@ -158,6 +178,12 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
 
     expression = sympy_of(value)
     return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def symbols_among(values: Iterable[object]) -> set[sympy.Symbol]:
+    """torch's symbols that are `values` by themselves, with nothing more."""
+    found = (plain_symbol(value) for value in values if isinstance(value, torch.SymInt))
+    return {name for name in found if name is not None}
 
 
 def plain_number(value: int | torch.SymInt) -> int | None:
