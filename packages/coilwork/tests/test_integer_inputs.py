@@ -19,6 +19,7 @@ PROGRAMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "rows up to one": lambda x, i: x[:i].sum(0),
     "a window": lambda x, i: x.narrow(0, i, 5) + 1,
     "every so many": lambda x, i: x[i::2] * 2,
+    "a row that is replaced": lambda x, i: torch.zeros(50, 4).select_scatter(x[0], 0, i),
     "a sum of rows": lambda x, i: x[i] + x[i + 1] + x[2 * i],
 }
 WRONG = (50, 51, -51, 10**6, 10**9, -(10**9), 2**62, -(2**63), 2**63 - 1)

@@ -223,11 +223,14 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
     size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
     chosen = wrapped_start(as_size(call["index"]), size)
     message = f"index out of range: the position of a row among {size}"
-    for low, high in ((as_expr(0), chosen), (chosen + 1, size)):
-        if provably_lt(high, low):
-            raise NotLowered("a row that is not there")
-        if not provably_le(low, high):
-            lower_assertion(builder, Relation(lhs=low, relation="le", rhs=high), message, call.node)
+    if provably_lt(chosen, as_expr(0)) or provably_le(size, chosen):
+        raise NotLowered("a row that is not there")
+    # not one more than it, which the largest integer has not
+    for condition in (
+        Relation(lhs=as_expr(0), relation="le", rhs=chosen),
+        Relation(lhs=chosen, relation="lt", rhs=size),
+    ):
+        lower_assertion(builder, condition, message, call.node)
 
 
 def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:

@@ -129,9 +129,12 @@ def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int
     chosen = wrapped_start(position, size)
     if builder.sizes.depends_on_data(position):
         message = f"index out of range: a position from data along dimension {dim} of size {size}"
-        for low, high in ((as_expr(0), chosen), (chosen + 1, size)):
-            if not provably_le(low, high):
-                lower_assertion(builder, Relation(lhs=low, relation="le", rhs=high), message, call.node)
+        # not one more than it, which the largest integer has not
+        for condition in (
+            Relation(lhs=as_expr(0), relation="le", rhs=chosen),
+            Relation(lhs=chosen, relation="lt", rhs=size),
+        ):
+            lower_assertion(builder, condition, message, call.node)
     return chosen
 
 
