@@ -13,6 +13,7 @@ returns a result, raises something else or falls back with a warning is a findin
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import re
@@ -158,9 +159,11 @@ def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writin
     """In the child: a line for each call as it is done.
 
     OpenMP's threads don't come along with a fork: a parallel region of a child waits for them forever. So one thread has to do. The
-    alarm ends the child even where a test runner has put a handler of its own, which no call into C++ lets run.
+    alarm ends the child even where a test runner has put a handler of its own, which no call into C++ lets run. What kills the child
+    is an answer, of which the runner's log need not tell.
     """
     torch.set_num_threads(1)
+    faulthandler.disable()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
