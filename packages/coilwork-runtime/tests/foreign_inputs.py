@@ -237,7 +237,11 @@ def told(value: Any) -> str:
     """What matters of a result."""
     if not isinstance(value, Tensor):
         return type(value).__name__ if isinstance(value, fx.Proxy) else repr(value)
-    shape = "nested" if value.is_nested else tuple(value.shape)
+    try:
+        shape = str(tuple(value.shape))
+    # nested tensors and parameters that are to be made later have none that one can ask for
+    except RuntimeError as error:
+        shape = str(error)
     return f"{type(value).__name__} {value.dtype} {value.device} {value.layout} {shape}"
 
 
