@@ -26,7 +26,8 @@ else:
 def default_root(environ: Mapping[str, str]) -> Path:
     """`COILWORK_CACHE_DIR` if `environ` sets it, else the user's cache folder as the platform defines it.
 
-    Raises RootUnavailableError where neither gives an absolute path (a user without a home folder, a removed current folder).
+    Raises RootUnavailableError where neither gives an absolute path (a user without a home folder, a
+    removed current folder).
     """
     chosen = environ.get("COILWORK_CACHE_DIR", "")
     if chosen:

@@ -86,7 +86,7 @@ def used_shim(call: ExternCall) -> tuple[Schema, Shim] | None:
 
 
 def is_relayed(call: ExternCall) -> bool:
-    """Whether `call` goes through a relay, which is registered in Python."""
+    """Tell if `call` goes through a relay, which is registered in Python."""
     schema = find_schema(call.target)
     if schema is None or all(parameter.type.name != "Any" for parameter in schema.parameters):
         return False

@@ -1,8 +1,9 @@
 """Operators whose names of process groups torch's C dispatcher cannot pass: called through operators of ours, in Python.
 
-Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's C interface has no form. Each gets a relay: an
-operator with the same parameters that takes a name, a `str`, and hands it on. Relays are registered where a program is loaded, so
-programs that need some run in processes with Python alone.
+Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's
+C interface has no form. Each gets a relay: an operator with the same parameters that takes a name, a `str`,
+and hands it on. Relays are registered where a program is loaded, so programs that need some run in
+processes with Python alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _REGISTERING: Final = threading.Lock()
 
 
 def needs_relay(bound: Iterable[tuple[Parameter, Argument]]) -> bool:
-    """Whether a call is given a name that only Python can pass."""
+    """Tell if a call is given a name that only Python can pass."""
     return any(parameter.type.name == "Any" and isinstance(value, str) for parameter, value in bound)
 
 

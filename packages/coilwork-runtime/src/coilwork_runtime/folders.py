@@ -103,7 +103,7 @@ def is_usable(folder: str | Path) -> bool:
 
 
 def _fault_of(folder: str | Path) -> OSError | None:
-    """What is wrong with the file system below it."""
+    """Say what is wrong with the file system below it."""
     system = os.statvfs(folder)
     if system.f_flag & getattr(os, "ST_NOEXEC", 0):
         return OSError(

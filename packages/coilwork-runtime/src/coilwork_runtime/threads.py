@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Threads:
     """Threads that work is given to while it is entered; work is done at once where there can be none.
 
-    That is when the interpreter shuts down: once the main thread has ended, others may go on for long, and so may functions that were
-    registered with `atexit`, but Python starts no threads any more.
+    That is when the interpreter shuts down: once the main thread has ended, others may go on for long, and
+    so may functions that were registered with `atexit`, but Python starts no threads any more.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -33,7 +33,7 @@ class Threads:
         self._pool.shutdown(cancel_futures=kind is not None and not issubclass(kind, Exception))
 
     def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
-        """What becomes of `function` of `args`."""
+        """Begin `function` of `args`; returns the future of its result."""
         if not self._alone and threading.main_thread().is_alive():
             try:
                 return self._pool.submit(function, *args)

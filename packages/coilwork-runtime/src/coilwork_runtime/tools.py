@@ -50,8 +50,8 @@ def run_tool(
 ) -> Finished:
     """Run a program in `folder`, in which its temporary files lie, too. Its messages are the same in every language.
 
-    Where the process ignores SIGCHLD, the system forgets exit codes: the code is 0 then, so look for what was to be made. The program
-    itself gets the signal: compilers wait for programs of their own.
+    Where the process ignores SIGCHLD, the system forgets exit codes: the code is 0 then, so look for what
+    was to be made. The program itself gets the signal: compilers wait for programs of their own.
 
     Raises:
         OSError: it cannot be started.

@@ -155,7 +155,8 @@ def _with_open_sizes(
 ) -> Mapping[int, tuple[Kernel, KernelCall]]:
     """`built`, in which kernels for the CPU that are of one kind but of many sizes are one.
 
-    Those for GPUs share launches, or take so long that a configuration for their own size is worth its compilation.
+    Those for GPUs share launches, or take so long that a configuration for their own size is worth its
+    compilation.
     """
     alone = {
         run[0]: built[run[0]]

@@ -335,7 +335,7 @@ class _Attempts:
 
 
 def _choose(suspects: Sequence[Origin], named: Sequence[Origin]) -> list[Origin]:
-    """Those of `suspects` that an error names, whatever else it says of them."""
+    """Choose those of `suspects` that an error names, whatever else it says of them."""
     known = {(call.op, call.node) for call in named}
     return [call for call in suspects if (call.op, call.node) in known]
 

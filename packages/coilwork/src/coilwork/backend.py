@@ -139,15 +139,7 @@ def compile_dynamo_graph(
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
-    put_told_checks_first(gm)
-    write_collectives_out(gm)
-    put_in_place(gm)
-    read_indices(gm)
-    broadcast_selections(gm)
-    check_values(gm)
-    fill_what_is_expanded(gm)
-    write_out_label_margins(gm)
-    keep_resizing(gm)
+    _mend_captured(gm)
     trial = EagerTrial(captured, example_inputs)
     as_captured = _uncompiled_writes(gm, captured, example_inputs, trial, options)
     if as_captured is not None:
@@ -213,6 +205,19 @@ def compile_dynamo_graph(
     )
 
 
+def _mend_captured(gm: torch.fx.GraphModule) -> None:
+    """Rewrite Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
+    put_told_checks_first(gm)
+    write_collectives_out(gm)
+    put_in_place(gm)
+    read_indices(gm)
+    broadcast_selections(gm)
+    check_values(gm)
+    fill_what_is_expanded(gm)
+    write_out_label_margins(gm)
+    keep_resizing(gm)
+
+
 def _uncompiled_writes(
     gm: torch.fx.GraphModule,
     captured: torch.fx.GraphModule,
@@ -220,7 +225,7 @@ def _uncompiled_writes(
     trial: EagerTrial,
     options: CompileOptions,
 ) -> Callable[..., Any] | None:
-    """What runs the captured graph, if eager refuses a write in it, or torch's tracing gets one wrong.
+    """The call that runs the captured graph, if eager refuses a write in it, or torch's tracing gets one wrong.
 
     Raises:
         CompileError: in the latter case, with `strict`.

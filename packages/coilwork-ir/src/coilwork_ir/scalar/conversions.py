@@ -51,7 +51,8 @@ def is_lossless(source: DType, target: DType) -> bool:
 def joined(node: Op) -> Scalar:
     """`node`, a cast or bitcast, without what its operand converts in vain. NaN stays NaN, maybe of other bits.
 
-    A 16-bit float that is seen as bits and back stays so: `fast` numerics keep that rounding, as the program asks.
+    A 16-bit float that is seen as bits and back stays so: `fast` numerics keep that rounding, as the
+    program asks.
     """
     (source,) = node.operands
     if node.op == "bitcast":

@@ -69,8 +69,9 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
 def assert_guards(builder: Builder, gm: torch.fx.GraphModule) -> None:
     """Append the conditions that torch promises of integers that `gm` is given and that are no tensor's size.
 
-    Calls through Dynamo have passed its guards. Others have not, and kernels that read memory at such an integer would read
-    whatever is there: `x[i]` was traced for an `i` below `x.shape[0]`. Sizes of tensors are checked with their layouts.
+    Calls through Dynamo have passed its guards. Others have not, and kernels that read memory at such an
+    integer would read whatever is there: `x[i]` was traced for an `i` below `x.shape[0]`. Sizes of tensors
+    are checked with their layouts.
     """
     env = environment_of(gm)
     if env is None:

@@ -1,15 +1,19 @@
 """Which operators go on reading or writing memory after their calls have returned, and which calls wait for them.
 
-One table for all of torch. Functional collectives start an operation on a thread or stream of their process group's, which reads the
-operand and writes the result: `wait_tensor` of the result, or of anything else in its memory, waits for it. An operator of their namespaces that
-the table doesn't list is taken for one that uses all it is given. Others of torch's that communicate are done when they return, as
-kernels are: `_dtensor.shard_dim_alltoall` waits by itself, and those of `symm_mem` run on the current stream, but for two.
+One table for all of torch. Functional collectives start an operation on a thread or stream of their process
+group's, which reads the operand and writes the result: `wait_tensor` of the result, or of anything else in
+its memory, waits for it. An operator of their namespaces that the table doesn't list is taken for one that
+uses all it is given. Others of torch's that communicate are done when they return, as kernels are:
+`_dtensor.shard_dim_alltoall` waits by itself, and those of `symm_mem` run on the current stream, but for
+two.
 
-Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order with all else there. Their host memory
-may be pinned, and then a copy reads or writes it later: torch's allocator, which has noted the copy, keeps it until that is done. So it is given back to the allocator
-and to nobody else.
+Copies between devices with `non_blocking=True` run on the current stream. Their device memory is in order
+with all else there. Their host memory may be pinned, and then a copy reads or writes it later: torch's
+allocator, which has noted the copy, keeps it until that is done. So it is given back to the allocator and
+to nobody else.
 
-Operators on streams and events change what later work waits for. They stay where they are among all that stands before and behind them.
+Operators on streams and events change what later work waits for. They stay where they are among all that
+stands before and behind them.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 _WAITS: Final = frozenset({"_c10d_functional.wait_tensor", "c10d_functional.wait_tensor"})
 COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 _STREAMS: Final = "streams"
-# Libraries that come with torch, or are ours: done with their operands, as far as order on a stream goes, when they return.
+# Libraries that come with torch, or are ours: done with their operands, as far as order on a stream goes,
+# when they return.
 _DONE_AT_RETURN: Final = frozenset(
     "aten prims coilwork mkldnn mkl onednn quantized quantized_decomposed _quantized prepacked fbgemm sparse "
     "rngprims torchvision torchaudio inductor _inductor_test".split()
@@ -33,7 +38,7 @@ _DONE_AT_RETURN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What an operator goes on using: tensor arguments by name, beside its results.
+    """The tensor arguments that an operator goes on using, by name, beside its results.
 
     Attributes:
         uses: arguments that are read or written until the wait.
@@ -82,7 +87,7 @@ _FLIGHTS: Final[Mapping[str, Flight]] = MappingProxyType(
 
 
 def flight_of(target: Overload) -> Flight | None:
-    """What calls of `target` go on using after they have returned; None if that is nothing."""
+    """Find what calls of `target` go on using after they have returned; None if that is nothing."""
     name = _name(target)
     if name in _WAITS:
         return None
@@ -93,17 +98,17 @@ def flight_of(target: Overload) -> Flight | None:
 
 
 def is_wait(target: object) -> bool:
-    """Whether calls of `target` wait for the operation that writes their operand."""
+    """Tell if calls of `target` wait for the operation that writes their operand."""
     return isinstance(target, Overload) and _name(target) in _WAITS
 
 
 def is_barrier(target: Overload) -> bool:
-    """Whether calls of `target` choose the stream of what stands behind them, or wait for other streams."""
+    """Tell if calls of `target` choose the stream of what stands behind them, or wait for other streams."""
     return target.namespace == _STREAMS
 
 
 def retains(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Whether a call may keep what it is given and read it at any time, as far as anybody knows; `arguments` by their names."""
+    """Tell if a call may keep what it is given and read it at any time, as far as anybody knows; `arguments` by their names."""
     if arguments.get("non_blocking") is True:
         return True
     known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)

@@ -81,7 +81,7 @@ def _counts_up(node: torch.fx.Node, name: str) -> bool:
 
 
 def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
-    """Where a call of `arange` or `iota` begins, and its step."""
+    """The first number of a call of `arange` or `iota`, and its step."""
     overload = node.target
     assert isinstance(overload, Overload)
     if name == "iota":

@@ -21,8 +21,8 @@ _NEVER: Final = frozenset(
 def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     """Replace calls that repeat an earlier one in `gm`, in place; returns how many.
 
-    Two results that the graph returns, or views of them, stay two: their caller may write into one of them. So do two of which
-    a call writes into one: `torch.zeros` for what two calls receive.
+    Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
+    So do two of which a call writes into one: `torch.zeros` for what two calls receive.
 
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
     are equal when target, arguments and the autograd region (forward or backward) are, and nothing writes into the

@@ -35,7 +35,8 @@ BASE_FLAGS: Final = (
     "-w",
 )
 LONGEST_COMPLAINT: Final = 4000
-# A compiler that takes so long to tell its version, or for a library of nothing, has hung: one takes 0.1 s, on a stalled machine a minute.
+# A compiler that takes so long to tell its version, or for a library of nothing, has hung: one takes 0.1 s,
+# on a stalled machine a minute.
 LONGEST_ANSWER_S: Final = 300.0
 REMEMBERED_S: Final = 3600
 """For how long a compiler that does not work is not tried again."""
@@ -116,7 +117,7 @@ def _wrong_choice(chosen: str, what: str, reason: str) -> MissingCompilerError:
 
 
 def _stamp(word: str, path: str) -> tuple[int, ...]:
-    """What changes when somebody installs another program under the name; empty for what is no program."""
+    """Numbers that change when another program is installed under the name; empty for what is no program."""
     program = shutil.which(word, path=path)
     try:
         found = os.stat(program) if program else None

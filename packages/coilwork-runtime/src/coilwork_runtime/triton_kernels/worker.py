@@ -58,7 +58,8 @@ _HALVES: Final = (
     "{op} cwa0, cwa0, cwb0; {op} cwa1, cwa1, cwb1; mov.b32 {d}, {{cwa0, cwa1}}; }}"
 )
 
-# `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` and its like: two 8-bit floats in a register of 16 bits, and two registers as one of 32 bits.
+# `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` and its like: two 8-bit floats in a register of 16 bits, and two
+# registers as one of 32 bits.
 _SMALL_PAIR: Final = re.compile(r"\bcvt[\w.]*\.u?e\dm\dx2\.\w+\s+(%rs\d+),")
 _SHORT_REGISTER: Final = re.compile(r"%rs\d+")
 _JOIN: Final = re.compile(r"\bmov\.b32\s+(%\w+), \{(%rs\d+), (%rs\d+)\};")
@@ -211,9 +212,10 @@ def without_packed_arithmetic(ptx: str) -> str:
 def without_joined_pairs(ptx: str) -> str:
     """`ptx` with shifts where a pair of 8-bit floats that something else reads, too, is joined with other 16 bits.
 
-    ptxas 12.8 (of Triton 3.6 and 3.7) makes the conversion and the join one instruction, `F2FP...PACK_AB_MERGE_C`, at the place
-    of the join. It leaves readers that come before where they are: they read a register that nothing was written to.
-    Seen on sm_90 where a kernel rounds to 8-bit floats, stores them, and goes on with them; right with ptxas 13.1.
+    ptxas 12.8 (of Triton 3.6 and 3.7) makes the conversion and the join one instruction,
+    `F2FP...PACK_AB_MERGE_C`, at the place of the join. It leaves readers that come before where they are:
+    they read a register that nothing was written to. Seen on sm_90 where a kernel rounds to 8-bit floats,
+    stores them, and goes on with them; right with ptxas 13.1.
     """
     pairs = set(_SMALL_PAIR.findall(ptx))
     if not pairs:

@@ -277,7 +277,8 @@ class Inliner:
     def _grows_by_copies(self, position: int, name: str, consumers: list[int]) -> bool:
         """True if several places would each compute all that `name` has become.
 
-        A chain of which every value is read twice, by the next one and by a result, would be computed anew for every result.
+        A chain of which every value is read twice, by the next one and by a result, would be computed anew
+        for every result.
         """
         copies = sum(self._load_counts[consumer].get(name, 0) for consumer in consumers)
         size = self._facts[position].size.total

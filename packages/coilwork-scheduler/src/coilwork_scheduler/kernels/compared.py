@@ -1,8 +1,9 @@
 """Which values of 16 bits decide something: compared, searched for an extreme, sorted, made whole or 8 bits; and what they are computed from.
 
-With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads rounded, and so does an
-operator of torch. Where one finds the maximum or the median of a row and the other what equals it, both have to begin with the same numbers.
-Where a number jumps, as one that is quantised does, a little less before is a whole step behind it: eager's result is near eager's operand only.
+With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads
+rounded, and so does an operator of torch. Where one finds the maximum or the median of a row and the other
+what equals it, both have to begin with the same numbers. Where a number jumps, as one that is quantised
+does, a little less before is a whole step behind it: eager's result is near eager's operand only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _MOVING: Final = frozenset(
     """index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter index_copy index_fill
     masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
 )
-# Those that compare elements with each other, or with those of another argument, or quantise them, whoever looks at the result.
+# Those that compare elements with each other, or with those of another argument, or quantise them, whoever
+# looks at the result.
 _COMPARING: Final = frozenset(
     """mode unique2 unique_dim unique_consecutive unique_dim_consecutive isin searchsorted bucketize equal allclose isclose
     histc histogram histogramdd_bin_edges quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel

@@ -1,8 +1,8 @@
 """One kernel for calls that differ in how many elements they take.
 
-A kernel whose extent is a number is a text of its own for each number, and a compiler takes as long for each. Beyond a few
-of one kind (see `kind`) the extent becomes an argument, and one text serves all. Long loops lose nothing by that: they go
-over blocks, whose ends are computed anyway.
+A kernel whose extent is a number is a text of its own for each number, and a compiler takes as long for
+each. Beyond a few of one kind (see `kind`) the extent becomes an argument, and one text serves all. Long
+loops lose nothing by that: they go over blocks, whose ends are computed anyway.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How many elements a thread has where each takes so many operations that compilers take long.
 
-Machine code has each operation once per element of a thread. LLVM and ptxas take up to a millisecond for each weighted operation in it,
-and longer where values no more fit into registers: 16 elements of a chain of eight logarithms of the gamma function take 19 s, four
-of them 4 s. With so much to compute, nothing is gained by many elements: loads are waited for no more.
+Machine code has each operation once per element of a thread. LLVM and ptxas take up to a millisecond for
+each weighted operation in it, and longer where values no more fit into registers: 16 elements of a chain of
+eight logarithms of the gamma function take 19 s, four of them 4 s. With so much to compute, nothing is
+gained by many elements: loads are waited for no more.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _MOST_WARPS: Final = 16
 def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
     """`proposed`, with fewer elements per thread where its machine code, which has all operations once for each, would be too long.
 
-    Blocks of points are made smaller; rows, whose blocks are what they are, get more threads. Memory does not notice: it has long
-    delivered the next elements when so much has been computed.
+    Blocks of points are made smaller; rows, whose blocks are what they are, get more threads. Memory does
+    not notice: it has long delivered the next elements when so much has been computed.
     """
     blocks = {name: size for name, size in proposed.meta if name in BLOCKS.values()}
     warps = proposed.num_warps

@@ -60,11 +60,12 @@ def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
 
 
 def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
-    """What is done to the program that is made of `gm`, Dynamo's graph: its views take and refuse the writes that eager's do.
+    """Let views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's writes.
 
-    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded. There autograd takes all
-    views for parts of one function's result, and parts that `split` and the like give come back as tensors of their own: a
-    write to the whole would leave them the gradients of what they showed before. Other views are made by
+    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded.
+    There autograd takes all views for parts of one function's result, and parts that `split` and the like
+    give come back as tensors of their own: a write to the whole would leave them the gradients of what they
+    showed before. Other views are made by
     `boundary.shared_results`. `gm` is looked at at once.
     """
     given = {

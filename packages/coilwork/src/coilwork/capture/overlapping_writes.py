@@ -1,11 +1,12 @@
 """Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`, `x.expand(3, 2).add_(1)`.
 
-Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed. AOTAutograd makes
-them functional, and gives results. So eager is asked, on copies of the inputs that lie in memory as they do, if there is one in a
-captured graph.
+Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed.
+AOTAutograd makes them functional, and gives results. So eager is asked, on copies of the inputs that lie in
+memory as they do, if there is one in a captured graph.
 
-Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every copy of an element gained,
-which is three times the difference, and rounded. What fills a whole tensor fills `x` here; the other graphs are eager's.
+Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
+copy of an element gained, which is three times the difference, and rounded. What fills a whole tensor fills
+`x` here; the other graphs are eager's.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def fill_what_is_expanded(gm: fx.GraphModule) -> None:
 
 
 def repeated_elements(gm: fx.GraphModule) -> CompileError | None:
-    """What to say of a write to a part of a tensor that has some of its elements several times; None if there is none."""
+    """The error for a write to a part of a tensor with repeated elements; None if there is none."""
     for node in gm.graph.nodes:
         if any(_comes_of_repeats(value) for value in overwritten_values(node)):
             return CompileError(
@@ -90,7 +91,7 @@ def _repeats(node: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies in its storage: from which element on, of what sizes and strides."""
+    """The place of a tensor in its storage: its first element, sizes and strides."""
 
     storage: int
     offset: int
@@ -126,7 +127,7 @@ def _lie_in_part(one: _Place, other: _Place) -> bool:
 
 
 def _place(node: object) -> _Place | None:
-    """Where the tensor that `node` stands for lies; None of others, and of tensors without elements."""
+    """The place of the tensor that `node` stands for; None of others, and of tensors without elements."""
     storage = storage_of(node)
     value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
     if storage is None or not isinstance(value, Tensor):

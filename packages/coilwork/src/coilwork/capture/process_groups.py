@@ -1,7 +1,8 @@
 """Process groups that a graph is given as objects: its collectives get their names, under which torch finds them again.
 
-Functional collectives take a group or its name since torch 2.13, and Dynamo makes an input of a group. No program can hold such an object, and torch
-bakes the first one into what AOTAutograd traces, without a guard on it. Here Dynamo gets the guard: for another group it compiles anew.
+Functional collectives take a group or its name since torch 2.13, and Dynamo makes an input of a group. No
+program can hold such an object, and torch bakes the first one into what AOTAutograd traces, without a guard
+on it. Here Dynamo gets the guard: for another group it compiles anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Whether Dynamo's graph is given process groups, and only collectives read them, which take names as well."""
+    """Tell if Dynamo's graph is given process groups that only collectives read, which take names, too."""
     groups = _groups(gm, example_inputs)
     readers = {reader for node in groups for reader in node.users}
     return bool(groups) and all(_takes_names(reader) for reader in readers)
@@ -32,7 +33,7 @@ def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
 def with_named_groups(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Compile
 ) -> Callable[..., Any]:
-    """What `compile_graph` makes of `gm` without its process groups; called with them all the same."""
+    """Compile `gm` without its process groups by `compile_graph`; the result is called with them."""
     for node in _groups(gm, example_inputs):
         guard_identity(node)
     # Dynamo calls with what its own graph takes

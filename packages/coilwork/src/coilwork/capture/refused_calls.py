@@ -83,7 +83,8 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
 def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
     """Give the fake inputs of Dynamo's graph their shapes back, of which Dynamo makes guards after a compile.
 
-    Fakes of tensors that are overwritten with more than they hold (`x.clamp_(y)`) have grown, where eager refuses the call.
+    Fakes of tensors that are overwritten with more than they hold (`x.clamp_(y)`) have grown, where eager
+    refuses the call.
     """
     for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs):
         fake = node.meta.get("example_value")

@@ -47,7 +47,7 @@ def _changes_type(node: fx.Node) -> bool:
 
 
 def _computing(node: fx.Node) -> Callable[..., Any] | None:
-    """What gives as a new tensor what `node` overwrites its first operand with; None of other nodes."""
+    """The function that gives as a new tensor what `node` overwrites its first operand with; None of other nodes."""
     target: Any = node.target
     if node.op == "call_method":
         return getattr(Tensor, target[:-1], None) if _is_in_place(target) else None
@@ -65,7 +65,7 @@ def _is_in_place(name: str) -> bool:
 
 
 def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """What `call` gives for tensors like the arguments, but on the meta device; None where no call says."""
+    """The result of `call` for tensors like the arguments, but on the meta device; None where no call says."""
     with disable_modes(), torch.no_grad():
         try:
             return call(

@@ -1,7 +1,8 @@
 """Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of quantiles.
 
-Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check goes in front. On
-accelerators eager's look is an assertion on the device, or none; there is no such check here either.
+Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
+goes in front. On accelerators eager's look is an assertion on the device, or none; there is no such check
+here either.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
 
 
 def _value_on_cpu(node: object) -> Tensor | None:
-    """What Dynamo traced, if it is a tensor whose values eager would look at."""
+    """The value that Dynamo traced, if it is a tensor whose values eager would look at."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, Tensor) or value.device.type != "cpu" or is_functorch_tensor(value):
         return None

@@ -1,7 +1,8 @@
 """Torch's lock of compilations, which a forked child finds taken if a thread of its parent's compiles: `eager` waits for ever there, too.
 
-Servers that fork workers while a thread warms a model up meet this. In a child no other thread goes on, so the lock becomes another
-one. A thread that forks while it compiles itself gives back the lock that it took, as `with` keeps hold of that.
+Servers that fork workers while a thread warms a model up meet this. In a child no other thread goes on, so
+the lock becomes another one. A thread that forks while it compiles itself gives back the lock that it took,
+as `with` keeps hold of that.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch._guards import TracingContext
 
 
 def is_process_group(value: Any) -> bool:
-    """Whether `value` is a group of processes; a torch that was built without any knows no such class."""
+    """Tell if `value` is a group of processes; a torch that was built without any knows no such class."""
     if not torch.distributed.is_available():
         return False
     return isinstance(value, torch.distributed.ProcessGroup)

@@ -156,7 +156,8 @@ def make_view(value: object, base: object, creation: Creation | None) -> Any:
     elif storage_identity(value) != storage_identity(base):
         return value
     else:
-        # views that were made without recording refuse to be written to once it is on, and so do views of them
+        # views that were made without recording refuse to be written to once it is on, and so do views of
+        # them
         torch._C._set_grad_enabled(True)
         try:
             made = _view_at(value, base)
