@@ -190,9 +190,11 @@ def sent_with_dist(x: Tensor, w: Tensor, groups: Groups) -> Any:
     z = x @ w
     other = 1 - groups.rank
     y = torch.zeros_like(z)
-    works = [dist.isend(z, other), dist.irecv(y, other)]
-    if groups.rank:
-        works.reverse()
+    # NCCL runs what two ranks exchange in the order of the calls: were both to send first, neither would end
+    if groups.rank == 0:
+        works = [dist.isend(z, other), dist.irecv(y, other)]
+    else:
+        works = [dist.irecv(y, other), dist.isend(z, other)]
     u = (z + 1).cos() @ w
     for work in works:
         work.wait()
