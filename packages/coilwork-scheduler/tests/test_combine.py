@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, evaluate, symbol
+from coilwork_ir.index import as_expr, evaluate, extent_of, symbol
 from coilwork_ir.loops import Graph, Reduce
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -20,7 +20,6 @@ from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import const, load, op
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.pieces import cut_axes
-from coilwork_scheduler.stage import extent_of
 
 TORCH = {
     DType.F64: torch.float64,

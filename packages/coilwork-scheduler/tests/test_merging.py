@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coilwork_ir.index import as_int, evaluate, floordiv, substitute, symbol
+from coilwork_ir.index import as_int, evaluate, extent_of, floordiv, substitute, symbol
 from coilwork_scheduler.splitting.merging import merged_axes
-from coilwork_scheduler.stage import extent_of
 
 IMAGES, ROWS, COLUMNS = (symbol(name, extent=n) for name, n in (("n", 4), ("h", 3), ("w", 5)))
 CHANNEL = symbol("c", extent=8)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coilwork_ir.index import as_expr, evaluate, symbol
+from coilwork_ir.index import as_expr, evaluate, extent_of, symbol
 from coilwork_scheduler.splitting.pieces import cut_axes
-from coilwork_scheduler.stage import extent_of
 
 S0 = symbol("s0", lo=1)
 

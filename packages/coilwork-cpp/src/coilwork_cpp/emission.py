@@ -168,7 +168,7 @@ def _traffic(kernel: Kernel, roles: tuple[str, ...]) -> Expr:
 
 
 def _heading(kernel: Kernel, target: Target) -> str:
-    space = ", ".join(f"{r.symbol.name} < {r.symbol.extent!r}" for r in kernel.ranges)
+    space = ", ".join(f"{r.symbol.name} < {r.extent!r}" for r in kernel.ranges)
     lines = [f"{kernel.name} for {target.name}", f"Ranges: {space or 'none'}."]
     lines += [str(origin) + (f": {origin.code}" if origin.code else "") for origin in kernel.origins]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, symbol
+from coilwork_ir.index import as_int, extent_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, load
@@ -16,7 +16,6 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 # Rows of more than so many points are sorted by programs of their own, which take too long if they are few. First elements
 # take a fraction of that.

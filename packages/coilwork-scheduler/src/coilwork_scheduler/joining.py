@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coilwork_ir.index import Expr, as_expr, substitute, symbol
-from coilwork_scheduler.stage import extent_of
+from coilwork_ir.index import Expr, as_expr, extent_of, substitute, symbol
 
 _ZERO = as_expr(0)
 

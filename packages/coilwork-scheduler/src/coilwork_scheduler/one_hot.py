@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, substitute
+from coilwork_ir.index import Expr, extent_of, substitute
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import (
@@ -36,7 +36,6 @@ from coilwork_ir.scalar import (
     where,
 )
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.stage import extent_of
 
 
 def sum_one_term(graph: Graph, *, journal: Journal) -> Graph:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
-from coilwork_ir.index import Expr, as_int, stride_of
+from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Scatter
 from coilwork_ir.scalar import Scalar, load, loads
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.externalize import fresh_name
-from coilwork_scheduler.stage import extent_of
 
 
 def separate_overlaps(graph: Graph) -> Graph:

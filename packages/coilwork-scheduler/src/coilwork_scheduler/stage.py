@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS, StoreMode
@@ -77,13 +77,6 @@ class Stage:
     def empty(self) -> bool:
         """True if it is known to have no point to compute."""
         return any(extent_of(s) is _ZERO for s in (*self.parallel, *self.reduced))
-
-
-def extent_of(symbol: Expr) -> Expr:
-    """The extent of a range symbol."""
-    extent = symbol.extent
-    assert extent is not None, f"{symbol!r} is not a range symbol"
-    return extent
 
 
 def stage_of(position: int, node: Computation) -> Stage:

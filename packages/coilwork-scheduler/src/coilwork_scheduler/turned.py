@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coilwork_ir.buffers import Ref
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, extent_of
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, read
 from coilwork_ir.scalar import Load, Scalar, load, loads, rewrite, substitute_ranges
 from coilwork_scheduler.inlining.rewriting import with_bodies
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.stage import extent_of
 
 
 def turn_scans(graph: Graph, *, journal: Journal) -> Graph:

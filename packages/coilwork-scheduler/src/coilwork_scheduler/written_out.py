@@ -16,7 +16,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.ops import SCALAR_OPS
@@ -29,7 +29,6 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 # Terms that are written out at most, and what all of them may cost, as in the op table.
 _TERMS: Final = 4

@@ -42,7 +42,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
-from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
+from coilwork_triton.iteration.tiles import MOST_POINTS
 from coilwork_triton.iteration.vectorized import in_whole_vectors
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
@@ -288,7 +288,7 @@ def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
     """What `kernel` counts in positions, and the `divided` numbers that positions are computed from."""
     tiles: dict[str, list[Expr]] = {}
     for entry in kernel.ranges:
-        tiles.setdefault(entry.tile, []).append(extent_of(entry))
+        tiles.setdefault(entry.tile, []).append(entry.extent)
     return [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
 
 

@@ -14,10 +14,9 @@ from coilwork_cpp.planning.facts import work
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_cpp.text.tree import ZERO, Binary, Call, Do, For, Literal, Name
 from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_int, stride_of, substitute
+from coilwork_ir.index import Expr, as_int, extent_of, stride_of, substitute
 from coilwork_ir.scalar import Load, postorder
 
 _LINE_BYTES: Final = 64

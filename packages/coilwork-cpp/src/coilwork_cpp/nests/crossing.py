@@ -23,7 +23,6 @@ from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import lies_along
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -40,7 +39,7 @@ from coilwork_cpp.text.tree import (
 )
 from coilwork_cpp.values.reductions import is_positional, merge
 from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
 
 # Points of the innermost range in a block, and of a block altogether: as many as f32 partial sums may take.

@@ -10,7 +10,6 @@ from coilwork_cpp.nests.nest import Span, bind
 from coilwork_cpp.nests.sorted_rows import fill, known_in_order
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_cpp.text.elements import convert
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -37,7 +36,7 @@ from coilwork_cpp.values.reductions import (
 )
 from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Reduce, Scalar
 
 _LANES: Final = 64

@@ -39,7 +39,6 @@ from coilwork_cpp.planning.first_points import at_first_points
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -55,7 +54,7 @@ from coilwork_cpp.text.tree import (
 from coilwork_cpp.values.reductions import components, finish, is_positional, is_rounded, merge
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_int, bounds, product
+from coilwork_ir.index import Expr, as_int, bounds, extent_of, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
 

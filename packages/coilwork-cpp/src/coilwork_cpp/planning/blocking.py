@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_int, extent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.rewrites.guards import compared
-from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.kernels import Store
 from coilwork_ir.scalar import Op, Sort
 

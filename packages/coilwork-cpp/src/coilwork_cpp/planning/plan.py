@@ -8,8 +8,7 @@ from typing import Final
 
 from coilwork_cpp.planning.facts import facts_of, work
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_ir.index import Expr, as_int, bounds, ceildiv, stride_of
+from coilwork_ir.index import Expr, as_int, bounds, ceildiv, extent_of, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coilwork_cpp.planning.facts import Facts, facts_of
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
+from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of, total
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.loops.nodes import Check

@@ -19,8 +19,8 @@ from typing import Final
 
 from coilwork_cpp.rewrites.edges import bends, guard_changes, index_bends
 from coilwork_cpp.rewrites.guards import without_decided_guards
-from coilwork_cpp.rewrites.ranges import divisors, extent_of, index_expressions, normalise, replace_ranges
-from coilwork_ir.index import Expr, as_int, symbol
+from coilwork_cpp.rewrites.ranges import divisors, index_expressions, normalise, replace_ranges
+from coilwork_ir.index import Expr, as_int, extent_of, symbol
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
@@ -52,7 +52,7 @@ def _is_eligible(kernel: Kernel) -> bool:
         return False
     points = 1
     for r in kernel.ranges:
-        points *= as_int(extent_of(r.symbol)) or 16
+        points *= as_int(r.extent) or 16
     nodes = list(postorder(kernel_roots(kernel)))
     if len(nodes) > _MOST_NODES or any(isinstance(node, Reduce | Scan | Sort) for node in nodes):
         return False
@@ -76,7 +76,7 @@ def _ends_in_few(kernel: Kernel) -> bool:
 def _unrolled(kernel: Kernel) -> Kernel:
     """`kernel` without ranges that indices divide by a small number."""
     for r in kernel.ranges:
-        extent = extent_of(r.symbol)
+        extent = r.extent
         count = as_int(extent)
         found = [as_int(d) for d in divisors(index_expressions(kernel), r.symbol)]
         steps = [d for d in found if d is not None and 1 < d <= _LARGEST_STEP]

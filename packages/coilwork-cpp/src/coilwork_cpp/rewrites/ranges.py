@@ -47,13 +47,6 @@ from coilwork_ir.scalar import (
 _ONE_VECTOR: Final = 8
 
 
-def extent_of(symbol: Expr) -> Expr:
-    """The extent of a range symbol, which kernels guarantee to have one."""
-    extent = symbol.extent
-    assert extent is not None
-    return extent
-
-
 def normalise(kernel: Kernel) -> Kernel:
     """`kernel` after all three rewrites."""
     return _merge_neighbours(_split_divided(_drop_units(kernel)))
@@ -113,7 +106,7 @@ def _drop_units(kernel: Kernel) -> Kernel:
     reduced = [r for r in kernel.ranges if r.kind == "reduction"]
     for r in kernel.ranges:
         last = r.kind == "reduction" and all(q.symbol in mapping for q in reduced if q is not r)
-        if as_int(extent_of(r.symbol)) == 1 and r.symbol not in fixed and not last:
+        if as_int(r.extent) == 1 and r.symbol not in fixed and not last:
             mapping[r.symbol] = as_expr(0)
         else:
             keep.append(r)
@@ -143,7 +136,7 @@ def _split_divided(kernel: Kernel) -> Kernel:
     for r in kernel.ranges:
         if r.symbol in fixed:
             continue
-        extent = extent_of(r.symbol)
+        extent = r.extent
         for divisor in reversed(divisors(index_expressions(kernel), r.symbol)):
             if divisor == extent or not provably_divisible(extent, divisor):
                 continue
@@ -190,11 +183,11 @@ def _merge_neighbours(kernel: Kernel) -> Kernel:
 def _merged(kernel: Kernel, at: int) -> Kernel | None:
     """`kernel` with ranges `at` and `at + 1` as one, or None where that takes a division."""
     first, second = kernel.ranges[at : at + 2]
-    inner = extent_of(second.symbol)
+    inner = second.extent
     expressions = index_expressions(kernel)
     if any((first.symbol in e.free_symbols) != (second.symbol in e.free_symbols) for e in expressions):
         return None
-    whole = symbol(f"{first.symbol.name}{second.symbol.name}", extent=extent_of(first.symbol) * inner)
+    whole = symbol(f"{first.symbol.name}{second.symbol.name}", extent=first.extent * inner)
     mapping = {first.symbol: whole // inner, second.symbol: whole % inner}
     for e in expressions:
         if first.symbol in e.free_symbols and divisors([substitute(e, mapping)], whole):

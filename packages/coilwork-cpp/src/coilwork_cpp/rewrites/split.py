@@ -21,13 +21,13 @@ from typing import Final
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.facts import facts_of
 from coilwork_cpp.planning.plan import prefers_columns
-from coilwork_cpp.rewrites.ranges import extent_of
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
     ceildiv,
+    extent_of,
     minimum,
     product,
     stride_of,
@@ -101,18 +101,18 @@ class _Space:
     @property
     def results(self) -> Expr:
         """Number of points of the parallel ranges."""
-        return product(extent_of(r.symbol) for r in self.parallel)
+        return product(r.extent for r in self.parallel)
 
     @property
     def partials(self) -> Expr:
         """Number of partial results of one of them."""
-        count = extent_of(self.pieces.symbol)
+        count = self.pieces.extent
         return count if self.lane is None else extent_of(self.lane) * count
 
     @property
     def partial(self) -> Expr:
         """The number of a partial result."""
-        lane, count = self.lane, extent_of(self.pieces.symbol)
+        lane, count = self.lane, self.pieces.extent
         return self.pieces.symbol if lane is None else lane * count + self.pieces.symbol
 
     @property
@@ -121,7 +121,7 @@ class _Space:
         if self.lane is None:
             return self.parallel, {}
         last, inner = self.parallel[-1], extent_of(self.lane)
-        both = symbol(f"{last.symbol.name}{self.lane.name}", extent=extent_of(last.symbol) * inner)
+        both = symbol(f"{last.symbol.name}{self.lane.name}", extent=last.extent * inner)
         return (*self.parallel[:-1], replace(last, symbol=both)), {
             last.symbol: both // inner,
             self.lane: both % inner,
@@ -132,7 +132,7 @@ class _Space:
         """The row-major number of a point of the parallel ranges."""
         at = as_expr(0)
         for r in self.parallel:
-            at = at * extent_of(r.symbol) + r.symbol
+            at = at * r.extent + r.symbol
         return at
 
 
@@ -178,17 +178,17 @@ def _space(kernel: Kernel, piece: int) -> _Space | None:
     if any(facts.varies[v] != frozenset(r.symbol for r in parallel) for v in reduces):
         return None
     lane = _lane(kernel, parallel, reduction)
-    results = as_int(product(extent_of(r.symbol) for r in parallel))
+    results = as_int(product(r.extent for r in parallel))
     first = reduction[0].symbol
     if lane is not None:
-        outer = as_int(product(extent_of(r.symbol) for r in parallel[:-1]))
+        outer = as_int(product(r.extent for r in parallel[:-1]))
         reduction = reduction[:-1]
         if results is None or outer is None or outer >= _ENOUGH:
             return _cut(parallel, reduction, extent_of(first), lane)
         results *= as_int(extent_of(lane)) or 1
     elif results is None or results > _ENOUGH * _tile(kernel, parallel, reduction):
         return None
-    inner = as_int(product(extent_of(r.symbol) for r in reduction[1:]))
+    inner = as_int(product(r.extent for r in reduction[1:]))
     extent = extent_of(first)
     columns = lane is not None or _columns(kernel, parallel, reduction)
     per_point = (1 if inner is None else max(inner, 1)) * (results if columns else 1)
@@ -228,7 +228,7 @@ def _lane(kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, .
         return None
     lane, beside = reduction[-1].symbol, parallel[-1].symbol
     count = as_int(extent_of(lane))
-    rows = as_int(product(extent_of(r.symbol) for r in reduction[:-1]))
+    rows = as_int(product(r.extent for r in reduction[:-1]))
     if count is None or not 1 < count < _SHORT or (rows is not None and rows < _MANY):
         return None
     for value in postorder(kernel_roots(kernel)):
@@ -316,9 +316,9 @@ def _argument(scratch: Scratch) -> TensorArg:
 
 def _position(space: _Space, positions: str, piece: Scalar) -> Scalar:
     """The position in the whole range of the extreme that lies in piece number `piece`."""
-    base = space.result * extent_of(space.pieces.symbol)
+    base = space.result * space.pieces.extent
     inside = load(positions, [base + placeholder(0)], DType.I64, indirect=[piece])
-    inner = product(extent_of(r.symbol) for r in space.reduction[1:])
+    inner = product(r.extent for r in space.reduction[1:])
     start = op("mul", piece, cast(index_value(space.piece_points * inner), DType.I64))
     return op("add", start, inside)
 

@@ -8,7 +8,7 @@ rules, `proofs.py` for what can be proved; `sympy_bridge.py` (imported on its ow
 from coilwork_ir.index.affine import coefficients, stride_of
 from coilwork_ir.index.division import ceildiv, floordiv, mod
 from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
-from coilwork_ir.index.expression import Expr, as_expr, as_int, const, symbol
+from coilwork_ir.index.expression import Expr, as_expr, as_int, const, extent_of, extents_of, symbol
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.interval import Interval, bounds
 from coilwork_ir.index.parsing import parse_expr
@@ -49,6 +49,8 @@ __all__ = [
     "coefficients",
     "const",
     "evaluate",
+    "extent_of",
+    "extents_of",
     "floordiv",
     "fold",
     "format_expr",

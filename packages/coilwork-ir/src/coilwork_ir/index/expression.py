@@ -12,7 +12,7 @@ Invariants (kept by the constructors in this package, assumed everywhere):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
@@ -363,3 +363,20 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
 def as_int(e: Expr) -> int | None:
     """The value of a constant, None for anything else."""
     return e._constant if e._tag == CONST else None
+
+
+def extent_of(symbol: Expr) -> Expr:
+    """The number of points of a range symbol.
+
+    Raises:
+        IndexArithmeticError: `symbol` has no extent, as size symbols have none.
+    """
+    extent = symbol.extent
+    if extent is None:
+        raise IndexArithmeticError(f"{symbol!r} is not a range symbol")
+    return extent
+
+
+def extents_of(symbols: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The number of points of each of several range symbols."""
+    return tuple([extent_of(symbol) for symbol in symbols])

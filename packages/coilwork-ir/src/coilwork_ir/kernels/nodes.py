@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.ops import StoreMode
@@ -44,6 +44,11 @@ class Range:
     kind: RangeKind
     tile: TileName
     coalescing: float = 0.0
+
+    @property
+    def extent(self) -> Expr:
+        """Its number of points."""
+        return extent_of(self.symbol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from coilwork_ir.kernels.nodes import (
     Kernel,
     KernelCall,
     Member,
-    Range,
     Schedule,
     Store,
 )
@@ -36,7 +35,7 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
     lines = [f"{indent}kernel @{kernel.name if name else '_'} {kernel.numerics} {{"]
     lines += [f"{inner}size {format_symbol(s)}" for s in kernel.sizes]
     lines += [
-        f"{inner}range {r.symbol.name}: `{_extent(r)}` {r.kind} {r.tile} {r.coalescing!r}"
+        f"{inner}range {r.symbol.name}: `{format_expr(r.extent)}` {r.kind} {r.tile} {r.coalescing!r}"
         for r in kernel.ranges
     ]
     for arg in kernel.args:
@@ -65,12 +64,6 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
 def _member(member: Member) -> str:
     text = f"member {format_list(member.args)}"
     return text + (f" sizes [{', '.join(format_expr(s) for s in member.sizes)}]" if member.sizes else "")
-
-
-def _extent(item: Range) -> str:
-    if item.symbol.extent is None:
-        raise ValueError(f"range {item.symbol.name} has no extent")
-    return format_expr(item.symbol.extent)
 
 
 def _hints(hints: Hints) -> str:

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, symbol
 from coilwork_ir.loops import Node, Pointwise, Reduce, View
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op
 from coilwork_scheduler.contractions.product import Product
 from coilwork_scheduler.contractions.through_views import element
-from coilwork_scheduler.stage import extent_of
 
 
 def opened(

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, coefficients, floordiv, symbol
+from coilwork_ir.index import Expr, as_expr, coefficients, extent_of, extents_of, floordiv, symbol
 from coilwork_scheduler.group import Bound, Group
-from coilwork_scheduler.stage import extent_of
 
 _ONE: Final = as_expr(1)
 
@@ -138,7 +137,7 @@ def alignments(
             )
         elif paired is None and not second.reduced:
             orders = _orders(first, second, ours, theirs)
-            whole = orders and refine(_extents(orders[0]), _extents(orders[1]))
+            whole = orders and refine(extents_of(orders[0]), extents_of(orders[1]))
             if orders and whole:
                 yield _cut(first, second, whole, tag, *orders)
     yield from _row_major(first, second, tag)
@@ -231,8 +230,8 @@ def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
 
 def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
     if second.reduced:
-        outer = refine(_extents(first.parallel), _extents(second.parallel))
-        inner = refine(_extents(first.reduced), _extents(second.reduced))
+        outer = refine(extents_of(first.parallel), extents_of(second.parallel))
+        inner = refine(extents_of(first.reduced), extents_of(second.reduced))
         if outer is None or inner is None:
             return
         yield _refined(
@@ -241,18 +240,14 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         return
     if first.reduced:
         both = (*first.parallel, *first.reduced)
-        whole = refine(_extents(both), _extents(second.parallel))
+        whole = refine(extents_of(both), extents_of(second.parallel))
         if whole is not None:
             yield _cut(first, second, whole, tag, both, second.parallel)
-    outer = refine(_extents(first.parallel), _extents(second.parallel))
+    outer = refine(extents_of(first.parallel), extents_of(second.parallel))
     if outer is not None:
         # with reductions: the second group computes once per row
-        inner = Refinement(_extents(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
+        inner = Refinement(extents_of(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
         yield _refined((first.parallel, first.reduced), (second.parallel, ()), (outer, inner), tag)
-
-
-def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(extent_of(s) for s in symbols)
 
 
 def _refined(

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, stride_of
+from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
 from coilwork_scheduler.occupancy import programs_of, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 # Products that matrix units add in the time of one operation on vectors.
 _MATRIX_RATE: Final = 64

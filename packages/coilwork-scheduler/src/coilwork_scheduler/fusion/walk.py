@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from coilwork_ir.index import Expr, bounds, ceildiv, product, substitute
+from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, product, substitute
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
 from coilwork_scheduler.fusion.cluster import Cluster, Part, depths
 from coilwork_scheduler.fusion.space import Alignment, Refinement, refine, split_over, symbols_over
 from coilwork_scheduler.group import Bound
 from coilwork_scheduler.occupancy import row_stays
-from coilwork_scheduler.stage import extent_of
 
 
 def sums_columns(cluster: Cluster) -> bool:
@@ -109,7 +108,7 @@ def _columns(
 
 
 def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) -> Alignment | None:
-    inner = refine(_extents(rows.reduced), _extents(across))
+    inner = refine(extents_of(rows.reduced), extents_of(across))
     pieces = tuple(s for s in columns.parallel if s not in across)
     if inner is None or not pieces:
         return None
@@ -122,8 +121,8 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
     if rows.walked:
         # those that joined before have settled the rows
         for theirs, ours in ((pieces, rows.parallel), (points, rows.walked)):
-            same = refine(_extents(theirs), _extents(ours))
-            if same is None or same.pieces != _extents(ours):
+            same = refine(extents_of(theirs), extents_of(ours))
+            if same is None or same.pieces != extents_of(ours):
                 return None
             second |= split_over(theirs, same.first, ours)
         return Alignment(
@@ -134,7 +133,7 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
             second=second,
             bound=rows.bound,
         )
-    outer = refine(_extents(rows.parallel), _extents((*pieces, *points)))
+    outer = refine(extents_of(rows.parallel), extents_of((*pieces, *points)))
     if outer is None:
         return _uneven(
             rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
@@ -173,12 +172,12 @@ def _uneven(
     if len(rows.parallel) != cut + len(points):
         return None
     outside, own, inside = rows.parallel[:cut], rows.parallel[cut], rows.parallel[cut + 1 :]
-    if _extents(outside) != _extents(pieces[:-1]) or _extents(inside) != _extents(points[1:]):
+    if extents_of(outside) != extents_of(pieces[:-1]) or extents_of(inside) != extents_of(points[1:]):
         return None
     if not _covers(extent_of(own), extent_of(pieces[-1]), extent_of(points[0])):
         return None
     theirs = (*pieces, *points)
-    symbols = symbols_over((), (), _extents(theirs), f"p{tag}_")
+    symbols = symbols_over((), (), extents_of(theirs), f"p{tag}_")
     pieces, points = symbols[: len(pieces)], symbols[len(pieces) :]
     piece, point = pieces[-1], points[0]
     position = piece * extent_of(point) + point
@@ -198,7 +197,3 @@ def _covers(extent: Expr, count: Expr, length: Expr) -> bool:
     if extent.is_const and count.is_const and length.is_const:
         return count.value * length.value >= extent.value
     return ceildiv(extent, count) is length
-
-
-def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(extent_of(s) for s in symbols)

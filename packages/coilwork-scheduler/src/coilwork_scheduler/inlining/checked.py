@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, bounds, provably_positive, symbol
+from coilwork_ir.index import Expr, bounds, extent_of, provably_positive, symbol
 from coilwork_ir.loops import Check, Pointwise
 from coilwork_ir.scalar import (
     Const,
@@ -28,7 +28,6 @@ from coilwork_ir.scalar import (
     rewrite,
     substitute_ranges,
 )
-from coilwork_scheduler.stage import extent_of
 
 _I32_POINTS: Final = 1 << 31
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from coilwork_ir.index import Expr, as_int, provably_eq, provably_positive, substitute
+from coilwork_ir.index import Expr, as_int, extent_of, provably_eq, provably_positive, substitute
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Scatter
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
 from coilwork_scheduler.fusion.cluster import fusable
-from coilwork_scheduler.stage import extent_of, stage_of
+from coilwork_scheduler.stage import stage_of
 
 Takes: TypeAlias = Callable[[int, str], bool]
 """Whether the node at a place computes the buffer of that name itself."""

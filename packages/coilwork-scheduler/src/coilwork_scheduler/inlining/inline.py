@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
@@ -29,7 +29,6 @@ from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4

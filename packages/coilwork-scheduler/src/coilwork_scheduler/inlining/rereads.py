@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, extent_of
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_scheduler.inlining.rewriting import Computation
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 
 def read_bytes(reader: Computation, name: str, size: int, sizes: SizeHints, resident: int) -> int:

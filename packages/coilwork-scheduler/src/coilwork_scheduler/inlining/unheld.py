@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int, provably_eq, stride_of
+from coilwork_ir.index import Expr, as_int, extent_of, provably_eq, stride_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import loads, range_symbols
@@ -24,7 +24,6 @@ from coilwork_scheduler.inlining.handed_on import Takes, handed_on, holds_nothin
 from coilwork_scheduler.inlining.rewriting import Computation, Facts
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 # A position is written and read where what it stands for need not be.
 _WRITTEN_AND_READ: Final = 2

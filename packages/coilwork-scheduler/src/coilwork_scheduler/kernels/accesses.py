@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, stride_of
+from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.kernels.nodes import Store
 from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder, range_symbols
 from coilwork_ir.target import Target
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
 from coilwork_ir.kernels import Hints, Kernel, KernelCall, Likely, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics, ReductionStrategy
 from coilwork_ir.loops import Check
@@ -32,7 +32,6 @@ from coilwork_scheduler.kernels.aliasing import find_aliasing
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
-from coilwork_scheduler.stage import extent_of
 
 _VECTOR: Final = 16
 # No size symbol of a graph begins so.

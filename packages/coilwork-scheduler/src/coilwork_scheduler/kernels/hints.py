@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from coilwork_ir.index import Expr, bounds
+from coilwork_ir.index import Expr, bounds, extent_of
 from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
 from coilwork_ir.scalar import Load, Sort, postorder
@@ -16,7 +16,6 @@ from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.occupancy import LONGEST_COLUMN
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 
 def hints_for(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOptions) -> Hints:

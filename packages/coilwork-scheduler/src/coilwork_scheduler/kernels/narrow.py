@@ -10,9 +10,8 @@ from math import prod
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import bounds
+from coilwork_ir.index import bounds, extent_of
 from coilwork_ir.scalar import Reduce, Scalar, Scan, cast, in_32_bits, reduce, scan, whole_span
-from coilwork_scheduler.stage import extent_of
 
 _LARGEST: Final = (1 << 31) - 1
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, substitute, symbol
+from coilwork_ir.index import as_expr, as_int, substitute, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import Scalar, substitute_ranges
 from coilwork_scheduler.kernels.naming import structure
@@ -39,12 +39,12 @@ def kind_of(kernel: Kernel) -> Kind | None:
         return None
     if any(r.kind != "parallel" for r in kernel.ranges) or any(s.mode != "store" for s in kernel.stores):
         return None
-    if any(r.symbol.extent is None or as_int(r.symbol.extent) == 0 for r in kernel.ranges):
+    if any(as_int(r.extent) == 0 for r in kernel.ranges):
         return None
     free = _free_range(kernel)
     if free is None:
         return Kind(text=structure(kernel), extent=None)
-    extent = _extent(free)
+    extent = as_int(free.extent) or 0
     unit = _UNIT if extent % _UNIT == 0 else 1
     return Kind(text=structure(general(kernel, (1,), unbounded=True)), extent=extent // unit)
 
@@ -62,7 +62,7 @@ def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) 
         raise ValueError(f"kernel {kernel.name} has no range of its own extent")
     found = tuple(extents)
     size = symbol(f"n{len(kernel.sizes)}", lo=min(found), hi=None if unbounded else max(found))
-    whole = _extent(free)
+    whole = as_int(free.extent) or 0
     count = size * (_UNIT if whole % _UNIT == 0 else 1)
     position = symbol(free.symbol.name, extent=count)
     mapping = {free.symbol: position}
@@ -86,16 +86,8 @@ def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) 
 
 def _free_range(kernel: Kernel) -> Range | None:
     """The one range with several points, if their number is known."""
-    real = [r for r in kernel.ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1]
-    return real[0] if len(real) == 1 and as_int(_known(real[0].symbol.extent)) is not None else None
-
-
-def _known(extent: Expr | None) -> Expr:
-    return as_expr(0) if extent is None else extent
-
-
-def _extent(entry: Range) -> int:
-    return as_int(_known(entry.symbol.extent)) or 0
+    real = [r for r in kernel.ranges if as_int(r.extent) != 1]
+    return real[0] if len(real) == 1 and as_int(real[0].extent) is not None else None
 
 
 def _roots(store: Store) -> tuple[Scalar, ...]:

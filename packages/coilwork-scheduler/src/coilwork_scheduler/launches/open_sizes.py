@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.kernels import Kernel, KernelCall
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.launches.kind import general, kind_of
@@ -57,13 +57,9 @@ def _much_alike(built: Mapping[int, Built], most_sizes: int) -> Sequence[Sequenc
     """Calls that may be of one kind, as far as one sees without a look at what they compute, where they have enough sizes."""
     found: dict[tuple[object, ...], dict[int, int]] = {}
     for index, (kernel, _) in built.items():
-        extents = [as_int(_extent(r.symbol)) for r in kernel.ranges]
+        extents = [as_int(r.extent) for r in kernel.ranges]
         whole = [extent for extent in extents if extent != 1]
         if len(whole) == 1 and whole[0]:
             types = tuple((arg.dtype, arg.role) for arg in kernel.args)
             found.setdefault((kernel.name, types), {})[index] = whole[0]
     return [tuple(same) for same in found.values() if len(set(same.values())) > most_sizes]
-
-
-def _extent(entry: Expr) -> Expr:
-    return as_expr(0) if entry.extent is None else entry.extent

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute, written_size
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    extent_of,
+    extents_of,
+    product,
+    stride_of,
+    substitute,
+    written_size,
+)
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
@@ -32,7 +43,6 @@ from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
 from coilwork_scheduler.splitting.pieces import Cut, Pieces
-from coilwork_scheduler.stage import extent_of
 
 # Buffers looked at behind what a reduction loads.
 _STEPS: Final = 32
@@ -206,7 +216,7 @@ class _Search:
             return None
         mine = self._in_memory(node, place[1])
         others = self._in_memory(statistic, theirs)
-        common = mine and others and refine(_extents(mine), _extents(others))
+        common = mine and others and refine(extents_of(mine), extents_of(others))
         if not mine or not others or not common:
             return None
         symbols = symbols_over(mine, common.first, common.pieces, "row")
@@ -294,7 +304,7 @@ class _Weigher:
     def pays(self, node: Reduce, rows: _Rows, shared: Sequence[Load]) -> bool:
         """Whether `node` is cut into `rows`; records why."""
         model = self.figures.model
-        results = max(self.figures.sizes.numel(_extents(node.ranges)), 1)
+        results = max(self.figures.sizes.numel(extents_of(node.ranges)), 1)
         count = max(self.figures.sizes.value(rows.cutting.pieces.count), 1)
         length = max(self.figures.length(rows.cutting.pieces.inner), 1)
         read = sum(self.figures.touched(access) for access in dict.fromkeys(loads((node.body,))))
@@ -336,10 +346,6 @@ class _Weigher:
         filled = replace(whole, programs=max(results, length))
         last = replace(whole, read_bytes=0)
         return min(model.kernel_us(whole), model.kernel_us(filled) + model.kernel_us(last))
-
-
-def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(extent_of(s) for s in symbols)
 
 
 def _ones(node: Reduce) -> dict[Expr, Expr]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, floordiv, mod, product
+from coilwork_ir.index import Expr, as_expr, extent_of, floordiv, mod, product
 from coilwork_ir.loops import Node, Pointwise, Reduce
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -32,7 +32,6 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.splitting.pieces import Pieces
-from coilwork_scheduler.stage import extent_of
 
 Literal = bool | int | float
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import LONGEST_COLUMN
 from coilwork_scheduler.options import ScheduleOptions
@@ -14,7 +14,6 @@ from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import cut_axes
-from coilwork_scheduler.stage import extent_of
 
 # Of so many pieces those of a column are as quickly reduced across memory as along it. A program then stores the results of a piece side by side,
 # which is a tenth of its time where what it reads is in a cache: sums of 4096x2048 in bf16 5.0 us and 5.4. The arguments of extremes gain as much.

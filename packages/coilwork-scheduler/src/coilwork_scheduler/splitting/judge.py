@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coilwork_ir.index import bounds, provably_positive
+from coilwork_ir.index import bounds, extent_of, provably_positive
 from coilwork_ir.loops import Reduce
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.journal import Journal
@@ -22,7 +22,6 @@ from coilwork_scheduler.splitting.figures import LEAST_ACROSS, PROGRAMS, Figures
 from coilwork_scheduler.splitting.filling import Filling, filling_of
 from coilwork_scheduler.splitting.short_runs import Runs, runs_of
 from coilwork_scheduler.splitting.walked import Walked, walked_of
-from coilwork_scheduler.stage import extent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, bounds, product, provably_positive
+from coilwork_ir.index import Expr, as_expr, bounds, extent_of, product, provably_positive
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import (
     Op,
@@ -39,7 +39,6 @@ from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.unrounded import unrounded
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.stage import extent_of
 
 # Buffers looked at behind what is the same for a row.
 _STEPS: Final = 32

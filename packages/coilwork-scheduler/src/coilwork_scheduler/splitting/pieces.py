@@ -13,9 +13,8 @@ from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, Mul, as_expr, as_int, ceildiv, floordiv, node, product, symbol
+from coilwork_ir.index import Expr, Mul, as_expr, as_int, ceildiv, extent_of, floordiv, node, product, symbol
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op
-from coilwork_scheduler.stage import extent_of
 
 # A whole axis may give this many times the pieces asked for.
 _EXCESS: Final = 1.5

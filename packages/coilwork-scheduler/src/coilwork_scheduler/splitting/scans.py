@@ -16,7 +16,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_positive, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, mod, provably_positive, symbol
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
@@ -31,7 +31,6 @@ from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import guarded, identity_of
 from coilwork_scheduler.splitting.figures import BLOCK, PROGRAMS
 from coilwork_scheduler.splitting.single_pass import pieces_of, single_pass_us
-from coilwork_scheduler.stage import extent_of
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
 _COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(

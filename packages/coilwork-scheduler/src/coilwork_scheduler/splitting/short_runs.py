@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, stride_of
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
@@ -21,7 +21,6 @@ from coilwork_scheduler.splitting.families import Family
 from coilwork_scheduler.splitting.figures import BLOCK, LEAST_ACROSS, PROGRAMS, RESIDENT_ACROSS, Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
-from coilwork_scheduler.stage import extent_of
 
 # Bytes of the widest loads, of runs that are short, and of elements that are narrow.
 _WIDE: Final = 16

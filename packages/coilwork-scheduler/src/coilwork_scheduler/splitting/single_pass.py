@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_ir.index import as_int, product
+from coilwork_ir.index import as_int, extent_of, product
 from coilwork_ir.kernels.workspace import scan_words
 from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Combine
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
-from coilwork_scheduler.stage import extent_of
 
 # Points of a piece whose running value takes a register: few threads hold them, and wait for few others. Twice as many take an H200 longer than
 # reading rows twice: 64 rows of 1M f32 take 193 us instead of 147.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork_ir.index import Expr, bounds, product
+from coilwork_ir.index import Expr, bounds, extent_of, product
 from coilwork_ir.loops import Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
@@ -22,7 +22,6 @@ from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, rows_of
 from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
 from coilwork_scheduler.splitting.pieces import cut_axes
-from coilwork_scheduler.stage import extent_of
 
 # Columns beside rows get a piece per program; by this factor fewer programs are better than masks for uneven pieces.
 _MISS: Final = 1.15

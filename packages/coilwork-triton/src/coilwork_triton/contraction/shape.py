@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, bounds, ceildiv, evaluate, product, provably_divisible, symbol
+from coilwork_ir.index import (
+    Expr,
+    as_int,
+    bounds,
+    ceildiv,
+    evaluate,
+    extent_of,
+    product,
+    provably_divisible,
+    symbol,
+)
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, postorder
@@ -71,7 +81,7 @@ def shape_of(
     # ranges of one point belong to no part
     others = tuple(r.symbol for r in kernel.ranges if r.symbol not in known)
     sides = {"y": parts.rows, "x": parts.columns, "r": parts.axes, "z": others}
-    numels = {letter: product([_known(s) for s in symbols]) for letter, symbols in sides.items()}
+    numels = {letter: product([extent_of(s) for s in symbols]) for letter, symbols in sides.items()}
     work = Work(
         rows=_estimate(numels["y"]),
         columns=_estimate(numels["x"]),
@@ -134,12 +144,6 @@ def _memory_bytes(factor: Scalar, dtype: DType) -> int:
     most = max((len(node.index[0].free_symbols) for node in found), default=0)
     sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
     return max(sizes, default=dtype.itemsize)
-
-
-def _known(symbol_: Expr) -> Expr:
-    extent = symbol_.extent
-    assert extent is not None, f"{symbol_!r} is not a range symbol"
-    return extent
 
 
 def _estimate(numel: Expr) -> int:

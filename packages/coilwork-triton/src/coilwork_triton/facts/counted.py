@@ -105,13 +105,13 @@ def _rows(kernel: Kernel) -> int:
 
 def _vary(store: Store, points: Sequence[Range]) -> bool:
     """The number that `store` counts is one of each of the `points`."""
-    return any(varies_along(store.indirect[0], r.symbol) for r in points if _extent(r) is not as_expr(1))
+    return any(varies_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
 def _many(kernel: Kernel, rows: int, bins: int) -> bool:
     """The points of a row of bins are many enough for programs of their own, as far as that is known."""
-    row = product(_extent(r) for r in kernel.ranges[rows:])
-    points = product(_extent(r) for r in kernel.ranges)
+    row = product(r.extent for r in kernel.ranges[rows:])
+    points = product(r.extent for r in kernel.ranges)
     alone = rows == 0
     long = _likely(kernel, row, unknown=alone) >= max(_LEAST_ROW, _POINTS_EACH * bins)
     return long and _likely(kernel, points, unknown=True) >= _LEAST_POINTS
@@ -124,10 +124,6 @@ def _likely(kernel: Kernel, number: Expr, *, unknown: bool) -> int:
     if all(size.name in known for size in number.free_symbols):
         return evaluate(number, known)
     return _LEAST_POINTS if unknown else bounds(number).lo or 0
-
-
-def _extent(r: Range) -> Expr:
-    return as_expr(0) if r.symbol.extent is None else r.symbol.extent
 
 
 def _values_of_type(node: Scalar) -> int | None:

@@ -16,7 +16,6 @@ from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.iteration.tiles import extent_of
 
 # Times the cache's size that a kernel may read, before what stays there is too little beside it.
 _MOST: Final = 5
@@ -37,7 +36,7 @@ def streamed(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozens
         return frozenset()
     loads = [node for node in values if isinstance(node, Load)]
     times = Counter(node.buffer for node in loads)
-    extents = {r.symbol: extent_of(r) for r in kernel.ranges}
+    extents = {r.symbol: r.extent for r in kernel.ranges}
     found = set[str]()
     for node in loads:
         if times[node.buffer] > 1 or node.indirect or size[node.buffer] <= target.l2_bytes:

@@ -14,7 +14,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.padded_rows import lanes_of_rows
 from coilwork_triton.facts.ragged import along_rows
 from coilwork_triton.facts.vectors import Access, in_pieces, in_rows
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, padded_tile
+from coilwork_triton.iteration.tiles import Letter, Tile, flat_tile, padded_tile
 from coilwork_triton.iteration.walking import chosen_first, likely_sizes
 from coilwork_triton.launch.parameters import BLOCKS, Walk
 
@@ -31,12 +31,12 @@ def numels_of(
     flat: bool,
 ) -> tuple[dict[Letter, Expr], int]:
     """The points of each tile, and in how many lanes each row of the x tile is to stand; 0 where rows follow each other."""
-    numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
+    numels = {letter: product(r.extent for r in ranges) for letter, ranges in grouped.items()}
     lanes = 0
     if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
         lanes = lanes_of_rows(kernel, touched)
     if lanes:
-        numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
+        numels["x"] = product(r.extent for r in grouped["x"][:-1]) * lanes
     return numels, lanes
 
 
@@ -50,17 +50,17 @@ def grouped_of(
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
     if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched, likely_sizes(kernel)):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
+        inner = next(r for r in reversed(grouped["x"]) if as_int(r.extent) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
     columns = tuple(grouped) == ("x", "r") and not ragged
     if columns and in_pieces(grouped["x"], grouped["r"], touched, likely_sizes(kernel)):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
+        inner = next(r for r in reversed(grouped["x"]) if as_int(r.extent) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
         inner = along_rows(grouped["x"], values)
         outer = [r for r in grouped["x"] if r is not inner]
-        if any(as_int(extent_of(r)) != 1 for r in outer):
+        if any(as_int(r.extent) != 1 for r in outer):
             grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     return grouped
 

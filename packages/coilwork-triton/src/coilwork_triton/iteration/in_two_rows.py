@@ -12,7 +12,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Scalar, postorder
 from coilwork_triton.facts.vectors import Access, accesses_of
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile, extent_of
+from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.launch.parameters import power_of_two_below
 
@@ -33,7 +33,7 @@ def in_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Shape:
     touched = accesses_of(kernel, roots)
     if not _asks(tile, touched, roots) or any(_loses_vectors(tile, access, length) for access in touched):
         return shape
-    outer = product(extent_of(r) for r in kernel.ranges if r.symbol is not tile.inner)
+    outer = product(r.extent for r in kernel.ranges if r.symbol is not tile.inner)
     return replace(
         shape,
         configs=_no_longer(shape.configs, tile.block, length),

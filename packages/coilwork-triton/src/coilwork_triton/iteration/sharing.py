@@ -9,7 +9,6 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.workspace import piece_of, scans_of
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.target import Target
-from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.text.tree import (
     Assign,
     Binary,
@@ -76,8 +75,8 @@ def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sh
     if not kernel.hints.workspace:
         return None
     length = piece_of(kernel)
-    rows = as_int(product(extent_of(r) for r in kernel.ranges if r.kind == "parallel"))
-    points = as_int(product(extent_of(r) for r in kernel.ranges if r.kind == "reduction"))
+    rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
+    points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
     scans = scans_of(values)
     if length is None or rows is None or points is None or not scans:
         return None

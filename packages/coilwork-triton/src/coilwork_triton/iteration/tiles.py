@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Load, Scalar, postorder
@@ -65,24 +64,12 @@ class Tile:
         return f"{self.letter}mask"
 
 
-def extent_of(r: Range) -> Expr:
-    """The points of `r`.
-
-    Raises:
-        EmitError: it has no extent.
-    """
-    extent = r.symbol.extent
-    if extent is None:
-        raise EmitError("range-extent", f"range {r.symbol.name} has no extent")
-    return extent
-
-
 def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
     """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
     index, parts = _flattened(f"{letter}index", ranges)
     return Tile(
         letter=letter,
-        numel=product(extent_of(r) for r in ranges),
+        numel=product(r.extent for r in ranges),
         block=BLOCKS[letter],
         index=index,
         axis=axis,
@@ -95,7 +82,7 @@ def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: b
     """As `flat_tile`, but in rows of so many `lanes`, of which the innermost range fills the first ones."""
     *outer, last = ranges
     row, parts = _flattened(f"{letter}row", outer)
-    numel = product(extent_of(r) for r in outer) * lanes
+    numel = product(r.extent for r in outer) * lanes
     index = symbol(f"{letter}index", extent=numel)
     return Tile(
         letter=letter,
@@ -112,7 +99,7 @@ def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: b
 
 def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
     """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges in terms of it."""
-    extents = [extent_of(r) for r in ranges]
+    extents = [r.extent for r in ranges]
     real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
     if len(real) == 1:
         index = real[0].symbol

@@ -14,7 +14,7 @@ from coilwork_triton.combining.scans import carried_words
 from coilwork_triton.facts.sort_keys import LONGEST_ROW, key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
 from coilwork_triton.facts.waiting import loads_in_turn
-from coilwork_triton.iteration.tiles import Letter, extent_of
+from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, reduces_across
 
@@ -41,7 +41,7 @@ def walk_of(kernel: Kernel, numel: Expr | None, options: TritonOptions, *, sorts
 
 def check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
     """Raises EmitError: the rows that `kernel` sorts do not stay in registers."""
-    length = bounds(product(extent_of(r) for r in grouped.get("r", ()))).hi
+    length = bounds(product(r.extent for r in grouped.get("r", ()))).hi
     if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
         raise EmitError(
             "sort-row",
@@ -90,7 +90,7 @@ def facts_of(
         walk=walk,
         extents={
             letter: _estimate(
-                product(extent_of(r) for r in ranges),
+                product(r.extent for r in ranges),
                 letter,
                 walk,
                 points,
@@ -130,7 +130,7 @@ def looks_up_across(grouped: Mapping[Letter, list[Range]], touched: Sequence[Acc
 
 
 def _row(grouped: Mapping[Letter, list[Range]]) -> int:
-    return as_int(product(extent_of(r) for r in grouped.get("r", ()))) or 0
+    return as_int(product(r.extent for r in grouped.get("r", ()))) or 0
 
 
 def _lanes(nodes: Sequence[Scalar]) -> int:

@@ -15,7 +15,6 @@ from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_triton.facts.counted import bins_of
-from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.iteration.vector_lanes import RowAccess
 from coilwork_triton.statements.counts import add_counts
 from coilwork_triton.text.tree import (
@@ -185,7 +184,7 @@ def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Exp
     return [
         r.symbol
         for r in values.kernel.ranges
-        if r.kind != "parallel" and r.symbol not in varies and as_int(extent_of(r)) != 1
+        if r.kind != "parallel" and r.symbol not in varies and as_int(r.extent) != 1
     ]
 
 
