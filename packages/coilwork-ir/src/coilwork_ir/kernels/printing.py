@@ -13,8 +13,8 @@ from coilwork_ir.kernels.nodes import (
     Schedule,
     Store,
 )
+from coilwork_ir.kernels.values import printed_roots
 from coilwork_ir.loops.printing import format_checks, format_header, format_node
-from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     format_buffer,
     format_list,
@@ -74,11 +74,7 @@ def _hints(hints: Hints) -> str:
 
 
 def _body_lines(kernel: Kernel, indent: str) -> list[str]:
-    roots: list[Scalar] = []
-    for store in kernel.stores:
-        roots += [*store.indirect, store.value, *(() if store.mask is None else (store.mask,))]
-    roots += [check.condition for check in kernel.checks]
-    lines, names = format_scalars(roots, indent)
+    lines, names = format_scalars(printed_roots(kernel), indent)
     lines += format_checks(kernel.checks, names, indent)
     return lines + [indent + _store(store, names) for store in kernel.stores]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coilwork_ir.index import as_int
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.nodes import Kernel, Store
 from coilwork_ir.scalar import Load, Scalar, postorder
 
 
@@ -38,6 +38,6 @@ def _its_own(kernel: Kernel, store: Store, load: Load) -> bool:
 
     A plain store whose place depends on all ranges writes no element twice.
     """
-    ranges = {r.symbol for r in kernel.ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1}
+    ranges = {r.symbol for r in kernel.ranges if as_int(r.extent) != 1}
     direct = store.mode == "store" and not store.indirect and not load.indirect
     return direct and load.index[0] is store.index and ranges <= store.index.free_symbols

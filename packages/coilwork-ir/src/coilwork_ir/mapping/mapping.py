@@ -1,0 +1,185 @@
+"""Mappings: how a kernel runs, as a list of directives; and versions, one mapping for each kind of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from coilwork_ir.index import Expr, as_expr, as_int, evaluate, maximum, total
+from coilwork_ir.mapping.directive import Directive
+from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.mapping.units import Limit
+
+D = TypeVar("D", bound=Directive)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nest:
+    """How one loop nest of a kernel that runs in several runs: the stores, by number, or the check, that it does, and how.
+
+    Attributes:
+        stores: numbers of the kernel's stores, in the order in which they happen at a point.
+        check: number of the kernel's check; None where it stores.
+        directives: of this nest alone.
+    """
+
+    stores: tuple[int, ...] = ()
+    check: int | None = None
+    directives: tuple[Directive, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapping:
+    """How a kernel runs; what it computes is the kernel's to say.
+
+    Attributes:
+        directives: of the whole kernel.
+        nests: its loop nests in the order in which they run; none where the kernel is one.
+    """
+
+    directives: tuple[Directive, ...] = ()
+    nests: tuple[Nest, ...] = ()
+
+    def find(self, kind: type[D]) -> D | None:
+        """The first directive of class `kind` of the whole kernel."""
+        return find(self.directives, kind)
+
+    @property
+    def open_numbers(self) -> tuple[Open, ...]:
+        """Its numbers that are not chosen, each once."""
+        every = (*self.directives, *(one for nest in self.nests for one in nest.directives))
+        return tuple(dict.fromkeys(number for one in every for number in one.open_numbers))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if every number is chosen: a generator writes it, a launcher launches it."""
+        return not self.open_numbers
+
+    def close(self, chosen: MappingOf[str, int]) -> Mapping:
+        """The mapping with the numbers that `chosen` names; its limits go once no number is open.
+
+        Raises:
+            ValueError: a number has no such value, or one of the limits does not allow all of them together.
+        """
+        for number in self.open_numbers:
+            if number.name in chosen and chosen[number.name] not in number.values:
+                raise ValueError(f"?{number.name} is none of {', '.join(map(str, number.values))}")
+        if not self.allows(chosen):
+            raise ValueError(f"{dict(chosen)} breaks a limit of the mapping")
+        numbers = dict(chosen)
+        closed = Mapping(
+            directives=tuple(one.close(numbers) for one in self.directives),
+            nests=tuple(
+                replace(nest, directives=tuple(one.close(numbers) for one in nest.directives))
+                for nest in self.nests
+            ),
+        )
+        if closed.open_numbers:
+            return closed
+        kept = tuple(one for one in closed.directives if not isinstance(one, Limit))
+        return replace(closed, directives=kept)
+
+    def allows(self, chosen: MappingOf[str, int]) -> bool:
+        """True if no limit of which all numbers are `chosen` is broken by them."""
+        for one in self.directives:
+            if isinstance(one, Limit):
+                names = {symbol.name for symbol in one.left.free_symbols | one.right.free_symbols}
+                if names <= chosen.keys() and evaluate(one.left, chosen) > evaluate(one.right, chosen):
+                    return False
+        return True
+
+
+def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
+    """The first of `directives` that is of class `kind`."""
+    return next(find_all(directives, kind), None)
+
+
+def find_all(directives: Iterable[Directive], kind: type[D]) -> Iterator[D]:
+    """Those of `directives` that are of class `kind`."""
+    return (one for one in directives if isinstance(one, kind))
+
+
+# Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`left <= right`, or `left == right`, of expressions over a kernel's sizes."""
+
+    left: Expr
+    relation: Literal["<=", "=="]
+    right: Expr
+
+    @property
+    def distance(self) -> Expr:
+        """0 where the condition holds, and more where it does not."""
+        difference = self.left - self.right
+        if self.relation == "<=":
+            return maximum(difference, as_expr(0))
+        return maximum(difference, -1 * difference)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Which sizes a version is for: those for which all `conditions` hold."""
+
+    conditions: tuple[Condition, ...]
+
+    @property
+    def distance(self) -> Expr:
+        """An expression over sizes that is 0 where the guard holds, and more where it does not."""
+        return total([as_expr(0), *(one.distance for one in self.conditions)])
+
+    def holds(self, sizes: MappingOf[str, int]) -> bool:
+        """True if the guard holds for these sizes."""
+        return evaluate(self.distance, sizes) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One mapping, and the sizes that it is for; None: all."""
+
+    guard: Guard | None
+    mapping: Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The mappings of a kernel, most particular first; the last is for all sizes.
+
+    Attributes:
+        kernel: its name.
+        target: the kind of device.
+        versions: the first whose guard holds is taken.
+    """
+
+    kernel: str
+    target: str
+    versions: tuple[Version, ...]
+
+    @property
+    def general(self) -> Mapping:
+        """The mapping for all sizes."""
+        return self.versions[-1].mapping
+
+    def choose(self, sizes: MappingOf[str, int]) -> Mapping:
+        """The mapping for these sizes."""
+        return next(one.mapping for one in self.versions if one.guard is None or one.guard.holds(sizes))
+
+
+def always(kernel: str, target: str, mapping: Mapping) -> Versions:
+    """One mapping for all sizes."""
+    return Versions(kernel=kernel, target=target, versions=(Version(guard=None, mapping=mapping),))
+
+
+def known_divisor(condition: Condition) -> tuple[Expr, int] | None:
+    """The size and the number of a condition `size % number == 0`."""
+    if condition.relation != "==" or as_int(condition.right) != 0:
+        return None
+    for size in condition.left.free_symbols:
+        for number in (2, 4, 8, 16, 32, 64, 128):
+            if condition.left is size % number:
+                return size, number
+    return None

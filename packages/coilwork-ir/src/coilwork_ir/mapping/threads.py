@@ -1,0 +1,298 @@
+"""Who computes what of a tile: the order of threads and vector lanes, how many there are, and what one of them takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from coilwork_ir.index import as_int
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.mapping.directive import (
+    Directive,
+    is_dense_along,
+    orders_along,
+    ranges_by_name,
+    reduces,
+    why_no_ranges,
+    why_not_positive,
+)
+from coilwork_ir.mapping.numbers import Number, values_of
+from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Tile
+from coilwork_ir.scalar import Scan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes(Directive):
+    """How threads lie over a tile: so many neighbours along the first range are one thread's; with 1, none access several at once."""
+
+    TEMPLATE: ClassVar[str] = "lanes {ranges:names} by {by:number}"
+
+    ranges: tuple[str, ...]
+    by: Number
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """The first range is tiled, kept or looped over, in blocks that hold whole runs of so many neighbours."""
+        reason = why_no_ranges(kernel, self.ranges) or why_not_positive(self.by, "the number of neighbours")
+        if reason is not None:
+            return reason
+        first = self.ranges[0]
+        tile = next(
+            (one for one in beside if isinstance(one, Tile | Keep | Loop) and first in one.ranges), None
+        )
+        if tile is None:
+            return f"{first} is in no tile"
+        fits = any(size % each == 0 for size in values_of(tile.by) for each in values_of(self.by))
+        return None if fits else f"{self.by} neighbours do not divide the block of `{tile.text}`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs(Directive):
+    """A block's points along the range are dealt out in runs of so many neighbours, each of which one thread scans."""
+
+    TEMPLATE: ClassVar[str] = "runs {range:name} by {by:number}"
+
+    range: str
+    by: Number
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Something is scanned along the range, which is looped over in blocks of at least two runs."""
+        reason = why_no_ranges(kernel, (self.range,), ("reduction",)) or why_not_positive(self.by, "the run")
+        if reason is not None:
+            return reason
+        if not any(isinstance(order, Scan) for order in orders_along(kernel, self.range)):
+            return f"nothing is scanned along {self.range}"
+        loop = next((one for one in beside if isinstance(one, Loop) and self.range in one.ranges), None)
+        if loop is None:
+            return f"{self.range} is not looped over"
+        if 2 * min(values_of(self.by)) > max(values_of(loop.by)):
+            return f"a block of `{loop.text}` has fewer than two runs"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector(Directive):
+    """The innermost range of the text, whose neighbouring points are computed together.
+
+    With `by`, accesses are of so many elements that stand on multiples of that in memory, wherever rows begin (`shifted`) or
+    end; `tail` says what becomes of the elements at the ends: masks, a loop of single elements, or a store of their own.
+    """
+
+    TEMPLATE: ClassVar[str] = (
+        "vector {range:name} [by {by:whole}] [{shifted:flag}] [tail {tail:scalar|masked|peel}]"
+    )
+
+    range: str
+    by: int = 0
+    shifted: bool = False
+    tail: Literal["scalar", "masked", "peel"] = "scalar"
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """A range whose points do not have to come in order; of unit stride somewhere, where accesses are of whole vectors."""
+        reason = why_no_ranges(kernel, (self.range,), ("parallel", "reduction"))
+        if reason is not None:
+            return reason
+        if any(isinstance(one, Vector) and one != self for one in beside):
+            return "another range is the vector already"
+        if any(isinstance(one, Sequential) and self.range in one.ranges for one in beside):
+            return f"the points of {self.range} come one after the other"
+        if self.by < 0:
+            return f"a vector has {self.by} elements"
+        if self.by and orders_along(kernel, self.range):
+            return f"rows along {self.range} are scanned or sorted from their first element on"
+        if self.by and not is_dense_along(kernel, ranges_by_name(kernel)[self.range].symbol):
+            return f"no access along {self.range} is at unit stride"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warps(Directive):
+    """The warps of a program."""
+
+    TEMPLATE: ClassVar[str] = "warps {count:number}"
+
+    count: Number
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """At least one, a power of two."""
+        return why_not_positive(self.count, "the number of warps") or _why_no_power(self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads(Directive):
+    """The ranges whose points, or blocks of points, are units of work that threads share, outermost first.
+
+    With `together` a thread walks all of its units as one piece.
+    """
+
+    TEMPLATE: ClassVar[str] = "threads [over {ranges:names}] [{together:flag}]"
+
+    ranges: tuple[str, ...] = ()
+    together: bool = False
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Parallel ranges that are not sequential; together only along one range, in blocks."""
+        reason = why_no_ranges(kernel, self.ranges, ("parallel",))
+        if reason is not None:
+            return reason
+        for one in beside:
+            if isinstance(one, Sequential):
+                blocked = {other.range for other in beside if isinstance(other, Block)}
+                for name in one.ranges:
+                    if name in self.ranges and name not in blocked:
+                        return f"`{one.text}` takes the points of {name} one after the other"
+        if self.together:
+            blocks = [one for one in beside if isinstance(one, Block)]
+            if len(self.ranges) != 1 or [one.range for one in blocks] != list(self.ranges):
+                return "units are one piece only along one range, in blocks"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block(Directive):
+    """A unit of work has so many points of the range, which it walks; the last one may have fewer."""
+
+    TEMPLATE: ClassVar[str] = "block {range:name} by {by:whole}"
+
+    range: str
+    by: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """A range that threads share; at least one point."""
+        reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the block")
+        if reason is not None:
+            return reason
+        if any(isinstance(one, Block) and one != self and one.range == self.range for one in beside):
+            return f"{self.range} is in blocks already"
+        shared = any(isinstance(one, Threads) and self.range in one.ranges for one in beside)
+        return None if shared else f"threads do not share {self.range}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grain(Directive):
+    """A thread takes so many units at least as have that many instructions, of which a point has `at`."""
+
+    TEMPLATE: ClassVar[str] = "grain {instructions:whole} at {at:whole}"
+
+    instructions: int
+    at: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Both are numbers of instructions."""
+        return why_not_positive(self.instructions, "the grain") or why_not_positive(self.at, "a point")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Directive):
+    """The nest is done in the units of work of the nest before, which finds the ends of its rows in the cache."""
+
+    TEMPLATE: ClassVar[str] = "join"
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Units of work that are points, of ranges that threads share one by one; nothing is reduced."""
+        if reduces(kernel):
+            return "the nest reduces"
+        if not any(isinstance(one, Threads) and one.ranges and not one.together for one in beside):
+            return "threads share no range of the nest"
+        blocks = [one for one in beside if isinstance(one, Block)]
+        return f"`{blocks[0].text}` cuts the units" if blocks else None
+
+
+# Passes along reduced ranges, by number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulators(Directive):
+    """Neighbours along the innermost reduced range combine into so many partial results, which are combined at the end."""
+
+    TEMPLATE: ClassVar[str] = "accumulators {count:whole} pass {step:whole}"
+
+    count: int
+    step: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Something is reduced, scanned or sorted; a power of two."""
+        reason = why_not_positive(self.count, "the number of partial results") or _why_no_power(self.count)
+        return reason or _why_no_pass(kernel, self, self.step, beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(Directive):
+    """Partial results are folded into the total after so many points of the range, and reset."""
+
+    TEMPLATE: ClassVar[str] = "fold {range:name} every {by:whole} pass {step:whole}"
+
+    range: str
+    by: int
+    step: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """A reduced range."""
+        return (
+            why_no_ranges(kernel, (self.range,), ("reduction",))
+            or why_not_positive(self.by, "the block")
+            or _why_no_pass(kernel, self, self.step, beside)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peel(Directive):
+    """The last so many points of a row are no part of the pass's vectors: they are combined one by one."""
+
+    TEMPLATE: ClassVar[str] = "peel {range:name} last {count:whole} pass {step:whole}"
+
+    range: str
+    count: int
+    step: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Rows of known length; what is left are whole groups of accumulators."""
+        reason = (
+            why_no_ranges(kernel, (self.range,), ("reduction",))
+            or why_not_positive(self.count, "the number of points")
+            or _why_no_pass(kernel, self, self.step, beside)
+        )
+        if reason is not None:
+            return reason
+        length = as_int(ranges_by_name(kernel)[self.range].extent)
+        each = [one.count for one in beside if isinstance(one, Accumulators) and one.step == self.step]
+        if length is None or self.count > length:
+            return f"{self.range} is not known to have {self.count} points"
+        if not each or (length - self.count) % each[0]:
+            return "what is left are not whole groups of accumulators"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant(Directive):
+    """Reductions combine in an order that the reduced ranges alone decide: in so many lanes, folded after so many points."""
+
+    TEMPLATE: ClassVar[str] = "invariant {lanes:whole} by {block:whole}"
+
+    lanes: int
+    block: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Both are positive, and blocks hold whole groups of lanes."""
+        reason = why_not_positive(self.lanes, "the number of lanes") or why_not_positive(
+            self.block, "the block"
+        )
+        if reason is not None:
+            return reason
+        return f"{self.lanes} lanes do not divide {self.block}" if self.block % self.lanes else None
+
+
+def _why_no_power(number: Number) -> str | None:
+    """Why some value of `number` is no power of two; None if all are."""
+    odd = [value for value in values_of(number) if value & (value - 1)]
+    return f"{odd[0]} is no power of two" if odd else None
+
+
+def _why_no_pass(kernel: Kernel, directive: Directive, step: int, beside: Sequence[Directive]) -> str | None:
+    """Why nothing can be said of pass number `step`, or has been said already; None if it can."""
+    if step < 0 or not any(r.kind == "reduction" for r in ranges_by_name(kernel).values()):
+        return f"there is no pass {step}: no range is reduced"
+    for other in beside:
+        if type(other) is type(directive) and other != directive and getattr(other, "step", None) == step:
+            return f"`{other.text}` says it of pass {step} already"
+    return None

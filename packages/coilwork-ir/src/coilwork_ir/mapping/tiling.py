@@ -1,0 +1,242 @@
+"""How the iteration space is cut: which points a program or thread has, and how it goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from coilwork_ir.index import as_int, bounds, extent_of, product
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.overwriting import loads_ahead
+from coilwork_ir.mapping.directive import (
+    Directive,
+    body_of,
+    orders_along,
+    ranges_by_name,
+    reduces,
+    values_in,
+    why_no_ranges,
+    why_not_positive,
+    why_twice,
+)
+from coilwork_ir.mapping.numbers import Number, values_of
+from coilwork_ir.scalar import Combine, Scan
+
+_MOST_GRID_AXES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile(Directive):
+    """Parallel ranges, flattened in this order, in pieces of so many points, each of which a program has.
+
+    With `padded`, each row of the innermost range stands in so many lanes, of which it fills the first. The tiles of one mapping
+    are its grid axes, the first tile the innermost.
+    """
+
+    TEMPLATE: ClassVar[str] = (
+        "tile {ranges:names} by {by:number} [padded {padded:whole}] [to {to:program|thread}]"
+    )
+
+    ranges: tuple[str, ...]
+    by: Number
+    padded: int = 0
+    to: Literal["program", "thread"] = "program"
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Parallel ranges, each in one tile; at most three grid axes unless they are flat; rows fit their lanes."""
+        reason = (
+            why_no_ranges(kernel, self.ranges, ("parallel",))
+            or why_not_positive(self.by, "the tile")
+            or why_twice(self, self.ranges, beside)
+        )
+        if reason is not None:
+            return reason
+        if self.padded:
+            length = bounds(ranges_by_name(kernel)[self.ranges[-1]].extent).hi
+            if length is None or length > self.padded:
+                return f"rows of {self.ranges[-1]} may be longer than {self.padded} lanes"
+        axes = [one for one in beside if isinstance(one, Tile) and one.to == "program"]
+        if len(axes) > _MOST_GRID_AXES and not any(isinstance(one, FlatGrid) for one in beside):
+            return f"there are {len(axes)} grid axes, and the grid is not flat"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatGrid(Directive):
+    """All programs are counted along one grid axis, whose limit is higher than that of the others."""
+
+    TEMPLATE: ClassVar[str] = "flat"
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """There is a tile to count."""
+        known = any(isinstance(one, Tile) for one in beside)
+        return None if known else "no range is tiled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep(Directive):
+    """Reduced ranges as one tile in registers, which all passes share.
+
+    With `first`, the tile's axis is the first one of a block: threads lie along the others, whatever is looked up.
+    """
+
+    TEMPLATE: ClassVar[str] = "keep {ranges:names} by {by:number} [{first:flag}]"
+
+    ranges: tuple[str, ...]
+    by: Number
+    first: bool = False
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Reduced ranges of which it is known that a row fits the tile; nothing else says how they are walked."""
+        reason = (
+            why_no_ranges(kernel, self.ranges, ("reduction",))
+            or why_not_positive(self.by, "the tile")
+            or _why_walked(self, self.ranges, beside)
+        )
+        if reason is not None:
+            return reason
+        length = bounds(product(ranges_by_name(kernel)[name].extent for name in self.ranges)).hi
+        if length is None or length > min(values_of(self.by)):
+            return f"a row may have {'any number of' if length is None else length} points"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Directive):
+    """Reduced ranges, flattened, a block of so many points after the other, `stages` blocks at a time on their way."""
+
+    TEMPLATE: ClassVar[str] = "loop {ranges:names} by {by:number} [stages {stages:number}]"
+
+    ranges: tuple[str, ...]
+    by: Number
+    stages: Number = 1
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Reduced ranges that nothing is sorted along; later blocks are loaded early only where no store changes them."""
+        reason = (
+            why_no_ranges(kernel, self.ranges, ("reduction",))
+            or why_not_positive(self.by, "the block")
+            or why_not_positive(self.stages, "the number of stages")
+            or _why_walked(self, self.ranges, beside)
+        )
+        if reason is not None:
+            return reason
+        for name in self.ranges:
+            if any(not isinstance(order, Scan) for order in orders_along(kernel, name)):
+                return f"rows are sorted along {name}, which takes whole rows"
+        if max(values_of(self.stages)) > 1 and not loads_ahead(body_of(kernel), values_in(kernel)):
+            return "loads of later blocks may find what the stores of earlier ones change"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequential(Directive):
+    """Ranges whose points a program or unit of work takes one after the other, or `by` at a time, outermost first."""
+
+    TEMPLATE: ClassVar[str] = "sequential {ranges:names} [by {by:number}] [stages {stages:number}]"
+
+    ranges: tuple[str, ...]
+    by: Number = 1
+    stages: Number = 1
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Parallel or walked ranges that are not tiled too; later points are loaded early only where no store changes them."""
+        reason = (
+            why_no_ranges(kernel, self.ranges, ("parallel", "walked"))
+            or why_not_positive(self.by, "the number of points")
+            or why_not_positive(self.stages, "the number of stages")
+            or why_twice(self, self.ranges, beside)
+        )
+        if reason is not None:
+            return reason
+        tiled = {name for one in beside if isinstance(one, Tile) for name in one.ranges}
+        for name in self.ranges:
+            if name in tiled:
+                return f"{name} is tiled"
+        if max(values_of(self.stages)) > 1 and not loads_ahead(body_of(kernel), values_in(kernel)):
+            return "loads of later points may find what the stores of earlier ones change"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share(Directive):
+    """A row is shared by programs, each of which has a piece and tells the others of it through a workspace (decoupled look-back)."""
+
+    TEMPLATE: ClassVar[str] = "share {ranges:names} by {by:number} through {workspace:name}"
+
+    ranges: tuple[str, ...]
+    by: Number
+    workspace: str
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Reduced ranges that are scanned, by kinds that have names; the workspace is the kernel's own, which is zero before."""
+        reason = (
+            why_no_ranges(kernel, self.ranges, ("reduction",))
+            or why_not_positive(self.by, "the piece")
+            or _why_walked(self, self.ranges, beside)
+        )
+        if reason is not None:
+            return reason
+        scans = [order for name in self.ranges for order in orders_along(kernel, name)]
+        if not scans or not all(isinstance(order, Scan) for order in scans):
+            return "what programs tell each other is where scans have got to, and there is none"
+        if any(isinstance(order, Scan) and isinstance(order.kind, Combine) for order in scans):
+            return "a scan by a function has no word to tell others"
+        if reduces(kernel):
+            return "a reduction needs all of a row"
+        if self.workspace != kernel.hints.workspace:
+            return f"{self.workspace} is not the workspace of the kernel"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coarsen(Directive):
+    """A point of the range does what so many neighbours did before a kernel pass wrote them out side by side."""
+
+    TEMPLATE: ClassVar[str] = "coarsen {range:name} by {by:whole}"
+
+    range: str
+    by: int
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """A parallel range; the stores of its neighbours are there, as many times as it says."""
+        reason = why_no_ranges(kernel, (self.range,), ("parallel",)) or why_not_positive(self.by, "the step")
+        if reason is not None:
+            return reason
+        count = len(body_of(kernel).stores)
+        return f"{count} stores are not those of {self.by} neighbours" if count % self.by else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straddle(Directive):
+    """Blocks of a line of rows that lie in so many rows at most: what is one number per row is loaded once per row."""
+
+    TEMPLATE: ClassVar[str] = "straddle {range:name} {rows:whole}"
+
+    range: str
+    rows: int = 2
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """The innermost range of a tile whose blocks are no longer than its rows, which have a known length."""
+        reason = why_no_ranges(kernel, (self.range,), ("parallel",))
+        if reason is not None:
+            return reason
+        if self.rows < 2:
+            return f"blocks that begin anywhere lie in more than {self.rows} row"
+        tile = next((one for one in beside if isinstance(one, Tile) and one.ranges[-1] == self.range), None)
+        if tile is None or len(tile.ranges) < 2:
+            return f"{self.range} is not the innermost range of a tile of rows"
+        length = as_int(extent_of(ranges_by_name(kernel)[self.range].symbol))
+        longest = max(values_of(tile.by))
+        if length is None or longest > length * (self.rows - 1):
+            return f"a block of {longest} points may lie in more than {self.rows} rows"
+        return None
+
+
+def _why_walked(directive: Directive, names: Sequence[str], beside: Sequence[Directive]) -> str | None:
+    """Why another directive says already how the reduced ranges `names` are walked; None if none does."""
+    for other in beside:
+        if other != directive and isinstance(other, Keep | Loop | Share) and set(other.ranges) & set(names):
+            return f"`{other.text}` says how they are walked"
+    return None

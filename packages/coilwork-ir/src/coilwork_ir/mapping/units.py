@@ -1,0 +1,100 @@
+"""Arithmetic: matrix units, the order of their blocks, and how exact functions and products of sums are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
+from coilwork_ir.mapping.numbers import Number
+from coilwork_ir.mapping.tiling import Tile
+from coilwork_ir.scalar import contraction_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit(Directive):
+    """What multiplies the blocks of a contraction: matrix units, or each thread a square of results in registers."""
+
+    TEMPLATE: ClassVar[str] = "unit {unit:mma|fma}"
+
+    unit: Literal["mma", "fma"]
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """The kernel's one reduction is a contraction."""
+        body = body_of(kernel)
+        parallel = [r.symbol for r in body.ranges if r.kind == "parallel"]
+        found = contraction_in(kernel_roots(body), parallel)
+        if found is None:
+            return "the kernel is no contraction"
+        exact = found[1].dtype.itemsize > 2
+        return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Directive):
+    """Programs follow each other in groups of so many rows of blocks, which share what they read in the cache."""
+
+    TEMPLATE: ClassVar[str] = "order {ranges:names} grouped {by:number}"
+
+    ranges: tuple[str, ...]
+    by: Number
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Parallel ranges that are tiled to programs."""
+        reason = why_no_ranges(kernel, self.ranges, ("parallel",)) or why_not_positive(self.by, "the group")
+        if reason is not None:
+            return reason
+        tiled = {name for one in beside if isinstance(one, Tile) for name in one.ranges}
+        missing = [name for name in self.ranges if name not in tiled]
+        return f"{missing[0]} is not tiled" if missing else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Functions(Directive):
+    """Functions come from a vector library, some units in the last place off, or are exact at every element."""
+
+    TEMPLATE: ClassVar[str] = "functions {kind:exact|vector}"
+
+    kind: Literal["exact", "vector"]
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Vector functions only where the numerics are not strict and no order of results is promised."""
+        if self.kind == "exact":
+            return None
+        if kernel.numerics == "strict":
+            return "strict numerics allow exact functions alone"
+        invariant = [one for one in beside if one.keyword() == "invariant"]
+        return "an element's place would decide how it is rounded" if invariant else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract(Directive):
+    """The device's compiler may round `a * b + c` once."""
+
+    TEMPLATE: ClassVar[str] = "contract"
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Fast numerics."""
+        return None if kernel.numerics == "fast" else f"{kernel.numerics} numerics round every operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Directive):
+    """Of the mapping's open numbers, those are chosen alone of which the first expression is at most the second."""
+
+    TEMPLATE: ClassVar[str] = "limit {left:expr} at most {right:expr}"
+
+    left: Expr
+    right: Expr
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """Both are over open numbers of the mapping."""
+        known = {number.name for one in beside for number in one.open_numbers}
+        unknown = sorted(
+            s.name for s in self.left.free_symbols | self.right.free_symbols if s.name not in known
+        )
+        return f"{unknown[0]} is no open number" if unknown else None

@@ -1,0 +1,136 @@
+"""The verifier of mappings: every directive's own rule, and what holds of mappings and versions as a whole.
+
+An error names the directive: its code is `mapping-KEYWORD`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coilwork_ir.errors import VerifyError
+from coilwork_ir.index import as_int, symbol
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.mapping.directive import Directive, body_of
+from coilwork_ir.mapping.mapping import Guard, Mapping, Nest, Versions, known_divisor
+
+
+def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
+    """Check that `mapping` may be said of `kernel`.
+
+    Raises:
+        VerifyError: the first directive whose rule is broken, by name, and why.
+    """
+    found = find_fault(kernel, mapping)
+    if found is not None:
+        directive, reason = found
+        code = "mapping" if directive is None else f"mapping-{directive.keyword()}"
+        raise VerifyError(
+            code,
+            "a mapping says of a kernel what is legal" if directive is None else _rule(directive),
+            node=f"kernel @{kernel.name}" if directive is None else directive.text,
+            origins=kernel.origins,
+            reason=reason,
+        )
+
+
+def find_fault(kernel: Kernel, mapping: Mapping) -> tuple[Directive | None, str] | None:
+    """The first directive of `mapping` that may not be said of `kernel`, and why; None instead of one: the nests are to blame."""
+    for one in mapping.directives:
+        reason = one.why_illegal(kernel, mapping.directives)
+        if reason is not None:
+            return one, reason
+    reason = _why_no_nests(kernel, mapping)
+    if reason is not None:
+        return None, reason
+    for nest in mapping.nests:
+        scope = (*mapping.directives, *nest.directives)
+        part = nest_kernel(kernel, nest)
+        for one in nest.directives:
+            reason = one.why_illegal(kernel if one.NAMES_VALUES else part, scope)
+            if reason is not None:
+                return one, reason
+    return None
+
+
+def verify_versions(kernel: Kernel, versions: Versions) -> None:
+    """Check that `versions` are those of `kernel`, each legal for the sizes that it is for.
+
+    Raises:
+        VerifyError: the first rule that is broken.
+    """
+
+    def fail(reason: str) -> VerifyError:
+        sentence = "versions have guards over the kernel's sizes, but for the last, which is for all sizes"
+        return VerifyError("mapping-versions", sentence, node=f"kernel @{kernel.name}", reason=reason)
+
+    if not versions.versions or versions.versions[-1].guard is not None:
+        raise fail("the last version has a guard")
+    for one in versions.versions[:-1]:
+        if one.guard is None:
+            raise fail("a version that is not the last has no guard")
+        unknown = one.guard.distance.free_symbols - frozenset(kernel.sizes)
+        if unknown:
+            raise fail(f"{min(s.name for s in unknown)} is no size of the kernel")
+    for one in versions.versions:
+        verify_mapping(kernel if one.guard is None else assume(kernel, one.guard), one.mapping)
+
+
+def nest_kernel(kernel: Kernel, nest: Nest) -> Kernel:
+    """`kernel` with those of its stores alone, or that check alone, that `nest` does."""
+    if kernel.combined is not None:
+        return kernel
+    stores = tuple(kernel.stores[number] for number in nest.stores)
+    return replace(kernel, stores=stores, checks=() if nest.check is None else (kernel.checks[nest.check],))
+
+
+def assume(kernel: Kernel, guard: Guard) -> Kernel:
+    """`kernel` where `guard` holds: with the bounds and multiples of sizes that it says."""
+    if kernel.combined is not None:
+        return kernel
+    most: dict[str, int] = {}
+    unit: dict[str, int] = {}
+    for condition in guard.conditions:
+        number = as_int(condition.right)
+        divided = known_divisor(condition)
+        if divided is not None:
+            unit[divided[0].name] = divided[1]
+        elif condition.relation == "<=" and condition.left.is_symbol and number is not None:
+            most[condition.left.name] = min(number, most.get(condition.left.name, number))
+    renewed = {}
+    sizes = []
+    for size in kernel.sizes:
+        by = unit.get(size.name, 1)
+        highs = [end for end in (size.hi, most.get(size.name)) if end is not None]
+        part = symbol(
+            size.name if by == 1 else f"{size.name}_by_{by}",
+            lo=None if size.lo is None else -(-size.lo // by),
+            hi=min(highs) // by if highs else None,
+        )
+        renewed[size] = by * part
+        sizes.append(part)
+    return with_sizes(kernel, renewed, tuple(sizes), kernel.likely)
+
+
+def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
+    """Why the nests of `mapping` do not do each store and check of `kernel` once, checks first; None if they do, or there are none."""
+    if not mapping.nests:
+        return None
+    body = body_of(kernel)
+    for nest in mapping.nests:
+        if (nest.check is None) == (not nest.stores):
+            return "a nest does either stores or one check"
+    stores = [number for nest in mapping.nests for number in nest.stores]
+    checks = [nest.check for nest in mapping.nests if nest.check is not None]
+    if sorted(stores) != list(range(len(body.stores))):
+        return f"nests do the stores {stores} of {len(body.stores)}"
+    if checks != list(range(len(body.checks))):
+        return f"nests do the checks {checks} of {len(body.checks)}"
+    kinds = [nest.check is None for nest in mapping.nests]
+    return "a nest stores before all checks are done" if kinds != sorted(kinds) else None
+
+
+def _rule(directive: Directive) -> str:
+    """The sentence that documents the directive's rule."""
+    doc = type(directive).why_illegal.__doc__ or ""
+    return doc.strip().split("\n", 1)[0].rstrip(".")
