@@ -17,9 +17,9 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.facts.vectors import (

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_triton.combining.reductions import REDUCTIONS
 from coilwork_triton.facts.levels import Levels
-from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_triton.facts.ragged import is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
