@@ -23,6 +23,7 @@ from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
 from coilwork.torch_compat.autograd import returned_outputs
 from coilwork.trace import Trace, open_trace
+from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import TensorKinds, collect_kinds
@@ -184,22 +185,13 @@ _LAST_WINS: Final = (
 )
 
 
-# Tensors without contents, which `torch.utils.deterministic.fill_uninitialized_memory` gives some: ATen's kernels ask when they run.
-_FILLED: Final = (
-    "aten.empty",
-    "aten.empty_like",
-    "aten.empty_permuted",
-    "aten.empty_strided",
-    "aten.new_empty",
-    "aten.new_empty_strided",
-)
-
-
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
     """`options` under `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
     parallel = any(not device.startswith("cpu") for device in devices_of(gm))
-    fallback = (*options.fallback, *_FILLED, *(_LAST_WINS if parallel else ()))
+    # `torch.utils.deterministic.fill_uninitialized_memory` gives these contents: ATen's kernels ask when they run
+    uninitialized = [f"aten.{name}" for name in list_operators(lambda info: info.is_uninitialized)]
+    fallback = (*options.fallback, *uninitialized, *(_LAST_WINS if parallel else ()))
     return replace(options, accumulation=accumulation, fallback=fallback)
 
 

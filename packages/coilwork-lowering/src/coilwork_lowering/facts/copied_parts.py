@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.generated import UNINITIALISED, operator
+from coilwork_ir.operators import find_info
+from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.torch_compat.sizes import surely
 
 Size: TypeAlias = int | torch.SymInt
@@ -64,7 +65,7 @@ def _begins_with_nothing(node: fx.Node) -> bool:
         base = node.args[0]
         assert isinstance(base, fx.Node)
         node = base
-    return operator(node.target) in UNINITIALISED
+    return find_info(operator(node.target)).is_uninitialized
 
 
 def _in_order(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
@@ -97,7 +98,7 @@ class _Reader:
 
     def _looked_up(self, node: fx.Node) -> CopiedParts | None:
         name = operator(node.target)
-        if name in UNINITIALISED:
+        if find_info(name).is_uninitialized:
             return CopiedParts(None, ((),) * node.meta["val"].dim())
         if name == "slice":
             return self._slice(node)

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
-
-_VIEWS: Final = frozenset(
-    "view _unsafe_view slice select expand permute transpose t squeeze unsqueeze alias detach".split()
-)
-# Besides the operators that carry a tag for it.
-_COMPUTED: Final = frozenset(
-    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd repeat".split()
-)
-_REDUCED: Final = frozenset("gather sum amax amin mean var_mean index select log logsumexp".split())
-_OF_SHAPE: Final = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
-UNINITIALISED: Final = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-)
-"""Operators whose results may hold anything."""
 
 
 def operator(target: Any) -> str:
@@ -33,7 +20,7 @@ def operator(target: Any) -> str:
 
 def is_view(node: torch.fx.Node) -> bool:
     """Whether `node` is its first operand's memory under another layout."""
-    return node.op == "call_function" and operator(node.target) in _VIEWS
+    return node.op == "call_function" and find_info(operator(node.target)).is_view
 
 
 def is_computed(node: torch.fx.Node) -> bool:
@@ -43,17 +30,17 @@ def is_computed(node: torch.fx.Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable:
         return False
-    return torch.Tag.pointwise in target.tags or operator(target) in _COMPUTED
+    return torch.Tag.pointwise in target.tags or find_info(operator(target)).is_elementwise
 
 
 def is_reduced(node: torch.fx.Node) -> bool:
     """Whether `node` is a reduction, or a choice of elements."""
-    return node.op == "call_function" and operator(node.target) in _REDUCED
+    return node.op == "call_function" and find_info(operator(node.target)).is_reduction
 
 
 def reads_anywhere(node: torch.fx.Node) -> bool:
     """Whether generated code reads the operands of `node`, in place and with any strides; or only their shapes."""
-    return is_computed(node) or is_reduced(node) or operator(node.target) in _OF_SHAPE
+    return is_computed(node) or is_reduced(node) or find_info(operator(node.target)).is_filled
 
 
 def owner_of(node: torch.fx.Node) -> torch.fx.Node:

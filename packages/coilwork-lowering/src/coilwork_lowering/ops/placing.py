@@ -10,11 +10,12 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
+from coilwork_ir.operators import find_info
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.facts.generated import UNINITIALISED, owner_of, readers_of, views_of
 from coilwork_lowering.facts.generated import operator as operator_of
+from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -134,7 +135,7 @@ def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
     made = owner_of(changed)
     name = str(made.target)
     if (
-        operator_of(made.target) not in UNINITIALISED
+        not find_info(operator_of(made.target)).is_uninitialized
         or options.falls_back(name)
         or not name.startswith("aten.")
     ):

@@ -5,17 +5,13 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by, viewed_by, written_operands
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
-
-# fresh memory, whose contents somebody may write: two calls are two tensors
-_NEVER: Final = frozenset(
-    {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted", "new_empty_strided", "rand_like"}
-)
 
 
 def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
@@ -77,7 +73,10 @@ def is_pure(target: Any) -> bool:
     schema = schema_of(target)
     if schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
         return False
-    if target.namespace not in ("aten", "prims") or schema.name.split("::")[-1] in _NEVER:
+    if target.namespace not in ("aten", "prims"):
+        return False
+    if find_info(schema.name.split("::")[-1]).is_uninitialized:
+        # fresh memory, whose contents somebody may write: two calls are two tensors
         return False
     # a result that defines sizes defines them once
     return (

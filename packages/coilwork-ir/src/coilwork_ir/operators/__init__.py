@@ -1,0 +1,11 @@
+"""What ATen's operators are: `info.py` says which facts there are, `table.py` has one row per operator.
+
+Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_target_info`, by that of an overload. Open `info.py` first.
+"""
+
+from __future__ import annotations
+
+from coilwork_ir.operators.info import OpInfo
+from coilwork_ir.operators.table import OPERATORS, find_info, find_target_info, list_operators
+
+__all__ = ["OPERATORS", "OpInfo", "find_info", "find_target_info", "list_operators"]

@@ -1,0 +1,46 @@
+"""What one ATen operator is: the facts that every package reads, and no package states a second time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """The facts about one operator. A fact that is left out does not hold.
+
+    torch says for itself which operators are pointwise, random or in place (`torch.Tag`, schemas). Only what it does not say stands here.
+
+    Attributes:
+        name: `"add"` for ATen's operator and for that of the same name among prims.
+        is_view: the result is the first operand's memory under another layout.
+        is_identity: the result has the operand's elements in the same places.
+        is_reshape: the result has the operand's elements in the same order, under another shape.
+        is_permutation: the result has the operand's dimensions in another order, and nothing else of it changes.
+        is_uninitialized: the result may hold anything.
+        is_elementwise: every element is computed from a few of the operands' elements, though no tag says so.
+        is_reduction: a reduction, or a choice of elements, that generated code computes where its operands lie.
+        is_filled: the result is filled with one number, and of the operand only the shape counts.
+        is_cheap: generated code computes an element by the way, so it may do so twice.
+        is_exact: nothing is rounded.
+        is_rounded_once: every element is rounded once, and in one way only.
+        is_foldable: the result is the same on every device, so it may be computed at compile time.
+        is_comparison: compares two operands, element by element.
+        is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
+    """
+
+    name: str
+    is_view: bool = False
+    is_identity: bool = False
+    is_reshape: bool = False
+    is_permutation: bool = False
+    is_uninitialized: bool = False
+    is_elementwise: bool = False
+    is_reduction: bool = False
+    is_filled: bool = False
+    is_cheap: bool = False
+    is_exact: bool = False
+    is_rounded_once: bool = False
+    is_foldable: bool = False
+    is_comparison: bool = False
+    is_extreme: bool = False
