@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.known_positions import known_values
 from coilwork_lowering.torch_compat.fakes import on_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
 _aten: Final = torch.ops.aten
-_SAME: Final = frozenset({"alias", "detach", "clone", "contiguous", "lift_fresh_copy"})
-_RESHAPES: Final = frozenset({"view", "_unsafe_view", "reshape", "squeeze", "unsqueeze"})
 
 
 def in_order(given: Any) -> bool:
@@ -49,9 +48,10 @@ def in_order(given: Any) -> bool:
     if name == "slice":
         step = given.args[4] if len(given.args) > 4 else 1
         return isinstance(step, int) and step > 0 and in_order(source)
-    if name in _RESHAPES and _is_found(source):
+    info = find_info(name)
+    if info.is_reshape and _is_found(source):
         return _is_column(source)
-    return (name in _SAME or name in _RESHAPES) and in_order(source)
+    return (info.is_identity or info.is_reshape) and in_order(source)
 
 
 def step_from_zero(given: Any) -> int | None:
@@ -61,7 +61,8 @@ def step_from_zero(given: Any) -> int | None:
         if name in ("arange", "iota"):
             start, step = _range_of(given, name)
             return step if type(start) is int and start == 0 and type(step) is int and step > 0 else None
-        if name not in _SAME | _RESHAPES:
+        info = find_info(name)
+        if not info.is_identity and not info.is_reshape:
             return None
         given = given.args[0]
     return None

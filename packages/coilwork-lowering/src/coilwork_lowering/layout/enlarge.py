@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
@@ -17,7 +18,6 @@ from coilwork_lowering.layout.products import BYTES_PER_US, LAUNCH_US, Product, 
 from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
 
 _aten: Final = torch.ops.aten
-_TURNS: Final = frozenset({"permute", "transpose", "t"})
 # What must be saved: microseconds, and of the time lost to unaligned kernels, of which the model knows little, a share.
 _WORTHWHILE_US: Final = 5.0
 _WORTHWHILE_SHARE: Final = 0.2
@@ -155,7 +155,7 @@ class Enlarging:
         """How `tensor` gets `pads`, which count its own dimensions."""
         base, turns = tensor, list[torch.fx.Node]()
         order = list(range(tensor.meta["val"].dim()))  # of base, by dimensions of tensor
-        while operator(base.target) in _TURNS and base.op == "call_function":
+        while find_info(operator(base.target)).is_permutation and base.op == "call_function":
             turns.insert(0, base)
             turned = _order(base)
             order = [turned[k] for k in order]
