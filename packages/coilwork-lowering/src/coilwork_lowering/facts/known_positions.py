@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.lines import line_through
 from coilwork_lowering.torch_compat.fakes import on_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
@@ -26,45 +27,6 @@ _LONGEST: Final = 1 << 16
 # Of weights: upsampling by a power of two has twice that power.
 _DENOMINATORS: Final = (2, 4, 8, 16, 32, 64)
 _DEEPEST: Final = 32
-# Operators whose results are the same on every device: exact, or rounded once as IEEE 754 says.
-_EXACT: Final = frozenset(
-    {
-        "arange",
-        "iota",
-        "full",
-        "scalar_tensor",
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "div",
-        "neg",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "floor_divide",
-        "remainder",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "minimum",
-        "maximum",
-        "flip",
-        "unsqueeze",
-        "squeeze",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "expand",
-        "slice",
-        "convert_element_type",
-        "_to_copy",
-        "clone",
-        "alias",
-        "detach",
-    }
-)
 
 
 def known_values(given: Any) -> Tensor | None:
@@ -92,7 +54,7 @@ def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or depth == 0:
         return None
-    if target._schema.name.rpartition("::")[2] not in _EXACT or target._schema.is_mutable:
+    if not find_info(target._schema.name.rpartition("::")[2]).is_foldable or target._schema.is_mutable:
         return None
 
     def operand(given: Any) -> Any:

@@ -10,23 +10,12 @@ from __future__ import annotations
 
 import operator as python
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.generated import is_computed, is_view, operator
-
-_COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
-# and medians, found likewise: their gradients are divided too
-_EXTREMES: Final = frozenset("amax amin aminmax max min linalg_vector_norm median nanmedian".split())
-# What rounds nothing, and so gives the same everywhere.
-_EXACT: Final = frozenset(
-    """clone convert_element_type _to_copy where abs neg sign relu maximum minimum clamp clamp_min clamp_max floor ceil trunc
-    full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd""".split()
-)
-# Rounded in one way only, as long as no two of them become one instruction.
-_ARITHMETIC: Final = frozenset("add sub rsub mul div sqrt".split())
 
 
 def compared_extremes(
@@ -36,10 +25,10 @@ def compared_extremes(
     has_extreme: set[torch.fx.Node] = set()
     found: dict[torch.fx.Node, None] = {}
     for node in gm.graph.nodes:
-        name = operator(node.target)
-        if name in _EXTREMES or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
+        info = find_info(operator(node.target))
+        if info.is_extreme or (_is_point(node) and any(at in has_extreme for at in node.all_input_nodes)):
             has_extreme.add(node)
-        if name in _COMPARISONS and node not in forward and len(node.all_input_nodes) == 2:
+        if info.is_comparison and node not in forward and len(node.all_input_nodes) == 2:
             one, other = node.all_input_nodes
             for value, extreme in ((one, other), (other, one)):
                 if extreme in has_extreme:
@@ -59,7 +48,7 @@ def _compared(
     """What of the forward `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _points_behind(extreme):
-        if operator(node.target) in _EXTREMES:
+        if find_info(operator(node.target)).is_extreme:
             taken_of.update(_points_behind(node.all_input_nodes[0]))
     for node in _points_behind(value, until=forward):
         if node in forward and is_computed(node) and node in taken_of:
@@ -88,6 +77,7 @@ def _is_point(node: torch.fx.Node) -> bool:
 
 def _is_rounded(node: torch.fx.Node) -> bool:
     """Whether two kernels that compute it may disagree."""
-    names = [operator(at.target) for at in _points_behind(node) if is_computed(at) and not is_view(at)]
-    rounding = [name for name in names if name not in _EXACT]
-    return len(rounding) > 1 or any(name not in _ARITHMETIC for name in rounding)
+    computed = [at for at in _points_behind(node) if is_computed(at) and not is_view(at)]
+    infos = [find_info(operator(at.target)) for at in computed]
+    rounding = [info for info in infos if not info.is_exact]
+    return len(rounding) > 1 or any(not info.is_rounded_once for info in rounding)

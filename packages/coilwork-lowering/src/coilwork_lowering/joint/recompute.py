@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.extern.quantized import quantized_nodes
 from coilwork_lowering.facts.generated import (
     is_computed,
@@ -32,11 +33,6 @@ _SMALL: Final = 16
 # What is read instead may be this much larger: logits of positions that have no label.
 _SLACK: Final = 1.05
 _LONGEST: Final = 24
-# What a kernel does by the way. Functions that cost more, `cos` of positions for instance, are left to the minimum cut.
-_CHEAP: Final = frozenset(
-    """arange iota full scalar_tensor clone convert_element_type _to_copy where add sub rsub mul neg eq ne lt le gt ge
-    minimum maximum clamp clamp_min clamp_max logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not""".split()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +82,7 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
-        cheap = is_view(node) or (is_computed(node) and operator(node.target) in _CHEAP)
+        cheap = is_view(node) or (is_computed(node) and find_info(operator(node.target)).is_cheap)
         free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
         if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
