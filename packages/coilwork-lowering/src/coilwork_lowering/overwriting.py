@@ -21,6 +21,7 @@ from torch import fx
 
 from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import loads
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import (
@@ -34,7 +35,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import escapes
-from coilwork_lowering.ops.parts import REPLACING, covers, is_injective, replaced_part, same_place
+from coilwork_lowering.ops.parts import covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
@@ -230,7 +231,8 @@ class Overwriting:
             return first is not None and all(
                 self._replaces(user, reader, self._values[first], part) for user in reader.users
             )
-        if (reader.target is not _COPY and name not in REPLACING) or value.buffer.name != part.buffer.name:
+        replaces = reader.target is _COPY or find_target_info(name).replaces_part
+        if not replaces or value.buffer.name != part.buffer.name:
             return False
         source = reader.args[1]
         if not isinstance(source, fx.Node) or source is tenant:
@@ -273,7 +275,9 @@ class Overwriting:
         while (last := chain[-1]) not in self._stored:
             kept = [user for user in last.users if not (is_computed(user) or is_reduced(user))]
             onward = [
-                user for user in last.users if operator_name(user) in REPLACING and user.args[0] is last
+                user
+                for user in last.users
+                if find_target_info(operator_name(user)).replaces_part and user.args[0] is last
             ]
             if kept or not onward:
                 self._stored[last] = bool(kept)

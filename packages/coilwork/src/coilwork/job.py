@@ -175,23 +175,15 @@ def open_job(
     )
 
 
-# Stores at positions from data: which one wins where positions are equal, accelerators leave open. Torch's kernels sort, or raise.
-_LAST_WINS: Final = (
-    "aten.index_put",
-    "aten._unsafe_index_put",
-    "aten.scatter",
-    "aten.put",
-    "aten.index_copy",
-)
-
-
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
     """`options` under `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
     parallel = any(not device.startswith("cpu") for device in devices_of(gm))
+    # which store wins where positions are equal is left open: torch's kernels sort, or raise
+    racing = [f"aten.{name}" for name in list_operators(lambda info: info.has_racing_stores)]
     # `torch.utils.deterministic.fill_uninitialized_memory` gives these contents: ATen's kernels ask when they run
     uninitialized = [f"aten.{name}" for name in list_operators(lambda info: info.is_uninitialized)]
-    fallback = (*options.fallback, *uninitialized, *(_LAST_WINS if parallel else ()))
+    fallback = (*options.fallback, *uninitialized, *(racing if parallel else ()))
     return replace(options, accumulation=accumulation, fallback=fallback)
 
 

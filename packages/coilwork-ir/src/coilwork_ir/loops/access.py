@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
@@ -22,13 +20,6 @@ from coilwork_ir.loops.nodes import (
     While,
 )
 from coilwork_ir.scalar import Scalar, loads
-
-# Operators whose offset counts from where the storage of their operand begins, not the operand.
-IN_STORAGE: Final = (
-    "aten.as_strided.default",
-    "aten.as_strided_copy.default",
-    "aten.as_strided_scatter.default",
-)
 
 
 def defined(node: Node) -> tuple[Buffer, ...]:

@@ -27,6 +27,10 @@ class OpInfo:
         is_foldable: the result is the same on every device, so it may be computed at compile time.
         is_comparison: compares two operands, element by element.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
+        counts_from_storage: an offset counts from where the storage of the operand begins, not the operand.
+        reads_strides: the operands' strides are part of what is computed, or decide which kernel can run.
+        replaces_part: the result is the first operand but for a part, which is the second.
+        has_racing_stores: stores at positions from data; accelerators leave open which store wins where positions are equal.
     """
 
     name: str
@@ -44,3 +48,7 @@ class OpInfo:
     is_foldable: bool = False
     is_comparison: bool = False
     is_extreme: bool = False
+    counts_from_storage: bool = False
+    reads_strides: bool = False
+    replaces_part: bool = False
+    has_racing_stores: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.asynchronous import silent_writes
 from coilwork_lowering.facts.generated import operator as operator_called
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -36,7 +37,7 @@ def memory_of(graph: fx.Graph) -> Memory:
 def _measures(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
         return False
-    return operator_called(node.target) in ("as_strided", "as_strided_copy", "as_strided_scatter")
+    return find_info(operator_called(node.target)).counts_from_storage
 
 
 def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:

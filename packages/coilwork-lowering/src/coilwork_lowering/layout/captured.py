@@ -8,28 +8,14 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-# Strides are part of what these compute, or decide which kernel can run.
-_BY_STRIDE: Final = frozenset(
-    {
-        "as_strided",
-        "as_strided_copy",
-        "as_strided_scatter",
-        "sym_stride",
-        "sym_storage_offset",
-    }
-)
-# Kernels of weight norms and of oneDNN's recurrent layers walk through memory without a look at strides: eager makes tensors
-# contiguous for them. The exponential of a matrix refuses what it cannot view as one batch.
-_BY_STRIDE_PREFIXES: Final = (
+_ATTENTION_PREFIXES: Final = (
     "_scaled_dot_product_",
     "_flash_attention_",
     "_efficient_attention_",
     "_cudnn_",
-    "_weight_norm_interface",
-    "mkldnn_rnn_layer",
-    "linalg_matrix_exp",
 )
 
 
@@ -44,7 +30,7 @@ def keeps_captured_operands(target: Any) -> bool:
     if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
         return True
     name = schema_of(target).name.split("::")[-1]
-    return name in _BY_STRIDE or name.startswith(_BY_STRIDE_PREFIXES)
+    return find_info(name).reads_strides or name.startswith(_ATTENTION_PREFIXES)
 
 
 def has_fresh_sizes(target: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_ir.index import (
     Expr,
@@ -22,17 +21,11 @@ from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, i
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
 from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
 
-REPLACING: Final = (
-    "aten.slice_scatter.default",
-    "aten.select_scatter.default",
-    "aten.diagonal_scatter.default",
-)
-
 
 def replaced_part(
     operator: str, value: TensorValue, arguments: Mapping[str, Value], shape: Shape
 ) -> TensorValue:
-    """What a call of one of `REPLACING` replaces of `value` by a tensor of `shape`, as a view of `value`.
+    """What a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a view of `value`.
 
     Raises:
         NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which torch refuses.
@@ -55,7 +48,7 @@ def replaced_part(
 
 
 def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]) -> Shape:
-    """The shape of what a call of one of `REPLACING` replaces.
+    """The shape of what a call of an operator that `replaces_part` replaces.
 
     Raises:
         NotLowered: it depends on what nobody knows.

@@ -21,11 +21,6 @@ from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
-_COPIES: Final = (
-    torch.ops.aten.slice_scatter.default,
-    torch.ops.aten.select_scatter.default,
-    torch.ops.aten.diagonal_scatter.default,
-)
 
 
 def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
@@ -68,8 +63,10 @@ def kept_offset(node: object) -> Any:
     The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at 0.
     """
     copied = False
-    while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target in _COPIES):
-        copied |= node.target in _COPIES
+    while isinstance(node, torch.fx.Node) and (
+        _shares_memory(node) or find_info(operator_of(node.target)).replaces_part
+    ):
+        copied |= find_info(operator_of(node.target)).replaces_part
         node = node.args[0]
     if not copied or not isinstance(node, torch.fx.Node) or node.op != "placeholder":
         return 0

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from coilwork_ir.buffers import Buffer, Ref, references
 from coilwork_ir.index import Const, Expr, Mul, as_expr, node, product
-from coilwork_ir.loops.access import IN_STORAGE
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.nodes import (
     Alloc,
     CondCall,
@@ -132,7 +132,7 @@ def _kept(program: Program, table: StorageTable) -> frozenset[int]:
 
 
 def _takes_any_memory(target: str) -> bool:
-    return target.startswith("aten.") and target not in IN_STORAGE
+    return target.startswith("aten.") and not find_target_info(target).counts_from_storage
 
 
 class _Groups:

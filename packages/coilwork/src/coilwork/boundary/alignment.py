@@ -13,8 +13,9 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.loops.access import IN_STORAGE, overwritten, shares_memory
+from coilwork_ir.loops.access import overwritten, shares_memory
 from coilwork_ir.loops.nodes import Extern, Graph
+from coilwork_ir.operators import find_target_info
 
 ALIGNMENT_BYTES: Final = 16
 
@@ -38,7 +39,11 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
     """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to the caller."""
     source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
     handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
-    calls = [node for node in graph.nodes if isinstance(node, Extern) and node.target in IN_STORAGE]
+    calls = [
+        node
+        for node in graph.nodes
+        if isinstance(node, Extern) and find_target_info(node.target).counts_from_storage
+    ]
     handed_on += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
     handed_on += [output.name for output in graph.outputs[:returned] if isinstance(output, Ref)]
     found: set[str] = set()

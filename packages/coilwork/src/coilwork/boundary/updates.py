@@ -16,8 +16,8 @@ from torch import fx
 from coilwork.boundary.alignment import ALIGNMENT_BYTES, starts_aligned
 from coilwork.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops.access import IN_STORAGE
 from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.operators import find_target_info
 from coilwork_runtime import any_unaligned
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -79,7 +79,7 @@ def _keeps_to_itself(user: fx.Node, source: fx.Node) -> bool:
     """`user` makes nothing that shares the memory of `source`, and overwrites it only as a whole, at last."""
     if user.target is _COPY and user.args[0] is source:
         return not user.users
-    return shares_nothing(user.target) and str(user.target) not in IN_STORAGE
+    return shares_nothing(user.target) and not find_target_info(str(user.target)).counts_from_storage
 
 
 def _is_single(value: torch.Tensor) -> bool:

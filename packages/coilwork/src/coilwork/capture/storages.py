@@ -23,8 +23,9 @@ from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.operators import overwritten_operands
 from coilwork.torch_compat.tensors import is_functorch_tensor, mode_of, storage_identity
+from coilwork_ir.operators import list_operators
 
-_NAMES: Final = ("as_strided", "as_strided_copy", "as_strided_scatter")
+_NAMES: Final = list_operators(lambda info: info.counts_from_storage)
 _FUNCTIONS: Final = tuple(getattr(torch, name) for name in _NAMES)
 _OVERLOADS: Final = tuple(getattr(torch.ops.aten, name).default for name in _NAMES)
 _ASSIGNMENTS: Final = (
