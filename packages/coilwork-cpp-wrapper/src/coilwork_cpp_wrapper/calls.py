@@ -15,7 +15,6 @@ from coilwork_cpp_wrapper.arguments import (
 )
 from coilwork_cpp_wrapper.relays import needs_relay, relay_name
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
-from coilwork_cpp_wrapper.shim_table import SHIMS, Shim
 from coilwork_cpp_wrapper.tree import (
     Assign,
     Braces,
@@ -34,10 +33,10 @@ from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
 from coilwork_runtime.schemas import Schema, find_schema
 
 Declared: TypeAlias = Buffer | SymbolOutput | None
-ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 MOST_ARGUMENTS: Final = 64
 # A double holds every integer up to this one.
 EXACT_INTEGER: Final = 1 << 53
@@ -49,7 +48,7 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     Raises:
         EmitError: `cpp-unsupported`, torch's C interface cannot call it.
     """
-    if call.target in ITEMS:
+    if call.target in NUMBER_READS:
         yield from _item(call, scope)
         return
     schema = find_schema(call.target)
@@ -59,7 +58,7 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         )
     try:
         bound = bind_arguments(call, schema)
-        shim = SHIMS.get(call.target)
+        shim = C_FUNCTIONS.get(call.target)
         if shim is not None and _suits(shim, bound, call, scope):
             yield from _through_shim(call, schema, shim, bound, scope)
         else:
@@ -69,7 +68,7 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     yield from _finish(call, scope)
 
 
-def shim_prototype(schema: Schema, shim: Shim) -> str:
+def shim_prototype(schema: Schema, shim: CFunction) -> str:
     """The declaration of the C function `shim` of the operator `schema`."""
     outs = [p for p in schema.parameters if p.is_out]
     rest = [p for p in schema.parameters if not p.is_out]
@@ -79,9 +78,9 @@ def shim_prototype(schema: Schema, shim: Shim) -> str:
     return f"AOTITorchError {shim.symbol}({', '.join(kinds)});"
 
 
-def used_shim(call: ExternCall) -> tuple[Schema, Shim] | None:
+def used_shim(call: ExternCall) -> tuple[Schema, CFunction] | None:
     """The C function that `call` may go through, with the operator's schema."""
-    shim, schema = SHIMS.get(call.target), find_schema(call.target)
+    shim, schema = C_FUNCTIONS.get(call.target), find_schema(call.target)
     return None if shim is None or schema is None else (schema, shim)
 
 
@@ -98,7 +97,7 @@ def _writes_in_place(schema: Schema) -> bool:
     return any(p.is_out for p in schema.parameters) or schema.name.endswith("_")
 
 
-def _suits(shim: Shim, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
+def _suits(shim: CFunction, bound: tuple[Bound, ...], call: ExternCall, scope: Scope) -> bool:
     """False if taking `Scalar` arguments as `double` would change the result."""
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(isinstance(v, bool | int | float) and _is_exact(v) for v in scalars):
@@ -137,7 +136,7 @@ def _item(call: ExternCall, scope: Scope) -> Iterator[Statement]:
 
 
 def _through_shim(
-    call: ExternCall, schema: Schema, shim: Shim, bound: tuple[Bound, ...], scope: Scope
+    call: ExternCall, schema: Schema, shim: CFunction, bound: tuple[Bound, ...], scope: Scope
 ) -> Iterator[Statement]:
     ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
     values = [code for parameter, value in ordered for code in shim_values(parameter, value, scope)]

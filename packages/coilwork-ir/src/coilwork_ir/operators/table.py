@@ -54,6 +54,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("iota", is_elementwise=True, is_cheap=True, is_exact=True, is_foldable=True),
     OpInfo("le", is_cheap=True, is_comparison=True),
     OpInfo("lift_fresh_copy", is_identity=True),
+    # refuses what it cannot view as one batch
     OpInfo("linalg_matrix_exp", reads_strides=True),
     OpInfo("linalg_vector_norm", is_extreme=True),
     OpInfo("log", is_reduction=True),
@@ -110,6 +111,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("unsqueeze", is_view=True, is_reshape=True, is_foldable=True),
     OpInfo("var_mean", is_reduction=True),
     OpInfo("view", is_view=True, is_reshape=True, is_foldable=True),
+    # its kernels, as those of oneDNN's recurrent layers, walk through memory without a look at strides
     OpInfo("_weight_norm_interface", reads_strides=True),
     OpInfo("_weight_norm_interface_backward", reads_strides=True),
     OpInfo("where", is_elementwise=True, is_cheap=True, is_exact=True),

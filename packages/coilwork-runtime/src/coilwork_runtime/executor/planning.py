@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import torch
 
+from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS
 from coilwork_runtime.executor.callbacks import Callback, make_callback
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary, convolution_bytes
 from coilwork_runtime.executor.operator_functions import function_name
@@ -17,13 +18,10 @@ from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slo
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.schemas import Parameter, Schema, find_schema
 
-ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 # Room on the stack of the native executor.
 MOST_VALUES: Final = 48
 MOST_REALS: Final = 8
 _NO_LIBRARY: Final = bytes((0,))
-# Their Scalar becomes an element of a type that is given, whatever its own.
-CASTING: Final = ("aten.full.default", "aten.fill_.Scalar", "aten.scatter.value_out")
 
 
 class Route(IntEnum):
@@ -100,7 +98,7 @@ def plan_call(
 
 def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route, bytes]:
     """The route, and what the plan says of it: results, then values."""
-    if call.target in ITEMS:
+    if call.target in NUMBER_READS:
         (slot,) = call.slots()
         return Route.ITEM, _u32(0) + _listing([bytes((1,)) + _u32(slot.number)])
     if call.paths:
@@ -209,7 +207,8 @@ def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) 
     if all(isinstance(value, float) for value in scalars):
         return True
     tensors = [slot for _, value in bound for slot in _slots(value)]
-    if target in CASTING:
+    function = C_FUNCTIONS.get(target)
+    if function is not None and function.scalars == "cast":
         return bool(tensors) or any(isinstance(value, torch.dtype) for _, value in bound)
     if any(isinstance(value, bool) for value in scalars):
         return False

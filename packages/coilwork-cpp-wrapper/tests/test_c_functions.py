@@ -12,7 +12,7 @@ import torch
 
 from coilwork_cpp_wrapper.calls import shim_prototype
 from coilwork_cpp_wrapper.module import preamble_text
-from coilwork_cpp_wrapper.shim_table import SHIMS
+from coilwork_runtime.c_functions import C_FUNCTIONS
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.schemas import find_schema
 
@@ -23,7 +23,7 @@ LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 def prototypes() -> list[str]:
     """One declaration per entry of the table."""
     found: list[str] = []
-    for target, shim in SHIMS.items():
+    for target, shim in C_FUNCTIONS.items():
         schema = find_schema(target)
         assert schema is not None, target
         found.append(shim_prototype(schema, shim))
@@ -34,7 +34,7 @@ def test_every_function_is_exported() -> None:
     library = ctypes.CDLL(str(LIBRARY))
     declared = re.findall(r"\b((?:aoti_)?torch_\w+)\(", preamble_text("shim.hpp"))
     optional = {"torch_exception_get_what_without_backtrace"}  # since 2.13, declared weak
-    names = {shim.symbol for shim in SHIMS.values()} | set(declared) - optional
+    names = {shim.symbol for shim in C_FUNCTIONS.values()} | set(declared) - optional
     assert len(names) > 70
     assert [name for name in sorted(names) if not hasattr(library, name)] == []
 

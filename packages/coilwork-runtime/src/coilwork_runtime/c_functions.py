@@ -1,8 +1,9 @@
 """The per-operator functions of torch's C interface that programs call instead of the dispatcher.
 
 They cost half of what the dispatcher costs, and they are the only way to operators with `Scalar` arguments, which the
-dispatcher's C interface cannot carry. Their C parameters follow from the operator's schema (`arguments.shim_parameters`);
-every function here is exported by libtorch_cpu from 2.11 on. The tests compare all of them with torch's headers.
+dispatcher's C interface cannot carry. Their C parameters follow from the operator's schema. Generated C++ declares the functions
+of this table by hand; every one is exported by libtorch_cpu from 2.11 on, and the tests of `coilwork-cpp-wrapper` compare all of
+them with torch's headers. The native executor finds further ones in the headers (`executor/operator_functions.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shim:
+class CFunction:
     """A C function for one operator overload.
 
     `scalars`: how the operator uses its `Scalar` arguments, which the C function takes as `double`. With `"promote"` an
@@ -64,14 +65,17 @@ _CASTING: Final[Mapping[str, str]] = {
 }
 
 
-def _table() -> Mapping[str, Shim]:
-    entries = {target: Shim(symbol=f"aoti_torch_cpu_{name}") for target, name in _FUNCTIONS.items()}
+def _table() -> Mapping[str, CFunction]:
+    entries = {target: CFunction(symbol=f"aoti_torch_cpu_{name}") for target, name in _FUNCTIONS.items()}
     entries.update(
-        (target, Shim(symbol=f"aoti_torch_cpu_{name}", scalars="cast")) for target, name in _CASTING.items()
+        (target, CFunction(symbol=f"aoti_torch_cpu_{name}", scalars="cast"))
+        for target, name in _CASTING.items()
     )
-    entries["aten.full.default"] = Shim(symbol="aoti_torch_aten_full", scalars="cast")
+    entries["aten.full.default"] = CFunction(symbol="aoti_torch_aten_full", scalars="cast")
     return MappingProxyType(entries)
 
 
-SHIMS: Final[Mapping[str, Shim]] = _table()
+C_FUNCTIONS: Final[Mapping[str, CFunction]] = _table()
 """Operator overload -> its C function."""
+NUMBER_READS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
+"""Operator overloads that read a tensor's number, for which there is a C function of another form."""
