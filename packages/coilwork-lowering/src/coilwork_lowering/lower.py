@@ -13,6 +13,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
+from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
@@ -58,17 +59,6 @@ if TYPE_CHECKING:
     pass
 
 DEFAULTS: Final = LoweringOptions()
-_NUMBERS: Final = frozenset(
-    {"aten.sym_size.int", "aten.sym_stride.int", "aten.sym_numel.default", "aten.sym_storage_offset.default"}
-)
-# promises to the shape environment, whose bounds our symbols already carry
-_PROMISES: Final = frozenset(
-    {"aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default"}
-)
-
-
-# what orders calls with effects in torch's graphs; ours keeps them in order by itself
-_TOKENS: Final = frozenset({"prims._make_token.default", "prims._sink_tokens.default"})
 
 
 def lower(
@@ -310,9 +300,10 @@ class _Lowering:
 
     def operator(self, node: torch.fx.Node, target: Overload) -> Value:
         name = operator_name(node)
-        if name in _NUMBERS:
+        info = find_target_info(name)
+        if info.is_size_query:
             return self.plain_number(node)
-        if name in _PROMISES or name in _TOKENS:
+        if info.is_no_op:
             return None
         if name == "aten._assert_scalar.default":
             lower_assertion(self.builder, self.value(node.args[0]), str(node.args[1]), node)

@@ -12,7 +12,8 @@ class OpInfo:
     torch says for itself which operators are pointwise, random or in place (`torch.Tag`, schemas). Only what it does not say stands here.
 
     Attributes:
-        name: `"add"` for ATen's operator and for that of the same name among prims.
+        name: `"add"` for ATen's operator and for that of the same name among prims; `"add.Tensor"` for one overload of which other facts
+            hold, whose row stands in the operator's stead.
         is_view: the result is the first operand's memory under another layout.
         is_identity: the result has the operand's elements in the same places.
         is_reshape: the result has the operand's elements in the same order, under another shape.
@@ -31,6 +32,9 @@ class OpInfo:
         reads_strides: the operands' strides are part of what is computed, or decide which kernel can run.
         replaces_part: the result is the first operand but for a part, which is the second.
         has_racing_stores: stores at positions from data; accelerators leave open which store wins where positions are equal.
+        is_size_query: the result is a size, a stride or an offset of the operand.
+        is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols already carry, or what orders
+            calls with effects in torch's graphs, which ours keep in order by themselves.
     """
 
     name: str
@@ -52,3 +56,5 @@ class OpInfo:
     reads_strides: bool = False
     replaces_part: bool = False
     has_racing_stores: bool = False
+    is_size_query: bool = False
+    is_no_op: bool = False

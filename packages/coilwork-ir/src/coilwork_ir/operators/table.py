@@ -63,6 +63,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("logical_or", is_cheap=True),
     OpInfo("logsumexp", is_reduction=True),
     OpInfo("lt", is_cheap=True, is_comparison=True),
+    OpInfo("_make_token", is_no_op=True),
     OpInfo("max", is_extreme=True),
     OpInfo("maximum", is_cheap=True, is_exact=True, is_foldable=True),
     OpInfo("mean", is_reduction=True),
@@ -94,14 +95,20 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("select", is_view=True, is_reduction=True),
     OpInfo("select_scatter", is_elementwise=True, is_exact=True, replaces_part=True),
     OpInfo("sign", is_exact=True),
+    OpInfo("_sink_tokens", is_no_op=True),
     OpInfo("slice", is_view=True, is_foldable=True),
     OpInfo("slice_scatter", is_elementwise=True, is_exact=True, replaces_part=True),
     OpInfo("sqrt", is_rounded_once=True),
     OpInfo("squeeze", is_view=True, is_reshape=True, is_foldable=True),
     OpInfo("sub", is_cheap=True, is_rounded_once=True, is_foldable=True),
     OpInfo("sum", is_reduction=True),
-    OpInfo("sym_storage_offset", reads_strides=True),
+    OpInfo("sym_constrain_range", is_no_op=True),
+    OpInfo("sym_constrain_range_for_size", is_no_op=True),
+    OpInfo("sym_numel", is_size_query=True),
+    OpInfo("sym_size.int", is_size_query=True),
+    OpInfo("sym_storage_offset", reads_strides=True, is_size_query=True),
     OpInfo("sym_stride", reads_strides=True),
+    OpInfo("sym_stride.int", reads_strides=True, is_size_query=True),
     OpInfo("t", is_view=True, is_permutation=True),
     OpInfo("_to_copy", is_elementwise=True, is_cheap=True, is_exact=True, is_foldable=True),
     OpInfo("transpose", is_view=True, is_permutation=True),
@@ -132,6 +139,8 @@ def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
 
 
 def find_target_info(target: str) -> OpInfo:
-    """The facts about the operator of an overload, `"aten.add.Tensor"`; nothing holds of those of other libraries."""
+    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's. Nothing holds of other libraries' overloads."""
     namespace, _, rest = target.partition(".")
-    return find_info(rest.partition(".")[0]) if namespace in ("aten", "prims") else _NOTHING
+    if namespace not in ("aten", "prims"):
+        return _NOTHING
+    return OPERATORS.get(rest) or find_info(rest.partition(".")[0])
