@@ -5,7 +5,7 @@ Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_
 
 from __future__ import annotations
 
-from coilwork_ir.operators.info import OpInfo
+from coilwork_ir.operators.info import Decision, OpInfo
 from coilwork_ir.operators.table import OPERATORS, find_info, find_target_info, list_operators
 
-__all__ = ["OPERATORS", "OpInfo", "find_info", "find_target_info", "list_operators"]
+__all__ = ["OPERATORS", "Decision", "OpInfo", "find_info", "find_target_info", "list_operators"]

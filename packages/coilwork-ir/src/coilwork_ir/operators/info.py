@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Decision = Literal["", "selects", "moves", "compares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,12 @@ class OpInfo:
         is_size_query: the result is a size, a stride or an offset of the operand.
         is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols already carry, or what orders
             calls with effects in torch's graphs, which ours keep in order by themselves.
+        decision: what the operands' order decides, so that rounding them would show. `selects`: the results are elements that their order
+            has selected, or where those lie. `moves`: they are elements from where the call is told. `compares`: elements are compared
+            with each other or with another operand's, or quantized.
+        is_plumbing: moves data about, so it names a kernel only if that does nothing else.
+        is_batch_invariant: moves, selects, orders or draws elements, and adds or multiplies none: what a row gives is the same in every
+            batch. Sums, products and all that is built from them are not: kernels choose blocks by sizes.
     """
 
     name: str
@@ -58,3 +67,6 @@ class OpInfo:
     has_racing_stores: bool = False
     is_size_query: bool = False
     is_no_op: bool = False
+    decision: Decision = ""
+    is_plumbing: bool = False
+    is_batch_invariant: bool = False

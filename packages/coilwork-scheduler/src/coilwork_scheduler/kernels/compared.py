@@ -16,31 +16,13 @@ from typing import Final
 from coilwork_ir.buffers import references
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.operators import Decision, find_target_info
 from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 # Functions of floats that jump. So do conversions to integers and to 8-bit floats, see `_jumps`.
 _JUMPING: Final = frozenset("floor ceil round trunc sign floordiv truncdiv mod fmod".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
-# Operators of torch that return elements which their order has selected, or where those lie.
-_SELECTING: Final = frozenset(
-    """median nanmedian kthvalue sort topk msort argsort max min amax amin aminmax argmax argmin cummax cummin cummax_helper
-    cummin_helper max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
-    fractional_max_pool3d""".split()
-)
-# Those that return elements from where they are told.
-_MOVING: Final = frozenset(
-    """index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter index_copy index_fill
-    masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
-)
-# Those that compare elements with each other, or with those of another argument, or quantise them, whoever
-# looks at the result.
-_COMPARING: Final = frozenset(
-    """mode unique2 unique_dim unique_consecutive unique_dim_consecutive isin searchsorted bucketize equal allclose isclose
-    histc histogram histogramdd_bin_edges quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel
-    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_tensor_qparams
-    fake_quantize_per_channel_affine_cachemask fused_moving_avg_obs_fq_helper""".split()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +118,7 @@ def _selections(graph: Graph) -> Selections:
     for node in graph.nodes:
         match node:
             case Extern():
-                found = alone if _operator(node) in _SELECTING else None
+                found = alone if _decision(node) == "selects" else None
             case View() | Pointwise() | Scatter():
                 names = [access.buffer for access in loads(bodies(node)) if access.dtype.is_float]
                 names += [node.source] if isinstance(node, View) else []
@@ -164,10 +146,10 @@ def _behind(
                 if inside:
                     found.add(node.source)
             case Extern():
-                name = _operator(node)
-                moved = inside and name in _MOVING
-                decides = name in _SELECTING and (inside or searches)
-                if name in _COMPARING or moved or decides:
+                decision = _decision(node)
+                moved = inside and decision == "moves"
+                decides = decision == "selects" and (inside or searches)
+                if decision == "compares" or moved or decides:
                     for argument in (*node.args, *(value for _, value in node.kwargs)):
                         found.update(references(argument))
             case _:
@@ -178,10 +160,9 @@ def _behind(
     return frozenset(found)
 
 
-def _operator(node: Extern) -> str:
-    """The bare name: `median` of `aten.median.dim`; that of the user's own operators is theirs."""
-    namespace, _, rest = node.target.partition(".")
-    return rest.partition(".")[0].strip("_") if namespace == "aten" else ""
+def _decision(node: Extern) -> Decision:
+    """What the order of the operands decides in a call of torch's; nothing is known of the user's own operators."""
+    return find_target_info(node.target).decision
 
 
 def _decisive(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:

@@ -9,18 +9,12 @@ from typing import Final
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loc import Origin
+from coilwork_ir.operators import list_operators
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.text.scalars import format_combining
 
 MOST_NAMES: Final = 4
-# Operators that move data about: they name a kernel only when it does nothing else.
-_PLUMBING: Final = frozenset(
-    {
-        "view", "reshape", "expand", "permute", "transpose", "t", "clone", "contiguous", "to_copy", "unsqueeze",
-        "squeeze", "slice", "select", "alias", "detach", "copy", "as_strided", "convert_element_type", "unsafe_view",
-        "full", "empty", "lift_fresh_copy", "split", "split_with_sizes", "unbind", "full_like", "arange", "scalar_tensor",
-    }
-)  # fmt: skip
+_PLUMBING: Final = frozenset(name.strip("_") for name in list_operators(lambda info: info.is_plumbing))
 
 
 def readable(origins: tuple[Origin, ...], default: str) -> str:
