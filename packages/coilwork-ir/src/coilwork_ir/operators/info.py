@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Decision = Literal["", "selects", "moves", "compares"]
+Decomposition = Literal["core", "torch", "none"]
+Norm = Literal["", "batch", "batch gradient", "group", "layer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class OpInfo:
         is_plumbing: moves data about, so it names a kernel only if that does nothing else.
         is_batch_invariant: moves, selects, orders or draws elements, and adds or multiplies none: what a row gives is the same in every
             batch. Sums, products and all that is built from them are not: kernels choose blocks by sizes.
+        decomposition: who takes the operator apart before lowering. `core`: torch's core table does, if the operator is in it.
+            `torch`: torch does, in a decomposition that the core table lacks. `none`: nobody, because the fused kernel beats what
+            it would become, or because the operator has a lowering of its own.
+        norm: what is normalized: the channels of a batch, groups of them, or rows. `batch gradient` is the gradient of `batch`.
     """
 
     name: str
@@ -68,5 +74,7 @@ class OpInfo:
     is_size_query: bool = False
     is_no_op: bool = False
     decision: Decision = ""
+    decomposition: Decomposition = "core"
+    norm: Norm = ""
     is_plumbing: bool = False
     is_batch_invariant: bool = False

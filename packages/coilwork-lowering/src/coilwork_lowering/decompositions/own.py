@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.numbers import number_decompositions
@@ -29,11 +30,6 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-_BATCH_NORMS = (
-    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"
-    " _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional"
-    " _batch_norm_no_update"
-)
 
 
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -116,7 +112,9 @@ def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch_norms() -> list[Any]:
-    found = [getattr(torch.ops.aten, name).default for name in _BATCH_NORMS.split()]
+    found = [
+        getattr(torch.ops.aten, name).default for name in list_operators(lambda info: info.norm == "batch")
+    ]
     return [*found, torch.ops.aten._native_batch_norm_legit.no_stats]
 
 

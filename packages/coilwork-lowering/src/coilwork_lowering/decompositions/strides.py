@@ -16,21 +16,13 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.iteration_order import iterated_strides
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
 aten: Final = torch.ops.aten
-_NORMS: Final = (
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit_no_training",
-    "_batch_norm_with_update",
-    "_batch_norm_with_update_functional",
-    "_batch_norm_no_update",
-)
 _ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
 _BY_THE_SECOND: Final = (
     *(aten.copysign.Tensor, aten.heaviside.default, aten.hardsigmoid_backward.default, *_ROUNDING),
@@ -68,7 +60,6 @@ _CONTIGUOUS: Final = (
 )
 # A place that stays negative, whatever is added to it to get to a plane.
 _NOWHERE: Final = -(1 << 62)
-_NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
 
 
 def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -92,7 +83,9 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         found[op] = partial(_laid_out_as_a_sum, table[op])
     for op, order in _ITERATED.items():
         found[op] = partial(_laid_out_as_iterated, table[op], order)
-    for position, names in ((0, _NORMS), (1, _NORMS_BACKWARD)):
+    norms = list_operators(lambda info: info.norm == "batch")
+    gradients = list_operators(lambda info: info.norm == "batch gradient")
+    for position, names in ((0, norms), (1, gradients)):
         packets = [getattr(aten, name) for name in names]
         for op in [getattr(packet, overload) for packet in packets for overload in packet.overloads()]:
             if op in table:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_ir.operators import list_operators
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
@@ -168,18 +169,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **dict.fromkeys(
             ("_softmax_backward_data", "_log_softmax_backward_data"), _alike("grad_output", "output")
         ),
-        **dict.fromkeys(
-            (
-                "native_batch_norm",
-                "_native_batch_norm_legit",
-                "_native_batch_norm_legit_functional",
-                "_native_batch_norm_legit_no_training",
-                "_batch_norm_with_update",
-                "_batch_norm_with_update_functional",
-                "_batch_norm_no_update",
-            ),
-            _BATCH_NORM,
-        ),
+        **dict.fromkeys(list_operators(lambda info: info.norm == "batch"), _BATCH_NORM),
         "binary_cross_entropy": _onto("self", "weight", "target"),
         "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
         "soft_margin_loss": _onto("self", "target"),

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.accepted_shapes import accepts_shapes, has_rule
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
@@ -155,11 +156,6 @@ _POSITIONS: Final[Mapping[str, tuple[str, Types]]] = MappingProxyType(
         **dict.fromkeys("index_copy index_fill take put".split(), ("index", frozenset({torch.int64}))),
     }
 )
-_NORMS: Final = frozenset(
-    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"
-    " _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional"
-    " _batch_norm_no_update native_group_norm native_layer_norm".split()
-)
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -202,7 +198,7 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if signed and any(one.dtype in _WIDE_UNSIGNED for one in tensors):
         return False
-    if name in _NORMS and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
+    if find_info(name).norm in ("batch", "group", "layer") and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
         return False
     return name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
 
