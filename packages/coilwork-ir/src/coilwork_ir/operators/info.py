@@ -3,11 +3,73 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Decision = Literal["", "selects", "moves", "compares"]
 Decomposition = Literal["core", "torch", "none"]
 Norm = Literal["", "batch", "batch gradient", "group", "layer"]
+TypeClass = Literal["float", "wide_float", "integer", "complex", "bool", "uint8", "int32", "int64"]
+"""Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of which 8 bits at most are
+unsigned."""
+Relation = Literal["ne", "ge", "gt"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerLimits:
+    """What eager's kernels of one operator take. What they refuse, a compiled program refuses with eager's own error.
+
+    Attributes:
+        types: of the first tensor among the arguments, or of the result, if it is made from no tensor; empty if all are taken.
+        types_on_cpus: likewise, of the kernels for CPUs.
+        types_everywhere: of every tensor.
+        same_types: the arguments that have one type.
+        index_types: an argument that holds positions, and its types.
+        rejects_wide_unsigned: kernels for CPUs take no unsigned integers of more than 8 bits, some of them only in part.
+        makes_no_wide_unsigned: kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
+        is_typed_by_result: numbers between others, which may be tensors: the result's type alone counts.
+        needs_alike_float8: floats of 8 bits are taken beside their own type only, as they are promoted to none.
+        rejects_float8_powers: takes no powers of two of 8 bits, which have no zero and no sign.
+        takes_integer_gradients: a gradient that is computed of integers, too.
+        stored_numbers: arguments that are converted to the result's type, whatever the numbers are.
+        computed_numbers: those that are converted to the type that it is computed in, `f32` for 16 bits.
+        promoted_numbers: those that are converted to a type that they take part in finding.
+        scaling_numbers: those that scale an operand: fractions do not scale integers.
+        required_number: what else is asked of a number: `("beta", "ge", 0)`.
+    """
+
+    types: tuple[TypeClass, ...] = ()
+    types_on_cpus: tuple[TypeClass, ...] = ()
+    types_everywhere: tuple[TypeClass, ...] = ()
+    same_types: tuple[str, ...] = ()
+    index_types: tuple[str, tuple[TypeClass, ...]] | None = None
+    rejects_wide_unsigned: bool = False
+    makes_no_wide_unsigned: bool = False
+    is_typed_by_result: bool = False
+    needs_alike_float8: bool = False
+    rejects_float8_powers: bool = False
+    takes_integer_gradients: bool = False
+    stored_numbers: tuple[str, ...] = ()
+    computed_numbers: tuple[str, ...] = ()
+    promoted_numbers: tuple[str, ...] = ()
+    scaling_numbers: tuple[str, ...] = ()
+    required_number: tuple[str, Relation, int] | None = None
+
+    @property
+    def concern_types(self) -> bool:
+        """True if kernels refuse some types of 16 bits or more."""
+        return (
+            any((self.types, self.types_on_cpus, self.types_everywhere, self.same_types, self.index_types))
+            or self.rejects_wide_unsigned
+            or self.makes_no_wide_unsigned
+        )
+
+    @property
+    def converted_numbers(self) -> tuple[str, ...]:
+        """The arguments that are converted."""
+        return (*self.stored_numbers, *self.computed_numbers, *self.promoted_numbers)
+
+
+NO_LIMITS: Final = EagerLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +102,19 @@ class OpInfo:
         is_size_query: the result is a size, a stride or an offset of the operand.
         is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols already carry, or what orders
             calls with effects in torch's graphs, which ours keep in order by themselves.
-        decision: what the operands' order decides, so that rounding them would show. `selects`: the results are elements that their order
-            has selected, or where those lie. `moves`: they are elements from where the call is told. `compares`: elements are compared
-            with each other or with another operand's, or quantized.
         is_plumbing: moves data about, so it names a kernel only if that does nothing else.
         is_batch_invariant: moves, selects, orders or draws elements, and adds or multiplies none: what a row gives is the same in every
             batch. Sums, products and all that is built from them are not: kernels choose blocks by sizes.
+        decision: what the operands' order decides, so that rounding them would show. `selects`: the results are elements that their order
+            has selected, or where those lie. `moves`: they are elements from where the call is told. `compares`: elements are compared
+            with each other or with another operand's, or quantized.
         decomposition: who takes the operator apart before lowering. `core`: torch's core table does, if the operator is in it.
             `torch`: torch does, in a decomposition that the core table lacks. `none`: nobody, because the fused kernel beats what
             it would become, or because the operator has a lowering of its own.
         norm: what is normalized: the channels of a batch, groups of them, or rows. `batch gradient` is the gradient of `batch`.
+        takes_float8: eager has kernels for floats of 8 bits, which it moves, fills, compares or converts, and of which it multiplies
+            scaled matrices only.
+        limits: what eager's kernels take.
     """
 
     name: str
@@ -73,8 +138,10 @@ class OpInfo:
     has_racing_stores: bool = False
     is_size_query: bool = False
     is_no_op: bool = False
+    is_plumbing: bool = False
+    is_batch_invariant: bool = False
     decision: Decision = ""
     decomposition: Decomposition = "core"
     norm: Norm = ""
-    is_plumbing: bool = False
-    is_batch_invariant: bool = False
+    takes_float8: bool = False
+    limits: EagerLimits = NO_LIMITS

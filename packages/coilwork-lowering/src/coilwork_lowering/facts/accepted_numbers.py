@@ -6,119 +6,56 @@ Computed, such a number would be infinite, or wrap around. As with types, a call
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import Relation, find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 from coilwork_lowering.torch_compat.sizes import surely
 
-# The arguments that are converted, by operator. First to the result's type, whatever the numbers are:
-_STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "full": ("fill_value",),
-        "full_like": ("fill_value",),
-        "new_full": ("fill_value",),
-        "fill": ("value",),
-        "fill_diagonal": ("fill_value",),
-        "masked_fill": ("value",),
-        "constant_pad_nd": ("value",),
-        "scatter": ("value",),
-        "index_fill": ("value",),
-        "scalar_tensor": ("s",),
-        "linspace": ("start", "end"),
-        "threshold": ("threshold", "value"),
-        "hardtanh": ("min_val", "max_val"),
-        "logit": ("eps",),
-        "logit_backward": ("eps",),
-        "addcmul": ("value",),
-        "addr": ("beta", "alpha"),
-        "hardshrink": ("lambd",),
-        "hardshrink_backward": ("lambd",),
-        "softshrink": ("lambd",),
-        "softshrink_backward": ("lambd",),
-        "logspace": ("start", "end"),
-    }
-)
-# to the type that it is computed in, `f32` for 16 bits;
-_COMPUTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "lerp": ("weight",),
-        "addcdiv": ("value",),
-        "threshold_backward": ("threshold",),
-        "hardtanh_backward": ("min_val", "max_val"),
-        "elu": ("alpha", "scale", "input_scale"),
-        "elu_backward": ("alpha", "scale", "input_scale"),
-        "celu": ("alpha",),
-        "softplus": ("beta", "threshold"),
-        "softplus_backward": ("beta", "threshold"),
-        "leaky_relu": ("negative_slope",),
-        "leaky_relu_backward": ("negative_slope",),
-        "rrelu_with_noise_backward": ("lower", "upper"),
-    }
-)
-# then to a type that they take part in finding.
-_PROMOTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "clamp": ("min", "max"),
-        "clamp_min": ("min",),
-        "clamp_max": ("max",),
-        "pow": ("exponent",),
-        "add": ("alpha",),
-        "sub": ("alpha",),
-        "rsub": ("alpha",),
-    }
-)
-# What eager asks of a number besides.
-_ASKED: Final[Mapping[str, tuple[str, Callable[[float], bool]]]] = MappingProxyType(
-    {
-        "celu": ("alpha", lambda alpha: alpha != 0),
-        "smooth_l1_loss": ("beta", lambda beta: beta >= 0),
-        "huber_loss": ("delta", lambda delta: delta > 0),
-        "im2col": ("padding", lambda padding: padding >= 0),
-        "mvlgamma": ("p", lambda dimensions: dimensions >= 1),
-    }
-)
-# Those that scale an operand, as `alpha` of `add`: fractions do not scale integers.
-_SCALED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {**dict.fromkeys(("add", "sub", "rsub"), ("alpha",)), "addr": ("beta", "alpha")}
-)
 _IN_EVERY_TYPE: Final = 127
+_RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingProxyType(
+    {"ne": operator.ne, "ge": operator.ge, "gt": operator.gt}
+)
 
 
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
     name = qualified_name(target).split(".")[1]
-    factors = [arguments.get(key) for key in _SCALED.get(name, ())]
+    limits = find_target_info(qualified_name(target)).limits
+    factors = [arguments.get(key) for key in limits.scaling_numbers]
     if not all(_scales(factor, arguments.values()) for factor in factors):
         return False
     if "_pool" in name and not _is_of_a_row(name, arguments) and not _has_short_windows(arguments):
         return False
-    if name in _ASKED and not _is_as_asked(arguments, *_ASKED[name]):
+    if limits.required_number is not None and not _is_as_required(arguments, *limits.required_number):
         return False
-    converted = _converted(name)
-    given = [arguments.get(key) for key in converted]
-    if name not in _PROMOTED and any(type(value) is complex for value in given):
+    given = [arguments.get(key) for key in limits.converted_numbers]
+    if not limits.promoted_numbers and any(type(value) is complex for value in given):
         types = [*_types(arguments)]
         return not types or any(dtype.is_complex for dtype in types)
     numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
     if all(0 <= number <= _IN_EVERY_TYPE for number in numbers):
         return True
     found = _type(arguments, numbers)
-    promoted = name in _PROMOTED and any(type(number) is float for number in numbers)
+    promoted = bool(limits.promoted_numbers) and any(type(number) is float for number in numbers)
     if promoted and not found.is_floating_point and not found.is_complex:
         found = torch.get_default_dtype()
-    if name in _COMPUTED and found in (torch.float16, torch.bfloat16):
+    if limits.computed_numbers and found in (torch.float16, torch.bfloat16):
         found = torch.float32
     return all(fits(number, found) for number in numbers)
 
 
-def _is_as_asked(arguments: Mapping[str, object], name: str, asked: Callable[[float], bool]) -> bool:
+def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
+    """Tell if the numbers that the argument `name` holds are in this relation to `bound`."""
     given = arguments.get(name)
     numbers = given if isinstance(given, list | tuple) else (given,)
-    return all(not isinstance(number, int | float) or asked(number) for number in numbers)
+    holds = _RELATIONS[relation]
+    return all(not isinstance(number, int | float) or holds(number, bound) for number in numbers)
 
 
 def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
@@ -134,11 +71,6 @@ def _has_short_windows(arguments: Mapping[str, object]) -> bool:
     given = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
     numbers = [number for one in given if isinstance(one, list | tuple) for number in one]
     return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
-
-
-def _converted(name: str) -> tuple[str, ...]:
-    """The arguments of the operator that are converted."""
-    return (*_STORED.get(name, ()), *_COMPUTED.get(name, ()), *_PROMOTED.get(name, ()))
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
@@ -166,8 +98,14 @@ def _scales(factor: object, operands: Iterable[object]) -> bool:
 
 def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for numbers that eager's kernel takes."""
-    name = qualified_name(target).split(".")[1] if isinstance(target, Overload) else ""
-    if not _converted(name) and name not in _ASKED and "_pool" not in name:
+    if not isinstance(target, Overload):
+        return decomposition
+    limits = find_target_info(qualified_name(target)).limits
+    if (
+        not limits.converted_numbers
+        and limits.required_number is None
+        and "_pool" not in schema_of(target).name
+    ):
         return decomposition
     names = [formal.name for formal in schema_of(target).arguments]
 
