@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coilwork_ir.operators import OPERATORS, OpInfo
 from coilwork_lowering.ops import (
     activations,
     arithmetic,
@@ -85,12 +86,13 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
 )
 
 
-def _table() -> dict[str, Rule]:
+def make_rules(operators: Mapping[str, OpInfo]) -> Mapping[str, Rule]:
+    """The rules of all families, and of those `operators` whose row is their lowering."""
     table: dict[str, Rule] = {}
-    for family in _FAMILIES:
+    for family in (*_FAMILIES, arithmetic.make_row_rules(operators)):
         _enter(table, family)
     _enter(table, foreach.foreach_rules(MappingProxyType(dict(table))))
-    return table
+    return MappingProxyType(table)
 
 
 def _enter(table: dict[str, Rule], family: tuple[Rule, ...]) -> None:
@@ -101,4 +103,4 @@ def _enter(table: dict[str, Rule], family: tuple[Rule, ...]) -> None:
             table[target] = rule
 
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(_table())
+RULES: Final[Mapping[str, Rule]] = make_rules(OPERATORS)

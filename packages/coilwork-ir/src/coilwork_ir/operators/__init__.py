@@ -5,7 +5,7 @@ Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_
 
 from __future__ import annotations
 
-from coilwork_ir.operators.info import Decision, EagerLimits, OpInfo, Relation, TypeClass
+from coilwork_ir.operators.info import Decision, EagerLimits, OpInfo, Relation, ScalarTypes, TypeClass
 from coilwork_ir.operators.table import OPERATORS, find_info, find_target_info, list_operators
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "EagerLimits",
     "OpInfo",
     "Relation",
+    "ScalarTypes",
     "TypeClass",
     "find_info",
     "find_target_info",

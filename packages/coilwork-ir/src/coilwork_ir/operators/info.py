@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 Decision = Literal["", "selects", "moves", "compares"]
 Decomposition = Literal["core", "torch", "none"]
+ScalarTypes = Literal["promoted", "float", "bool"]
 Norm = Literal["", "batch", "batch gradient", "group", "layer"]
 TypeClass = Literal["float", "wide_float", "integer", "complex", "bool", "uint8", "int32", "int64"]
 """Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of which 8 bits at most are
@@ -81,6 +82,11 @@ class OpInfo:
     Attributes:
         name: `"add"` for ATen's operator and for that of the same name among prims; `"add.Tensor"` for one overload of which other facts
             hold, whose row stands in the operator's stead.
+        scalar_op: the scalar op (`coilwork_ir.ops`) that makes every element of the result of one of each operand. The row is then the
+            operator's lowering, too.
+        scalar_types: the type that it computes in. `promoted`: the operands' common one; `float`: that, and a float for integers;
+            `bool`: operands have their common one, and the result is a truth value.
+        overloads: the overloads that do so.
         is_view: the result is the first operand's memory under another layout.
         is_identity: the result has the operand's elements in the same places.
         is_reshape: the result has the operand's elements in the same order, under another shape.
@@ -118,6 +124,9 @@ class OpInfo:
     """
 
     name: str
+    scalar_op: str = ""
+    scalar_types: ScalarTypes = "promoted"
+    overloads: tuple[str, ...] = ("default",)
     is_view: bool = False
     is_identity: bool = False
     is_reshape: bool = False

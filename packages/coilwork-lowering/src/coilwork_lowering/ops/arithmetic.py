@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
+from coilwork_ir.operators import OpInfo, ScalarTypes
 from coilwork_ir.scalar import Const, Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
@@ -17,6 +20,7 @@ from coilwork_lowering.ops.elementwise import (
     DEFAULT,
     TO_BOOL,
     TO_FLOAT,
+    Promotion,
     ScalarFunction,
     common_type,
     compute_type,
@@ -45,6 +49,24 @@ from coilwork_lowering.scalar_math import (
     sub,
     truth,
 )
+
+_KINDS: Final[Mapping[ScalarTypes, Promotion]] = MappingProxyType(
+    {"promoted": DEFAULT, "float": TO_FLOAT, "bool": TO_BOOL}
+)
+
+
+def make_row_rules(operators: Mapping[str, OpInfo]) -> tuple[Rule, ...]:
+    """The rules of the operators whose row in the operator table is their lowering: one scalar op makes every element."""
+    return tuple(_row_rule(info) for info in operators.values() if info.scalar_op and "." not in info.name)
+
+
+def _row_rule(info: OpInfo) -> Rule:
+    return pointwise_rule(
+        " ".join(f"{info.name}.{overload}" for overload in info.overloads),
+        row(info.scalar_op),
+        kind=_KINDS[info.scalar_types],
+        rounds="always" if info.scalar_types == "bool" else "never",
+    )
 
 
 def row(name: str) -> ScalarFunction:
@@ -336,17 +358,7 @@ def _neg(a: Scalar) -> Scalar:
     return neg(a)
 
 
-_DIRECT_FLOAT: Final = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf "
-    "erfc lgamma sqrt rsqrt"
-)
-_COMPARE: Final = ("eq", "ne", "lt", "le", "gt", "ge")
-_BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_xor")
-
 RULES: Final[tuple[Rule, ...]] = (
-    *(pointwise_rule(name, row(name), kind=TO_FLOAT) for name in _DIRECT_FLOAT.split()),
-    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL, rounds="always") for n in _COMPARE),
-    *(pointwise_rule(f"{n}.Tensor {n}.Scalar {n}.Scalar_Tensor", row(n)) for n in _BITWISE),
     *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
     pointwise_rule("add.Tensor add.Scalar", _added(add), rounds="on CPUs"),
     pointwise_rule("sub.Tensor sub.Scalar", _added(sub), rounds="on CPUs"),
@@ -364,9 +376,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("floor_divide floor_divide.Scalar"), _lower_floor_divide),
     Rule(overloads("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"), _remainder("mod")),
     Rule(overloads("fmod.Tensor fmod.Scalar"), _remainder("fmod")),
-    pointwise_rule("atan2", row("atan2"), kind=TO_FLOAT),
-    pointwise_rule("hypot", row("hypot")),
-    pointwise_rule("copysign.Tensor copysign.Scalar", row("copysign"), kind=TO_FLOAT),
     # the view too: torch marks it with a bit, which kernels, that read memory, do not look at
     pointwise_rule("neg _neg_view", _neg),
     pointwise_rule("positive", lambda a: a),
