@@ -6,24 +6,29 @@ Each shape is compiled in a fork, so that importing torch is paid once and no gr
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # one process compiles, and nothing comes from a cache
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
-from benchmarks.graph_shapes.compilers import COMPILERS
+from benchmarks.graph_shapes.compilers import COMPILERS, processor_seconds
 from benchmarks.graph_shapes.shapes import SHAPES
 
 WARM_UP = ("chain", "reductions", "layers_open")
 END = "end"
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def main(backend: str, limit: int, sizes: list[int]) -> None:
-    """Answer each shape with its sizes, smallest first, until one takes more than `limit` seconds or fails."""
+    """Answer each shape with its sizes, smallest first, until one takes over `limit` processor seconds or fails."""
     for shape in WARM_UP:
         module, inputs, _ = SHAPES[shape].graph(12)
         COMPILERS[backend](module, inputs)
@@ -42,13 +47,37 @@ def main(backend: str, limit: int, sizes: list[int]) -> None:
 
 
 def compile_shape(backend: str, shape: str, limit: int, sizes: list[int]) -> None:
-    """A line for each size; the process ends by an alarm where one takes too long."""
+    """Print a line for each size; the process ends where one takes too long."""
     for size in sizes:
         module, inputs, count = SHAPES[shape].graph(size)
-        signal.alarm(limit)
-        seconds = COMPILERS[backend](module, inputs)
-        signal.alarm(0)
+        with end_after(limit):
+            seconds = COMPILERS[backend](module, inputs)
         print(json.dumps({"size": size, "nodes": count, "stages": seconds}), flush=True)
+
+
+@contextmanager
+def end_after(limit: int) -> Iterator[None]:
+    """End the process where the body takes more than `limit` processor seconds, those of ended children included.
+
+    Time that other programs have the processor does not count. A child that still runs has a limit of its own.
+    """
+    start = processor_seconds()
+
+    def look(*_: object) -> None:
+        if processor_seconds() - start > limit:
+            os._exit(1)
+
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    # for calls into native code, in which no handler runs, and for children, which inherit it
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(own.ru_utime + own.ru_stime) + limit + 1, hard))
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_LOOKS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ Two kinds of reuse, neither of which can raise the peak:
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
-from coilwork_ir.index import as_expr
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
 from coilwork_ir.program.nodes import (
@@ -46,6 +47,8 @@ from coilwork_scheduler.memory.storage import (
 )
 
 _ZERO: Final = as_expr(0)
+
+_DeviceAndSize = tuple[str, Expr]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +167,7 @@ class _Planner:
                 if storage.root.name == name and storage.owner == "planned" and storage.first == number:
                     wanted.append(storage)
         inplace = self._inplace_candidates(step) if self.options.reuse else {}
+        reusable = self._reusable_by_size() if self.options.reuse and wanted else {}
         instructions: list[Instruction] = []
         fresh: list[Storage] = []
         for storage in wanted:
@@ -173,7 +177,7 @@ class _Planner:
                 instructions.append(Reinterpret(buffer=storage.root, source=source, offset=_ZERO))
                 self.taken_over.append(source)
                 continue
-            source = self._take_dying(storage)
+            source = self._take_dying(storage, reusable)
             if source is not None:
                 instructions.append(Reuse(buffer=storage.root, source=source))
             else:
@@ -188,6 +192,8 @@ class _Planner:
     def _release(self) -> None:
         names: list[str] = []
         for position in self.dying:
+            if position in self.handed_on:
+                continue
             storage = self.table.storages[position]
             names.extend(storage.names)
             if storage.owner in ("planned", "fresh", "callee") and position not in self.donated:
@@ -196,17 +202,24 @@ class _Planner:
             self.out.append(Free(names=tuple(names)))
         self.dying = []
 
-    def _take_dying(self, storage: Storage) -> str | None:
-        if not self.options.reuse:
-            return None
+    def _reusable_by_size(self) -> dict[_DeviceAndSize, deque[int]]:
+        """Positions of storages that died and may be handed on, by device and size, first one first."""
+        found: dict[_DeviceAndSize, deque[int]] = {}
         for position in self.dying:
             dead = self.table.storages[position]
-            if dead.reusable and _same_size(dead, storage):
-                self.dying.remove(position)
-                self._hand_on(position, storage)
-                self._free_views(dead)
-                return dead.root.name
-        return None
+            if dead.reusable:
+                found.setdefault(_device_and_size(dead), deque()).append(position)
+        return found
+
+    def _take_dying(self, storage: Storage, reusable: Mapping[_DeviceAndSize, deque[int]]) -> str | None:
+        positions = reusable.get(_device_and_size(storage))
+        if not positions:
+            return None
+        position = positions.popleft()
+        dead = self.table.storages[position]
+        self._hand_on(position, storage)
+        self._free_views(dead)
+        return dead.root.name
 
     def _take_inplace(
         self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int
@@ -220,7 +233,7 @@ class _Planner:
                 and dead.root.name == source
                 and len(dead.names) == 1
                 and position not in self.handed_on
-                and _same_size(dead, storage)
+                and _device_and_size(dead) == _device_and_size(storage)
             ):
                 self._hand_on(position, storage)
                 return source
@@ -242,11 +255,12 @@ class _Planner:
             return {}
         kernel = self.kernels[step.kernel]
         actual = {arg.name: name for arg, name in zip(kernel.args, step.args, strict=True)}
+        uses = Counter(step.args)
         found: dict[str, tuple[str, ...]] = {}
         for out_arg, in_arg in kernel.aliasing:
             source = actual[in_arg]
             # a buffer passed twice may be read through the other argument after it was overwritten
-            if step.args.count(source) == 1:
+            if uses[source] == 1:
                 found[actual[out_arg]] = (*found.get(actual[out_arg], ()), source)
         return found
 
@@ -380,5 +394,6 @@ def _has_no_points(kernel: Kernel) -> bool:
     return any(r.kind == "parallel" and r.symbol.extent is _ZERO for r in kernel.ranges)
 
 
-def _same_size(dead: Storage, wanted: Storage) -> bool:
-    return dead.root.device == wanted.root.device and dead.size_bytes is wanted.size_bytes
+def _device_and_size(storage: Storage) -> _DeviceAndSize:
+    """The device and the bytes of a storage; expressions of one size are one object."""
+    return storage.root.device, storage.size_bytes
