@@ -4,10 +4,13 @@
     python -m integration_tests.operators.bad_calls --only "nn.functional.embedding*" --ways bad,bad_dynamic
     python -m integration_tests.operators.bad_calls --ways bad_lowered
 
-The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and of every operator of the
-lowering table that they reach (`aten.*`). Worker processes survive what a call does. A refused call must raise, with and
+The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and of every operator of
+ATen's that they reach (`aten.*`). Worker processes survive what a call does. A refused call must raise, with and
 without `strict`, the type of error that eager raises, or that torch raises when it traces the call (`aot_eager`). What
-returns a result, raises something else or falls back with a warning is a finding. `bad_lowered` only traces and lowers: see `screening.py`.
+returns a result, raises something else or falls back with a warning is a finding.
+
+`bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls then get to: if its
+guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces and lowers: see `screening.py`.
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ import faulthandler
 import json
 import os
 import re
+import resource
 import signal
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import torch
@@ -42,23 +47,30 @@ from integration_tests.operators.subjects import Subject, subject_of, subjects
 from integration_tests.operators.sweep import read_progress
 from integration_tests.operators.units import Unit, chosen_names
 
-BAD_WAYS: Final = ("bad", "bad_dynamic", "bad_lowered")
+BAD_WAYS: Final = ("bad", "bad_dynamic", "bad_reused", "bad_training", "bad_lowered")
 SEED: Final = 1234
 
 _MOST_FINDINGS: Final = 12
-# Seconds that eager may take for a call.
+# Seconds that eager may take for a call, and memory.
 _LIMIT_S: Final = 5
+_MOST_BYTES: Final = 1 << 34
 _TOO_LARGE: Final = "can't allocate memory"
+# A name's good call is compiled once for all bad ones, each of which may ask for code of its own.
+_MOST_CODES: Final = MappingProxyType({"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000})
 _DIGITS: Final = re.compile(r"0x[0-9a-f]+|-?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What a call came to: the error's type, as one reads it, and text; `graphs` that were compiled, and warnings on the way."""
+    """What a call came to: the error's type, as one reads it, and text; `graphs` that were compiled, and warnings on the way.
+
+    `is_dynamos`: Dynamo raises it, before a compiler has been asked.
+    """
 
     kind: str | None
     text: str = ""
     graphs: int = 0
+    is_dynamos: bool = False
     fallbacks: tuple[str, ...] = ()
 
 
@@ -72,13 +84,19 @@ def check_bad_calls(
     """One outcome per finding, or one for all calls that were refused as they have to be."""
     found: list[Outcome] = []
     refused = 0
-    for function, what, sample, wanted in bad_calls(name, device):
+    reused: _Reused | None = None
+    for function, good, what, sample, wanted in bad_calls(name, device, training=way == "bad_training"):
         tell(f"{what}: {sample.describe()}")
         refused += 1
         if way == "bad_lowered":
             status, detail = _screened(function, what, sample)
+        elif way == "bad_reused":
+            if reused is None or reused.good is not good:
+                reused = _Reused(function, good)
+            status, detail = reused.judge(sample, wanted)
         else:
-            status, detail = _judged(function, sample, wanted, dynamic=way == "bad_dynamic")
+            dynamic, training = way == "bad_dynamic", way == "bad_training"
+            status, detail = _judged(function, sample, wanted, dynamic=dynamic, training=training)
         if status != "ok":
             text = f"{detail}  eager: {wanted.kind}: {wanted.text[:200]}"
             found.append(
@@ -98,17 +116,24 @@ def check_bad_calls(
     return [*found, Outcome(op=name, way=way, dtype="", status=status, samples=refused - len(found))]
 
 
-def bad_calls(name: str, device: str) -> Iterator[tuple[Callable[..., Any], str, Sample, Refusal]]:
-    """Calls of what `name` means that eager refuses: what was changed, and eager's error. One per argument and text of an error."""
+def bad_calls(
+    name: str, device: str, *, training: bool = False
+) -> Iterator[tuple[Callable[..., Any], Sample, str, Sample, Refusal]]:
+    """Calls of what `name` means that eager refuses: the good call, what was changed, and eager's error.
+
+    One per argument and text of an error.
+    """
     seen: set[tuple[str, str]] = set()
     for subject in subject_of(name, device):
         for good in subject.samples:
             tried = list(mutated(good, outputs=_outputs(subject, good)))
-            for (what, sample), refusal in zip(tried, _eagerly(subject.function, [one for _, one in tried])):
+            for (what, sample), refusal in zip(
+                tried, _eagerly(subject.function, [one for _, one in tried], training=training)
+            ):
                 key = (what.partition(":")[0], _DIGITS.sub("#", f"{refusal.kind} {refusal.text}")[:160])
                 if refusal.kind is not None and key not in seen and _TOO_LARGE not in refusal.text:
                     seen.add(key)
-                    yield subject.function, what, sample, refusal
+                    yield subject.function, good, what, sample, refusal
 
 
 def judged_program(function: Callable[..., Any], given: Sequence[torch.Tensor], *, dynamic: bool) -> str:
@@ -133,7 +158,9 @@ def _outputs(subject: Subject, sample: Sample) -> tuple[torch.Tensor, ...]:
     return tuple(tensors_of(results))
 
 
-def _eagerly(function: Callable[..., Any], given: Sequence[Sample]) -> list[Refusal]:
+def _eagerly(
+    function: Callable[..., Any], given: Sequence[Sample], *, training: bool = False
+) -> list[Refusal]:
     """What eager says of each call. A call that takes its process down, as some do, counts as one that is accepted.
 
     That is why they are made in a process of their own; there is another one after each crash.
@@ -143,7 +170,7 @@ def _eagerly(function: Callable[..., Any], given: Sequence[Sample]) -> list[Refu
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            _tell_refusals(function, given[len(found) :], writing)
+            _tell_refusals(function, given[len(found) :], writing, training=training)
         os.close(writing)
         with os.fdopen(reading) as answers:
             for line in answers:
@@ -155,7 +182,9 @@ def _eagerly(function: Callable[..., Any], given: Sequence[Sample]) -> list[Refu
     return found
 
 
-def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writing: int) -> NoReturn:
+def _tell_refusals(
+    function: Callable[..., Any], given: Sequence[Sample], writing: int, *, training: bool
+) -> NoReturn:
     """In the child: a line for each call as it is done.
 
     OpenMP's threads don't come along with a fork: a parallel region of a child waits for them forever. So one thread has to do. The
@@ -166,12 +195,13 @@ def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writin
     faulthandler.disable()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     with os.fdopen(writing, "w", buffering=1) as answers:
         for sample in given:
             signal.alarm(_LIMIT_S)
-            refusal = _refusal(function, sample)
+            refusal = _refusal(function, sample, training=training)
             answers.write(json.dumps([refusal.kind, refusal.text]) + "\n")
     os._exit(0)
 
@@ -185,35 +215,86 @@ def _screened(function: Callable[..., Any], what: str, sample: Sample) -> tuple[
 
 
 def _judged(
-    function: Callable[..., Any], sample: Sample, wanted: Refusal, *, dynamic: bool
+    function: Callable[..., Any], sample: Sample, wanted: Refusal, *, dynamic: bool, training: bool = False
 ) -> tuple[str, str]:
     """Status and detail of a call that eager refuses."""
-    strict = _compiled(function, sample, options={"strict": True}, dynamic=dynamic)
-    if strict.kind is not None and not strict.graphs:
+    ours = partial(_traced, function, sample, dynamic=dynamic, training=training)
+    strict = ours(_ours(strict=True))
+    if strict.kind is not None and (not strict.graphs or strict.is_dynamos):
         return "ok", ""
     if strict.kind == wanted.kind and not strict.fallbacks:
         return "ok", ""
-    theirs = _refusal_of(function, sample, "aot_eager", dynamic=dynamic)
-    default = _compiled(function, sample, options={}, dynamic=dynamic)
+    return _compared(wanted, strict, ours(_ours(strict=False)), ours(_aot_eager()))
+
+
+class _Reused:
+    """A function that was compiled for open sizes, for the `good` call, and is then given bad ones."""
+
+    def __init__(self, function: Callable[..., Any], good: Sample) -> None:
+        self._function = function
+        self.good = good
+        torch._dynamo.reset()
+        self._strict = self._compiled(_ours(strict=True))
+
+    def judge(self, sample: Sample, wanted: Refusal) -> tuple[str, str]:
+        """Status and detail of a call that eager refuses."""
+        strict = _watched(self._strict, sample)
+        if (
+            strict.kind is not None
+            and not strict.fallbacks
+            and (strict.kind == wanted.kind or strict.is_dynamos)
+        ):
+            return "ok", ""
+        torch._dynamo.reset()
+        theirs = _watched(self._compiled(_aot_eager()), sample)
+        default = _watched(self._compiled(_ours(strict=False)), sample)
+        torch._dynamo.reset()
+        self._strict = self._compiled(_ours(strict=True))
+        return _compared(wanted, strict, default, theirs)
+
+    def _compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = _callable(self._function, backend, dynamic=True)
+        _watched(compiled, self.good)
+        return compiled
+
+
+def _compared(wanted: Refusal, strict: Refusal, default: Refusal, theirs: Refusal) -> tuple[str, str]:
+    """Status and detail of what becomes of a call with `strict` and without, beside what becomes of it in eager and `aot_eager`."""
     for mode, ours in (("strict", strict), ("default", default)):
         told = f"{mode}: {ours.kind or 'a result'}: {ours.text[:400]} {' '.join(ours.fallbacks)[:300]}"
         if ours.kind is None:
             return ("torch" if theirs.kind is None else "accepted"), told
-        if ours.kind not in (wanted.kind, theirs.kind):
+        if ours.kind not in (wanted.kind, theirs.kind) and not ours.is_dynamos:
             return "error", told
         if ours.fallbacks:
             return "fallback", told
     return "ok", ""
 
 
-def _refusal(function: Callable[..., Any], sample: Sample) -> Refusal:
+def _refusal(function: Callable[..., Any], sample: Sample, *, training: bool = False) -> Refusal:
     arguments, keywords = sample.fresh()
     torch.manual_seed(SEED)
     try:
-        function(*arguments, **keywords)
+        if training:
+            _call_with_gradients(function, arguments, keywords)
+        else:
+            function(*arguments, **keywords)
     except Exception as error:  # noqa: BLE001  any error is a refusal
-        return Refusal(kind=_kind(error), text=str(error))
+        dynamos = type(error).__module__.startswith("torch._dynamo") and not hasattr(error, "inner_exception")
+        return Refusal(kind=_kind(error), text=str(error), is_dynamos=dynamos)
     return Refusal(kind=None)
+
+
+def _call_with_gradients(
+    function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """Call with operands that require gradients, as many as can, and take those of all results."""
+    for given in tensors_of((arguments, keywords)):
+        if given.dtype.is_floating_point or given.dtype.is_complex:
+            given.requires_grad_()
+    results = [one for one in tensors_of(function(*arguments, **keywords)) if one.requires_grad]
+    if results:
+        torch.autograd.backward(results, [torch.ones_like(one) for one in results])
 
 
 def _kind(error: BaseException) -> str:
@@ -223,31 +304,47 @@ def _kind(error: BaseException) -> str:
     return name if inner is None else f"{name} of {_kind(inner)}"
 
 
-def _compiled(
-    function: Callable[..., Any], sample: Sample, *, options: dict[str, Any], dynamic: bool
-) -> Refusal:
-    return _traced(function, sample, partial(coilwork_backend, options=options), dynamic=dynamic)
+def _ours(*, strict: bool) -> Callable[..., Any]:
+    return partial(coilwork_backend, options={"strict": strict})
 
 
-def _refusal_of(function: Callable[..., Any], sample: Sample, backend: str, *, dynamic: bool) -> Refusal:
-    return _traced(function, sample, torch._dynamo.lookup_backend(backend), dynamic=dynamic)
+def _aot_eager() -> Callable[..., Any]:
+    found: Callable[..., Any] = torch._dynamo.lookup_backend("aot_eager")
+    return found
 
 
 def _traced(
-    function: Callable[..., Any], sample: Sample, backend: Callable[..., Any], *, dynamic: bool
+    function: Callable[..., Any],
+    sample: Sample,
+    backend: Callable[..., Any],
+    *,
+    dynamic: bool,
+    training: bool = False,
 ) -> Refusal:
+    """What becomes of a call that `backend` compiles."""
     torch._dynamo.reset()
     counted = Counted(backend)
+    found = _watched(_callable(function, counted, dynamic=dynamic), sample, training=training)
+    return replace(found, graphs=counted.graphs)
 
+
+def _callable(
+    function: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool
+) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         return function(*arguments, **keywords)
 
-    compiled = torch.compile(call, backend=counted, dynamic=dynamic or None)
-    with warnings.catch_warnings(record=True) as caught:
+    found: Callable[..., Any] = torch.compile(call, backend=backend, dynamic=dynamic or None)
+    return found
+
+
+def _watched(compiled: Callable[..., Any], sample: Sample, *, training: bool = False) -> Refusal:
+    """What becomes of a call, with the compiler's warnings."""
+    with warnings.catch_warnings(record=True) as caught, torch._dynamo.config.patch(**_MOST_CODES):
         warnings.simplefilter("always")
-        found = _refusal(compiled, sample)
+        found = _refusal(compiled, sample, training=training)
     fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
-    return Refusal(kind=found.kind, text=found.text, graphs=counted.graphs, fallbacks=tuple(fallbacks))
+    return replace(found, fallbacks=tuple(fallbacks))
 
 
 def run_units(

@@ -29,6 +29,8 @@ _OTHER_TYPES: Final = (
 )
 _OTHER_NUMBERS: Final = (-1, 0, 100, 1.5, "x", None)
 _OTHER_FLOATS: Final = (-1.5, 0.0, 2.5, float("nan"), 1j, "x")
+# Beside which another number more or less leaves the type.
+_EXTREMES: Final = (2**63 - 1, -(2**63))
 # A tensor of more elements than this is not enlarged.
 _MOST_ELEMENTS: Final = 100_000
 
@@ -46,6 +48,12 @@ def mutated(sample: Sample, *, outputs: tuple[Tensor, ...] = ()) -> Iterator[tup
             )
             changed = replace(sample, arguments=arguments, keywords=keywords, differentiable=())
             yield f"argument {position}: {what}", changed
+        for what, other in _extremes(leaf):
+            arguments, keywords = pytree.tree_unflatten(
+                [*leaves[:position], other, *leaves[position + 1 :]], structure
+            )
+            changed = replace(sample, arguments=arguments, keywords=keywords, differentiable=())
+            yield f"argument {position}, extreme: {what}", changed
     yield from _shortened(sample)
     if len(outputs) == 1:
         for what, out in _outputs(outputs[0]):
@@ -104,6 +112,23 @@ def _others(leaf: object) -> Iterator[tuple[str, Any]]:
         yield from ((f"{other} for {leaf}", other) for other in _OTHER_TYPES if other is not leaf)
     elif isinstance(leaf, torch.device):
         yield "another device", torch.device("meta")
+
+
+def _extremes(leaf: object) -> Iterator[tuple[str, Any]]:
+    """The largest and the smallest numbers of the type in the place of a number, of a tensor's first and of all of its elements."""
+    if isinstance(leaf, int) and not isinstance(leaf, bool):
+        yield from ((f"{other} for {leaf}", other) for other in _EXTREMES)
+    elif isinstance(leaf, float):
+        yield from ((f"{other!r} for {leaf}", other) for other in (float("inf"), -1e308))
+    elif isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_nested and leaf.numel():
+        if leaf.dtype.is_floating_point or leaf.dtype.is_complex or leaf.dtype is torch.bool:
+            return
+        limits = torch.iinfo(leaf.dtype)
+        for what, value in (("the largest", limits.max), ("the smallest", limits.min)):
+            other = leaf.clone(memory_format=torch.contiguous_format)
+            other.view(-1)[0] = value
+            yield f"the first is {what}", other
+            yield f"all are {what}", torch.full_like(leaf, value)
 
 
 def _other_tensors(leaf: Tensor) -> Iterator[tuple[str, Any]]:

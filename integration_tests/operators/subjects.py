@@ -1,12 +1,13 @@
-"""Everything that bad calls are made for: torch's operators, in place too, its modules, and the lowering table's ATen operators.
+"""Everything that bad calls are made for: torch's operators, in place too, its modules, and ATen's operators called directly.
 
-Names tell them apart: `add`, `add in place` as `inplace.add`, `module.Linear`, `aten.add.Tensor`.
+Names tell them apart: `add`, `add in place` as `inplace.add`, `module.nn.Linear`, `aten.add.Tensor`, and
+`function.fold` for what torch's databases lack.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,11 +15,11 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload
 from integration_tests.modules.database import modules
 from integration_tests.modules.database import samples as module_samples
 from integration_tests.operators.database import Sample, operators, samples, tensors_of
+from integration_tests.operators.good_calls import FUNCTIONS, MODULES, function_and_sample, module_and_sample
 
 _SEED: Final = 1234
 # Of an operator or module: what its arguments can be shows in these many good calls.
@@ -39,14 +40,17 @@ def subjects() -> list[str]:
     """All names."""
     database = operators()
     in_place = [f"inplace.{name}" for name, op in database.items() if op.inplace_variant is not None]
-    targets = [name for name in RULES if name.startswith("aten.") and _is_functional(name)]
-    return [*database, *in_place, *(f"module.{name}" for name in modules()), *sorted(targets)]
+    built = [f"module.{name}" for name in (*modules(), *(f"nn.{name}" for name in MODULES))]
+    return [*database, *in_place, *built, *(f"function.{name}" for name in FUNCTIONS), *sorted(_overloads())]
 
 
 def subject_of(name: str, device: str) -> list[Subject]:
     """What goes by this name; several, as each module that is made is one, and nothing for lack of good calls."""
     if name.startswith("module."):
         return _modules(name.removeprefix("module."), device)
+    if name.startswith("function."):
+        function, sample = function_and_sample(name.removeprefix("function."))
+        return [Subject(function=function, samples=[sample])] if device == "cpu" else []
     if name.startswith("aten."):
         found = _recorded(device).get(name, ())
         return [Subject(function=_overload(name), samples=found)] if found else []
@@ -96,6 +100,9 @@ def _kind(leaf: object) -> str:
 def _modules(name: str, device: str) -> list[Subject]:
     """The module as made by the first of its samples, in training and evaluation."""
     found = []
+    if name.removeprefix("nn.") in MODULES:
+        made = [module_and_sample(name.removeprefix("nn."), training=training) for training in (True, False)]
+        return [Subject(function=one.to(device), samples=[sample]) for one, sample in made if device == "cpu"]
     for training in (True, False):
         try:
             given = module_samples(name, modules()[name], training=training)
@@ -113,17 +120,17 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload)
 
 
-def _is_functional(name: str) -> bool:
-    try:
-        target = _overload(name)
-    except AttributeError:
-        return False
-    return not target._schema.is_mutable
+def _overloads() -> Iterator[str]:
+    """Every overload of ATen's, by the name that it has in a graph, but those that write into a tensor besides their operands."""
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, name = name.partition("::")
+        if space == "aten" and not name.startswith("_test") and "out" not in name.partition(".")[2]:
+            yield f"aten.{name}" if "." in name else f"aten.{name}.default"
 
 
 @functools.cache
 def _recorded(device: str) -> dict[str, list[Sample]]:
-    """Calls of the lowering table's operators, as they come up in torch's samples and their gradients."""
+    """Calls of ATen's operators, as they come up in torch's samples, also in place, and their gradients."""
     recorder = _Recorder()
     for op in operators().values():
         if torch.float32 not in op.supported_dtypes(device) and torch.int64 not in op.supported_dtypes(
@@ -146,11 +153,22 @@ def _recorded(device: str) -> dict[str, list[Sample]]:
                             value.sum().abs().backward(retain_graph=True)
             except Exception:  # noqa: BLE001  what came up before the error is as good
                 continue
+        _record_in_place(op, given[:1], recorder)
     return recorder.calls
 
 
+def _record_in_place(op: Any, given: Sequence[Sample], recorder: _Recorder) -> None:
+    for sample in given if op.inplace_variant is not None else ():
+        arguments, keywords = sample.fresh()
+        try:
+            with recorder:
+                op.inplace_variant(*arguments, **keywords)
+        except Exception:  # noqa: BLE001  what came up before the error is as good
+            continue
+
+
 class _Recorder(TorchDispatchMode):
-    """Notes the first few calls of each operator in the lowering table."""
+    """Notes the first call of each operator that is small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +178,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = str(func)
-        if isinstance(func, Overload) and name in RULES and not func._schema.is_mutable:
+        if isinstance(func, Overload) and func.namespace == "aten":
             kept = self.calls.setdefault(name, [])
             tensors = tensors_of((args, kwargs))
             if len(kept) < 1 and sum(one.numel() for one in tensors) < 10_000:
