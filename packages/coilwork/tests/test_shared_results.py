@@ -324,6 +324,48 @@ def test_gradients_flow_through_a_write_to_a_view(strictly: Compile) -> None:
     torch.testing.assert_close(gradient(strictly(pair)), gradient(pair))
 
 
+# In training, pairs of a view and of what is detached from it
+DETACHED: Final[Mapping[str, Group]] = MappingProxyType(
+    {
+        "turned": lambda x: ((y := (x + 3).t()), y.detach()),
+        "turned, and again": lambda x: ((y := (x + 3).t()), y.detach(), y, y.detach().t()),
+        "a row": lambda x: ((y := (x + 3)[0]), y.detach()),
+        "a row, first detached": lambda x: ((y := (x + 3)[0]).detach(), y),
+        "a part": lambda x: ((y := (x + 3).chunk(2)[1]), y.detach()),
+        "one of many": lambda x: ((y := (x + 3).unbind(1)[1]), y.detach(), y.detach()),
+        "a column, with the whole": lambda x: ((y := (z := x + 3)[:, 1]), y.detach(), z),
+        "expanded": lambda x: ((y := (x + 3)[:1].expand(2, 2)), y.detach()),
+        "a view of a view": lambda x: ((y := (x + 3).view(4)[1:3]), y.detach(), y.view(2, 1)),
+        "negated": lambda x: ((y := torch._neg_view(x + 3).t()), y.detach()),
+        "in place": lambda x: ((y := (x + 3).t().mul_(2)), y.detach()),
+        "of another type": lambda x: ((y := torch.view_as_real(torch.complex(x, x + 1))), y.detach()),
+        "a part of another type": lambda x: ((y := torch.complex(x, x + 1).imag.t()), y.detach()),
+        "of products": lambda x: ((y := (x @ x).transpose(0, 1)[1:]), y.detach()),
+    }
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["closed", "open"])
+def test_detached_views_beside_the_views(dynamic: bool) -> None:
+    compiled = torch.compile(all_of(DETACHED), backend=backend, dynamic=dynamic, options={"strict": True})
+    losses = torch.zeros(()), torch.zeros(())
+    for name, ours, eager in beside_eager(DETACHED, compiled, "gradients"):
+        for one, other in zip(ours, eager, strict=True):
+            assert one.tolist() == other.tolist(), name
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset()), name
+            assert one.requires_grad == other.requires_grad, name
+            shared = [storage_identity(one) == storage_identity(y) for y in ours]
+            assert shared == [storage_identity(other) == storage_identity(y) for y in eager], name
+        losses = tuple(
+            loss + next(y for y in group if y.requires_grad).square().sum()
+            for loss, group in zip(losses, (ours, eager), strict=True)
+        )
+    found, expected = (
+        torch.autograd.grad(loss, group[-1])[0] for loss, group in zip(losses, (ours, eager), strict=True)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 FACTS: Final = ResultFacts(start=1, count=3, remade=frozenset((1,)), constant=frozenset((2,)))
 
 

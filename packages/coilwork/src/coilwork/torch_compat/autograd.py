@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -66,6 +66,7 @@ def compile_with_aot_autograd(
     subclasses = _sees_subclasses(gm, example_inputs)
 
     def compile_lazily(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        forget_repeated_views(gm)
         made = forward(gm, example_inputs)
         return FirstCall(made) if has_conjugates(gm) else made
 
@@ -184,6 +185,39 @@ def take_view_results() -> tuple[int, ...]:
     metadata.unsafe_view_out_indices = []
     metadata.num_unsafe_view_outputs = 0
     return taken
+
+
+def forget_repeated_views(gm: torch.fx.GraphModule) -> None:
+    """Make AOTAutograd take results of its forward graph `gm` like another one, as `y.detach()`, for all of that.
+
+    It notes by which views a result came from the memory it lies in, and repeats them on the other result.
+    That is such a view already: `x.t().detach()` was turned back, and a detached part was read from
+    memory that is not there.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return
+    (results,) = gm.graph.output_node().args
+    assert isinstance(results, list | tuple)
+    start = len(metadata.mutated_inp_runtime_indices)
+    for position, info in enumerate(metadata.output_info):
+        if info.output_type is not _OF_RESULT or getattr(info, "view_meta_sequence", None) is None:
+            continue
+        if _have_one_layout(results[start + position], results[start + int(info.base_idx or 0)]):
+            metadata.output_info[position] = replace(info, view_meta_sequence=None)
+
+
+def _have_one_layout(one: object, other: object) -> bool:
+    """Tell if two nodes stand for tensors at one place in their memory."""
+    values = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in (one, other)]
+    first, second = (
+        (value.dtype, value.is_conj(), value.is_neg(), value.shape, value.stride(), value.storage_offset())
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided
+        else None
+        for value in values
+    )
+    return first is not None and first == second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,4 +98,10 @@ WORKAROUNDS: Final = (
         fix="coilwork.torch_compat.forked_compiles:free_compile_lock_in_children",
         test="tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
     ),
+    Workaround(
+        what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
+        versions=("2.13",),
+        fix="coilwork.torch_compat.autograd:forget_repeated_views",
+        test="tests/test_shared_results.py:test_detached_views_beside_the_views",
+    ),
 )
