@@ -10,16 +10,13 @@ from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_
 from coilwork_cpp.nests.points import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.compared_extremes import compares_extremes
-from coilwork_cpp.planning.facts import facts_of
-from coilwork_cpp.planning.plan import Plan, plan_region
-from coilwork_cpp.planning.regions import Region, regions_of
+from coilwork_cpp.planning.plan import Plan, plan_of
+from coilwork_cpp.planning.regions import Region, check_nests_in_order, region_of
+from coilwork_cpp.planning.table import common_directives, propose
 from coilwork_cpp.prelude.prelude import declarations
-from coilwork_cpp.rewrites.expand import expand
-from coilwork_cpp.rewrites.pieces import pieces_of
-from coilwork_cpp.rewrites.ranges import normalise
-from coilwork_cpp.rewrites.split import Phase, split
-from coilwork_cpp.text.elements import SMALL_FLOATS, converted_constant, memory_type
+from coilwork_cpp.rewrites.split import Scratch
+from coilwork_cpp.rewrites.table import Launch, rewrite_launch
+from coilwork_cpp.text.elements import SMALL_FLOATS, memory_type
 from coilwork_cpp.text.printer import source_text
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -46,28 +43,19 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.mapping import Contract, Directive, Functions, Join, Mapping, find
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a nest does in each of its units of work, or a part of that: a region of `kernel`."""
+    """What a nest does in each of its units of work, or a part of that: a region of `kernel`, as `plan` says."""
 
     kernel: Kernel
     region: Region
     plan: Plan
-
-    def joins(self, other: _Work) -> bool:
-        """Whether one nest can do both, of two pieces that may run in any order: they have the same units of work."""
-        plans = (self.plan, other.plan)
-        if any(plan.reduction or plan.takes_units_together for plan in plans):
-            return False
-        axes = self.plan.threaded
-        return bool(axes) and axes == other.plan.threaded and all(axis.block is None for axis in axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,41 +68,84 @@ class _Nest:
     check: int | None
 
 
-def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
-    """The source of `kernel`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A launch that is ready to be written.
+
+    Attributes:
+        kernel: what callers see: arguments, sizes, checks, name.
+        launch: what is computed, in pieces.
+        common: directives of the whole launch.
+        mappings: how each piece of each phase runs.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    common: tuple[Directive, ...]
+    mappings: tuple[tuple[Mapping, ...], ...]
+
+    @property
+    def tensors(self) -> tuple[TensorArg, ...]:
+        """The arguments, and scratch memory."""
+        scratch = self.launch.scratch
+        return (
+            *self.kernel.args,
+            *(TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements) for s in scratch),
+        )
+
+    @property
+    def pieces(self) -> tuple[tuple[Kernel, Mapping], ...]:
+        """Every piece with its mapping, in order."""
+        return tuple(
+            pair
+            for kernels, mappings in zip(self.launch.phases, self.mappings, strict=True)
+            for pair in zip(kernels, mappings, strict=True)
+        )
+
+
+def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
+    """`kernel` in pieces, and a closed mapping for each.
+
+    Raises:
+        EmitError: the kernel holds something that has no C++ form.
+    """
     _require_cpu_kernel(kernel)
     kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
-    settled = with_converted_constants(with_strict_functions(kernel), converted_constant)
-    phases = split(normalise(expand(settled)), options)
-    scratch = tuple(s for phase in phases for s in phase.scratch)
-    tensors = (
-        *kernel.args,
-        *(TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements) for s in scratch),
-    )
-    aliased = _aliased(kernel)
-    fixed = options.batch_invariant
+    launch = rewrite_launch(kernel, options)
+    common = common_directives(kernel, target, options)
+    bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
+    args = {t.name: t for t in bare.tensors}
+    return replace(bare, mappings=tuple(propose(pieces, common, args) for pieces in launch.phases))
+
+
+def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
+    """The source of `kernel`."""
+    return write_planned(plan_kernel(kernel, target, options), target)
+
+
+def write_planned(planned: Planned, target: Target) -> KernelSource:
+    """The source of a launch, as its mappings say.
+
+    Raises:
+        EmitError: a directive has no C++ form, by its name.
+    """
+    kernel, tensors, aliased = planned.kernel, planned.tensors, _aliased(planned.kernel)
     nests: list[_Nest] = []
-    for phase in phases:
-        for works in _works(pieces_of(phase.kernel), tensors):
-            nests.append(_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased, fixed=fixed))
+    for works in _works(planned):
+        nests.append(_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased))
     items: tuple[Struct | Function, ...] = (
         _arguments(kernel, tensors),
         *(n.function for n in nests),
         _entry(kernel, tensors, nests),
     )
-    names = called(items)
-    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what is left
-    # over at the end of a loop gets libm's, so that an element's place would decide
-    compares = compares_extremes(kernel)
-    exact = fixed or compares or kernel.numerics == "strict"
-    vector_math = options.vector_math and not exact and "neon" not in target.features
-    contraction = (
-        () if kernel.numerics == "fast" and not compares else ('#pragma GCC optimize("fp-contract=off")',)
-    )
+    functions = find(planned.common, Functions)
+    vector_math = functions is not None and functions.kind == "vector"
+    contracted = find(planned.common, Contract) is not None
+    contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
     text = source_text(
         Source(
             heading=_heading(kernel, target),
-            declarations=(*contraction, *declarations(names, vector_math=vector_math)),
+            declarations=(*contraction, *declarations(called(items), vector_math=vector_math)),
             items=items,
         )
     )
@@ -123,7 +154,7 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         language="cpp",
         text=text,
         entry=kernel.name,
-        args=_source_args(kernel, phases),
+        args=_source_args(kernel, planned.launch.scratch),
         checks=tuple(check.text for check in kernel.checks),
         target=target.name,
         features=target.features,
@@ -150,15 +181,14 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
         )
 
 
-def _source_args(kernel: Kernel, phases: Sequence[Phase]) -> tuple[SourceArg, ...]:
+def _source_args(kernel: Kernel, memory: Sequence[Scratch]) -> tuple[SourceArg, ...]:
     tensors = tuple(
         SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned) for a in kernel.args
     )
     sizes = tuple(SourceArg(name=s.name, role="size", dtype=DType.I64) for s in kernel.sizes)
     scratch = tuple(
         SourceArg(name=s.name, role="scratch", dtype=s.dtype, aligned=True, elements=s.elements)
-        for phase in phases
-        for s in phase.scratch
+        for s in memory
     )
     return tensors + sizes + scratch
 
@@ -192,18 +222,25 @@ def _arguments(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
     return Struct("Arguments", tuple(fields))
 
 
-def _works(pieces: Sequence[Kernel], tensors: Sequence[TensorArg]) -> list[list[_Work]]:
-    """The work of each nest. What pieces do for the same rows stays together: that finds the rows' ends in the cache."""
-    args = {t.name: t for t in tensors}
+def _works(planned: Planned) -> list[list[_Work]]:
+    """The work of each nest of the file: what is joined shares one."""
+    args = {t.name: t for t in planned.tensors}
     found: list[list[_Work]] = []
-    for piece in pieces:
-        regions = regions_of(piece)
-        for region in regions:
-            work = _Work(kernel=piece, region=region, plan=plan_region(region, args))
-            if len(pieces) > 1 and len(regions) == 1 and found and work.joins(found[-1][0]):
+    for kernel, mapping in planned.pieces:
+        check_nests_in_order(kernel, mapping.nests)
+        for nest in mapping.nests:
+            region = region_of(kernel, nest)
+            work = _Work(
+                kernel=kernel, region=region, plan=plan_of(kernel, region, nest, planned.common, args)
+            )
+            if find(nest.directives, Join) is None:
+                found.append([work])
+            elif found and found[-1][0].plan.threaded == work.plan.threaded:
                 found[-1].append(work)
             else:
-                found.append([work])
+                raise EmitError(
+                    "mapping-join", f"a nest of {kernel.name} has other units than the one before"
+                )
     return found
 
 
@@ -213,8 +250,6 @@ def _nest(
     original: Kernel,
     tensors: Sequence[TensorArg],
     aliased: frozenset[str],
-    *,
-    fixed: bool,
 ) -> _Nest:
     args = {t.name: t for t in tensors}
     plan = works[0].plan
@@ -223,7 +258,7 @@ def _nest(
     names = Names({*args, *(s.name for s in original.sizes), *ranges})
     top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
     unit = top.inside()
-    together = plan.takes_units_together
+    together = plan.together
     if together:
         axis = plan.threaded[0]
         spans = {axis.symbol: units_span(unit, axis, Name("begin"), Name("end"))}
@@ -232,7 +267,7 @@ def _nest(
     before: tuple[Declare, ...] = ()
     for work in works:
         part = Block(args=args, symbols=unit.symbols, facts=work.region.facts, names=names)
-        before += _body(part, work, spans, fixed=fixed)
+        before += _body(part, work, spans)
         unit.add(*part.body())
     walked = unit.body()
     loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
@@ -253,19 +288,17 @@ def _nest(
     )
 
 
-def _body(unit: Block, work: _Work, spans: dict[Expr, Span], *, fixed: bool) -> tuple[Declare, ...]:
+def _body(unit: Block, work: _Work, spans: dict[Expr, Span]) -> tuple[Declare, ...]:
     """The loops of a unit of work; what it returns must be declared once per thread."""
     region, plan = work.region, work.plan
     if not region.reduction:
         pointwise_body(unit, region, plan, spans)
         return ()
     if plan.vector is None:
-        return row_body(unit, region, plan, work.kernel, fixed=fixed)
-    ranges = (*region.parallel, *region.serial, *region.reduction)
-    columns = frozenset((plan.vector.symbol,))
-    region = replace(region, facts=facts_of(region.roots, ranges, columns=columns))
+        return row_body(unit, region, plan, work.kernel)
+    region = region.with_columns(plan.vector.symbol)
     unit.facts = region.facts
-    column_body(unit, region, plan, work.kernel, spans, fixed=fixed)
+    column_body(unit, region, plan, work.kernel, spans)
     return ()
 
 

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_cpp.nests.block_loops import open_blocks
-from coilwork_cpp.nests.crossing import copy_tile, tiled_loads
+from coilwork_cpp.nests.crossing import copy_tile
 from coilwork_cpp.nests.fixed_columns import fixed_pass
 from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
-from coilwork_cpp.planning.blocking import cut, fixed_cut
+from coilwork_cpp.planning.pass_plan import tiled_loads
 from coilwork_cpp.planning.passes import Pass, evaluated, passes_of
-from coilwork_cpp.planning.plan import Plan
+from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
@@ -49,25 +48,21 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 
-# Rows added up in f32 before they are folded into f64 totals.
-_BLOCK: Final = 64
 
-
-def column_body(
-    unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span], *, fixed: bool
-) -> None:
-    """The loops of one unit. With `fixed`, reductions combine in the order that those of rows have then."""
-    passes, outer_stores = passes_of(region, kernel, keep=False)
+def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
+    """The loops of one unit. In a fixed order reductions combine as those of rows do then."""
+    passes, outer_stores = passes_of(region, kernel, plan)
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     assert plan.vector is not None
     columns = spans[plan.vector.symbol]
-    for step in passes:
+    for number, step in enumerate(passes):
+        walk = plan.walk(number)
         _share_column_values(block, region, plan, step, columns)
-        if fixed and step.reduces and not step.scans:
-            fixed_pass(block, region, plan.tile, step, columns, _lane(columns))
+        if plan.fixed and step.reduces and not step.scans:
+            fixed_pass(block, region, plan.tile, step, columns, _lane(columns), walk.cut(region.reduction))
         else:
-            _pass(block, region, plan, step, columns, fixed=fixed)
+            _pass(block, region, plan, step, columns, walk)
     if outer_stores:
         roots = tuple(root for store in outer_stores for root in store_roots(store))
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
@@ -147,17 +142,16 @@ class _State:
     scans: Mapping[Scan, tuple[Name, ...]]
 
 
-def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *, fixed: bool) -> None:
+def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, walk: PassPlan) -> None:
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
     lane = _lane(columns)
-    rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
-    tiled = tiled_loads(region, step, columns.symbol)
-    shape = (fixed_cut if tiled else cut)(region.reduction, _BLOCK, rounded=rounded or bool(tiled))
-    state = _declared(block, plan, step, columns, folded=not shape.is_whole, fixed=fixed)
+    tiled = () if walk.transpose is None else tiled_loads(region, step, columns.symbol)
+    shape = walk.cut(region.reduction)
+    state = _declared(block, plan, step, columns, folded=not shape.is_whole, fixed=plan.fixed)
 
     loops = open_blocks(block, shape)
     for load in tiled:
-        copy_tile(loops.block, load, loops.rows, columns, plan.tile * (_BLOCK + 1), _BLOCK + 1)
+        copy_tile(loops.block, load, loops.rows, columns, plan.tile * (shape.size + 1), shape.size + 1)
     if state.totals:
         reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
         loops.block.add(_columns_loop(columns, reset))

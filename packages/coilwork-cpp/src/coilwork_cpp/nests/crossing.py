@@ -16,12 +16,12 @@ for blocks of a, for blocks of r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from coilwork_cpp.nests.lanes import lane_arrays, lane_loops
 from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.planning.pass_plan import crossing_loads
 from coilwork_cpp.planning.passes import Pass
-from coilwork_cpp.planning.plan import lies_along
+from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
@@ -37,68 +37,10 @@ from coilwork_cpp.text.tree import (
     Literal,
     Name,
 )
-from coilwork_cpp.values.reductions import is_positional, merge
+from coilwork_cpp.values.reductions import merge
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr, as_int, extent_of
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
-
-# Points of the innermost range in a block, and of a block altogether: as many as f32 partial sums may take.
-_INNER: Final = 64
-_POINTS: Final = 4096
-_LONGEST: Final = 256
-# Of a shorter range there is too little to copy.
-_SHORTEST: Final = 16
-
-
-def crossing_range(region: Region, step: Pass) -> Expr | None:
-    """The reduction range, other than the innermost, along which most reads of `step` lie that are strided along that."""
-    if step.scans or any(is_positional(reduce) for reduce in step.reduces):
-        # their points must come in order
-        return None
-    counts = {r: len(_crossing_loads(region, step, r)) for r in region.reduction[:-1]}
-    best = max(counts, key=lambda r: counts[r], default=None)
-    return best if best is not None and counts[best] else None
-
-
-def _crossing_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
-    extent = as_int(extent_of(across))
-    if extent is not None and extent < _SHORTEST:
-        return []
-    found: list[Load] = []
-    for value in _needed(step):
-        if not isinstance(value, Load) or value.indirect or not _is_positioned(value):
-            continue
-        if lies_along(value.index[0], across, region.reduction[-1]):
-            found.append(value)
-    return found
-
-
-def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
-    """What `step`, over columns, reads that lies along the innermost reduction range: columns would gather it."""
-    inner = region.reduction[-1]
-    extent = as_int(extent_of(inner))
-    if step.scans or (extent is not None and extent < _SHORTEST):
-        return []
-    found = [v for v in _needed(step) if isinstance(v, Load) and not v.indirect and _is_positioned(v)]
-    return [load for load in found if lies_along(load.index[0], inner, columns)]
-
-
-def _needed(step: Pass) -> list[Scalar]:
-    """Values that `step` computes, in order: what was kept by an earlier pass, or reduced, ends the search."""
-    found: dict[Scalar, None] = {}
-    stack = list(reversed(step.roots))
-    while stack:
-        value = stack.pop()
-        if value in found or value in step.recalls or isinstance(value, Reduce):
-            continue
-        found[value] = None
-        stack.extend(reversed(value.operands))
-    return list(found)
-
-
-def _is_positioned(load: Load) -> bool:
-    """Whether the guard of `load`, if any, depends on positions alone."""
-    return not any(isinstance(v, Load | Reduce | Scan) for o in load.operands for v in postorder((o,)))
+from coilwork_ir.scalar import Load, Reduce, Scalar
 
 
 def crossing_pass(
@@ -107,37 +49,36 @@ def crossing_pass(
     step: Pass,
     kept: dict[Scalar, Name],
     totals: Mapping[Reduce, tuple[Name, ...]],
-    across: Expr,
-    lanes: int,
+    walk: PassPlan,
 ) -> None:
-    """The loops of a pass, in blocks of `across` and of the innermost range."""
-    inner = region.reduction[-1]
+    """The loops of a pass, in blocks of the two ranges that `walk` transposes."""
+    assert walk.transpose is not None
+    (across, inner), (lines, points) = walk.transpose
     others = [whole(block, r) for r in region.reduction[:-1] if r is not across]
     holder, chain = nested(block, others)
-    size = _block_size(inner)
     outer_block = holder.inside()
-    rows = _block_span(outer_block, across, min(_LONGEST, _POINTS // size))
+    rows = _block_span(outer_block, across, lines)
     body = outer_block.inside()
-    columns = _block_span(body, inner, _INNER)
-    width = min(_LONGEST, _POINTS // size) + 1
-    for load in _crossing_loads(region, step, across):
-        copy_tile(body, load, rows, columns, size * width, width)
-    arrays = lane_arrays(body, totals, lanes)
+    columns = _block_span(body, inner, points)
+    width = lines + 1
+    for load in crossing_loads(region, step, across):
+        copy_tile(body, load, rows, columns, _block_size(inner, points) * width, width)
+    arrays = lane_arrays(body, totals, walk.lanes)
     line = body.inside()
     bind(line, across)
     line.hoist(step.roots, frozenset((inner,)))
-    lane_loops(line, region, step, kept, arrays, columns, lanes)
+    lane_loops(line, region, step, kept, arrays, columns, walk.lanes)
     body.add(For(rows.variable, rows.begin, rows.end, line.body()))
     for reduce, names in arrays.items():
-        body.add(*merge(reduce, totals[reduce], names, lanes))
-    _close_block(outer_block, body, inner, columns, _INNER)
-    _close_block(holder, outer_block, across, rows, min(_LONGEST, _POINTS // size))
+        body.add(*merge(reduce, totals[reduce], names, walk.lanes))
+    _close_block(outer_block, body, inner, columns, points)
+    _close_block(holder, outer_block, across, rows, lines)
     close(chain, others)
 
 
-def _block_size(inner: Expr) -> int:
+def _block_size(inner: Expr, points: int) -> int:
     extent = as_int(extent_of(inner))
-    return _INNER if extent is None else min(_INNER, max(extent, 1))
+    return points if extent is None else min(points, max(extent, 1))
 
 
 def _block_span(block: Block, symbol: Expr, size: int) -> Span:

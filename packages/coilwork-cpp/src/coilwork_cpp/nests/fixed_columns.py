@@ -15,10 +15,11 @@ for blocks of r
 from __future__ import annotations
 
 from coilwork_cpp.nests.block_loops import BlockLoops, open_blocks
-from coilwork_cpp.nests.lanes import FIXED_BLOCK, FIXED_LANES, combine_point, flat_position
+from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.nest import Span, bind, close, nested
-from coilwork_cpp.planning.blocking import fixed_cut
+from coilwork_cpp.planning.blocking import Cut
 from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.planning.plan import FIXED_LANES
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -38,16 +39,16 @@ from coilwork_cpp.values.reductions import (
     fold_pair,
     fold_total,
     is_positional,
-    is_rounded,
 )
 from coilwork_cpp.values.values import Block
 from coilwork_ir.scalar import Reduce
 
 
-def fixed_pass(block: Block, region: Region, tile: int, step: Pass, columns: Span, lane: Code) -> None:
-    """The loops of `step`, which has no scans; `lane` is the number of the current column in its tile of `tile`."""
+def fixed_pass(
+    block: Block, region: Region, tile: int, step: Pass, columns: Span, lane: Code, shape: Cut
+) -> None:
+    """The loops of `step`, which has no scans, in `shape`; `lane` is the number of the current column in its tile of `tile`."""
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
-    shape = fixed_cut(region.reduction, FIXED_BLOCK, rounded=any(map(is_rounded, step.reduces)))
     totals: dict[Reduce, tuple[Name, ...]] = {}
     lanes: dict[Reduce, Name] = {}
     start: list[Statement] = []

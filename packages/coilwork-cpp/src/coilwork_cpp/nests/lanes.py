@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-from coilwork_cpp.nests.ahead import Ahead, ask
+from coilwork_cpp.nests.ahead import ask
 from coilwork_cpp.nests.nest import Span, bind
 from coilwork_cpp.nests.sorted_rows import fill, known_in_order
+from coilwork_cpp.planning.pass_plan import RowAhead
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import convert
@@ -39,14 +39,6 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Reduce, Scalar
 
-_LANES: Final = 64
-# The order that `batch_invariant` promises: element number r of the innermost range goes to lane r % FIXED_LANES, in f32;
-# lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements and at the end of the range.
-FIXED_LANES: Final = 16
-FIXED_BLOCK: Final = 4096
-_SHORT: Final = 128
-MOST_LEFT: Final = 16
-
 
 def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
     """The flat, row-major position of a point along the reduction ranges."""
@@ -55,25 +47,6 @@ def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
         at = r if at is None else at * extent_of(r) + r
     assert at is not None
     return block.index(at)
-
-
-def lane_count(innermost: Expr, step: Pass) -> int:
-    """A power of two; fewer lanes for wide elements and short rows."""
-    widest = max(
-        (8 if is_positional(r) else r.operands[0].dtype.compute.itemsize for r in step.reduces), default=4
-    )
-    most = _LANES * 4 // max(widest, 4)
-    extent = as_int(extent_of(innermost))
-    if extent is None:
-        return most
-    if extent < 8:
-        return 1
-    if extent < _SHORT:
-        # one vector: of a short row, much would be left over from more lanes, and folding them would take longer
-        most //= 4
-    while most > extent or (most > MOST_LEFT and extent % most > MOST_LEFT):
-        most //= 2
-    return most
 
 
 def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
@@ -189,7 +162,7 @@ def lane_loops(
     arrays: dict[Reduce, tuple[Name, ...]],
     span: Span,
     lanes: int,
-    ahead: tuple[Ahead, ...] = (),
+    ahead: tuple[RowAhead, ...] = (),
 ) -> None:
     """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest.
 

@@ -124,7 +124,7 @@ def grain(plans: Sequence[Plan], block: Block) -> Code:
     """Units that are worth a thread; a unit does what each of `plans` says."""
     per_unit = total([points_per_unit(plan) * plan.weight for plan in plans])
     known = as_int(per_unit)
-    instructions = plans[0].grain_instructions
+    instructions = plans[0].grain
     if known is not None:
         return Literal(str(max(1, instructions // max(known, 1))))
     size = Call("max_i64", (block.index(per_unit), ONE))

@@ -15,33 +15,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.nests.ahead import Ahead, ahead_of
 from coilwork_cpp.nests.block_loops import open_blocks
-from coilwork_cpp.nests.crossing import crossing_pass, crossing_range
+from coilwork_cpp.nests.crossing import crossing_pass
 from coilwork_cpp.nests.lanes import (
-    FIXED_BLOCK,
-    FIXED_LANES,
-    MOST_LEFT,
     combine_point,
     finish_point,
     is_independent,
     known_point,
     lane_arrays,
-    lane_count,
     lane_loops,
     left_over,
     less,
 )
 from coilwork_cpp.nests.nest import bind, close, nested, whole
 from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
-from coilwork_cpp.planning.blocking import Cut, cut, fixed_cut
-from coilwork_cpp.planning.first_points import at_first_points
+from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
 from coilwork_cpp.planning.passes import Pass, passes_of
-from coilwork_cpp.planning.plan import Plan
+from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
-    ZERO,
     Binary,
     Call,
     Declare,
@@ -51,34 +44,29 @@ from coilwork_cpp.text.tree import (
     Name,
     is_atomic,
 )
-from coilwork_cpp.values.reductions import components, finish, is_positional, is_rounded, merge
+from coilwork_cpp.values.reductions import components, finish, merge
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_int, bounds, extent_of, product
+from coilwork_ir.index import Expr, as_int, extent_of, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
 
-_BLOCK: Final = 4096
 # Rows up to this size are kept on the stack between passes, longer ones (or of unknown length) on the heap.
 _STACK_BYTES: Final = 32768
-_KEEP_LIMIT: Final = 1 << 22
 
 
-def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: bool) -> tuple[Declare, ...]:
-    """The loops of one unit; what it returns must be declared once per thread, before the loop over units.
-
-    With `fixed`, reductions combine in the order of `lanes.FIXED_LANES`.
-    """
+def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
+    """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
     points = product(extent_of(r) for r in region.reduction)
-    high = bounds(points).hi
-    passes, outer_stores = passes_of(region, kernel, keep=high is None or high <= _KEEP_LIMIT)
-    passes = at_first_points(passes, region.reduction[-1])
+    passes, outer_stores = passes_of(region, kernel, plan)
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     before, kept = _keep_memory(block, passes, points)
     for number, step in enumerate(passes):
-        ahead = ahead_of(region, plan, passes, number)
-        _pass(block, region, step, kept, ahead, fixed=fixed)
+        asked = plan.walk(number).prefetch
+        rows = rows_ahead(plan, passes, number, region.reduction[-1]) if asked else ()
+        ahead = tuple(row for row in rows if row.buffer in asked)
+        _pass(block, region, step, kept, ahead, plan.walk(number), fixed=plan.fixed)
         put_in_order(block, step, kept, passes)
     block.store_all(outer_stores)
     close(chain, serial)
@@ -120,34 +108,28 @@ def _pass(
     region: Region,
     step: Pass,
     kept: dict[Scalar, Name],
-    ahead: tuple[Ahead, ...],
+    ahead: tuple[RowAhead, ...],
+    walk: PassPlan,
     *,
     fixed: bool,
 ) -> None:
     inner = frozenset(region.reduction)
     block.hoist(step.roots, inner)
-    rounded = any(is_rounded(reduce) for reduce in step.reduces)
-    lanes = 1 if step.scans else FIXED_LANES if fixed else lane_count(region.reduction[-1], step)
-    crossing = crossing_range(region, step) if lanes > 1 and not fixed else None
-    if not step.reduces and crossing is None:
+    if not step.reduces and walk.transpose is None:
         _plain_pass(block, region, step, kept)
         return
-    if fixed:
-        shape = fixed_cut(region.reduction, FIXED_BLOCK, rounded=rounded and lanes > 1)
-    else:
-        shape = cut(region.reduction, _BLOCK, rounded=rounded and lanes > 1)
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
         stem = block.names.fresh(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
             block.add(Declare(part.total_type, name.text, part.total_start))
-    if crossing is not None:
-        crossing_pass(block, region, step, kept, totals, crossing, lanes)
-    elif lanes == 1:
+    if walk.transpose is not None:
+        crossing_pass(block, region, step, kept, totals, walk)
+    elif walk.lanes == 1:
         _plain_pass(block, region, step, kept, totals)
     else:
-        _laned_pass(block, region, step, kept, totals, shape, lanes, ahead, fixed=fixed)
+        _laned_pass(block, region, step, kept, totals, walk, ahead, fixed=fixed)
     for reduce in step.reduces:
         result = finish(reduce, totals[reduce])
         block.known[reduce] = (
@@ -194,21 +176,18 @@ def _laned_pass(
     step: Pass,
     kept: dict[Scalar, Name],
     totals: dict[Reduce, tuple[Name, ...]],
-    shape: Cut,
-    lanes: int,
-    ahead: tuple[Ahead, ...],
+    walk: PassPlan,
+    ahead: tuple[RowAhead, ...],
     *,
     fixed: bool,
 ) -> None:
+    shape, lanes, left = walk.cut(region.reduction), walk.lanes, walk.peel
     loops = open_blocks(block, shape)
     holder, spans = loops.block, loops.spans
     arrays = lane_arrays(holder, totals, lanes)
     inner, chain = nested(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
-    left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
-    apart = 0 < left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
-    apart = apart and not any(map(is_positional, totals))
-    if apart:
+    if left:
         lane_loops(
             inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes, ahead
         )
@@ -218,6 +197,6 @@ def _laned_pass(
     close(chain, spans[:-1])
     for reduce, names in arrays.items():
         # with `fixed`, NaN has the bits that columns give it
-        alone = shape.is_whole and not apart and not fixed
+        alone = shape.is_whole and not left and not fixed
         holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
     loops.close()

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.planning.first_points import first_of
-from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.planning.passes import Pass, first_of
 from coilwork_cpp.text.elements import unsigned_type, value_type
 from coilwork_cpp.text.tree import Assign, Call, Code, Declare, Element, Literal, Name
 from coilwork_cpp.values.values import Block

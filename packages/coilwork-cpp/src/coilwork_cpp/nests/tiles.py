@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_cpp.nests.nest import Span
-from coilwork_cpp.planning.plan import Plan, crosses
+from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import crosses
 from coilwork_cpp.text.elements import memory_type
 from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, DeclareArray, Do, Element, Literal, Name
 from coilwork_cpp.values.values import Block, from_memory

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_cpp.planning.facts import Facts, recompute_cost
+from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.rewrites.guards import compared
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.roots import store_roots
-from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 # A value that costs more than this is kept from one pass to the next.
 _KEEP_FROM: Final = 8
@@ -53,14 +56,29 @@ class Pass:
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
 
 
-def passes_of(region: Region, kernel: Kernel, *, keep: bool) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
-    """The passes of `region`, in order, and the stores that happen once after them.
-
-    `keep`: values may be kept between passes; otherwise they are computed again.
+def passes_of(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
+    """The passes of `region`, in order, and the stores that happen once after them, as `plan` says what is kept and walked.
 
     Raises:
-        EmitError: one pass needs scans in both directions, or rows that are sorted lie along several ranges.
+        EmitError: one pass needs scans in both directions, rows that are sorted lie along several ranges, or `plan` says of
+            passes what they do not allow.
     """
+    passes, outer_stores = _plain_passes(region, kernel)
+    saved = _with_saved(list(passes), plan.saves, kernel)
+    return tuple(
+        _at_first(step, plan.walk(n).first, region, kernel) for n, step in enumerate(saved)
+    ), outer_stores
+
+
+def choose_saves(region: Region, kernel: Kernel) -> dict[int, tuple[Scalar, ...]]:
+    """Costly values that several passes of `region` need, by the number of the first, which keeps them."""
+    passes, _ = _plain_passes(region, kernel)
+    found = _with_kept(list(passes), region.facts, region)
+    return {number: step.keeps for number, step in enumerate(found) if step.keeps}
+
+
+def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
+    """The passes of `region` that keep nothing, and the stores after them."""
     facts = region.facts
     inner = frozenset(region.reduction)
     reduces: dict[int, list[Reduce]] = {}
@@ -89,8 +107,7 @@ def passes_of(region: Region, kernel: Kernel, *, keep: bool) -> tuple[tuple[Pass
             sorts=tuple(sorts.get(number, ())),
         )
         found.append(step)
-    found = [_with_scans(step) for step in found]
-    return (tuple(_with_kept(found, facts, region) if keep else found)), outer_stores
+    return tuple(_with_scans(step) for step in found), outer_stores
 
 
 def evaluated(step: Pass) -> frozenset[Scalar]:
@@ -160,6 +177,40 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     return result
 
 
+def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], kernel: Kernel) -> list[Pass]:
+    """`passes` that keep what `saves` says by their numbers, of which later ones recall what they need."""
+    result = list(passes)
+    for number, values in saves.items():
+        if number >= len(result) or not evaluated(result[number]).issuperset(values):
+            raise EmitError(
+                "mapping-save", f"pass {number} of {kernel.name} does not compute what it is to keep"
+            )
+        result[number] = replace(result[number], keeps=values)
+    for first in range(len(result)):
+        have = {*result[first].keeps, *result[first].recalls}
+        for later in range(first + 1, len(result)):
+            for value in _first_reached(result[later], have):
+                result[later] = _recalling(result[later], value)
+    return result
+
+
+def _first_reached(step: Pass, have: Set[Scalar]) -> list[Scalar]:
+    """The values in `have` that `step` reaches first from what it combines and stores."""
+    found: list[Scalar] = []
+    seen: set[Scalar] = set(step.recalls)
+    stack = list(step.roots)
+    while stack:
+        value = stack.pop()
+        if value in seen or isinstance(value, Reduce | Sort):
+            continue
+        seen.add(value)
+        if value in have:
+            found.append(value)
+        else:
+            stack.extend(value.operands)
+    return found
+
+
 def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[Expr]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from its roots and that cost much to compute again."""
     tops: list[Scalar] = []
@@ -184,3 +235,47 @@ def _keeping(step: Pass, value: Scalar) -> Pass:
 
 def _recalling(step: Pass, value: Scalar) -> Pass:
     return replace(step, recalls=step.recalls | {value})
+
+
+# First points
+
+
+def count_first_points(step: Pass, axis: Expr) -> int | None:
+    """At how many of the first points along `axis` alone `step` does something; None if at all, or if it does more than store.
+
+    A store of the first elements of a sorted row is masked, `r < 64`, whatever else the row is used for.
+    """
+    if step.reduces or step.scans or step.sorts or step.keeps:
+        return None
+    counts = {_count(store, axis) for store in step.stores}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def first_of(sort: Sort, passes: Sequence[Pass]) -> int | None:
+    """How many elements of a row in order are read at most, where `passes` know."""
+    counts = {step.first for step in passes if any(_is_same_row(sort, other) for other in step.ordered)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _at_first(step: Pass, count: int | None, region: Region, kernel: Kernel) -> Pass:
+    """`step` at its first `count` points alone, where its stores need no masks; itself if that is `None`."""
+    if count is None:
+        return step
+    if not step.ordered or count_first_points(step, region.reduction[-1]) != count:
+        raise EmitError(
+            "mapping-select", f"a pass of {kernel.name} does more than store the first {count} points"
+        )
+    return replace(step, stores=tuple(replace(s, mask=None) for s in step.stores), first=count)
+
+
+def _count(store: Store, axis: Expr) -> int | None:
+    """How many of the first points along `axis` the store's mask leaves, if that is all that it says, and rows have as many."""
+    if store.mask is None or not isinstance(store.mask, Op) or store.mask.op != "lt":
+        return None
+    sides, length = compared(store.mask), as_int(extent_of(axis))
+    count = as_int(sides[1]) if sides is not None and sides[0] is axis else None
+    return count if count is not None and length is not None and 1 <= count <= length else None
+
+
+def _is_same_row(one: Sort, other: Sort) -> bool:
+    return one.operands[0] is other.operands[0] and one.descending == other.descending

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from coilwork_cpp.planning.facts import Facts, facts_of
 from coilwork_ir.errors import EmitError
@@ -10,6 +11,7 @@ from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of,
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.loops.nodes import Check
+from coilwork_ir.mapping import Nest
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 
@@ -47,26 +49,69 @@ class Region:
             found |= self.facts.varies[root]
         return found
 
+    def with_columns(self, vector: Expr) -> Region:
+        """The region with facts in which every point of `vector` has variables of its own."""
+        ranges = (*self.parallel, *self.serial, *self.reduction)
+        return replace(self, facts=facts_of(self.roots, ranges, columns=frozenset((vector,))))
 
-def regions_of(kernel: Kernel) -> tuple[Region, ...]:
-    """Checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
+
+def group_stores(kernel: Kernel) -> tuple[Nest, ...]:
+    """The nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
+
+    Stores at the points of the same ranges share a nest.
 
     Raises:
-        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others read.
+        EmitError: groups of stores overwrite what the others read.
     """
-    ranges = tuple(r.symbol for r in kernel.ranges)
-    found = [_check_region(number, check, ranges) for number, check in enumerate(kernel.checks)]
-    groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[Store]] = {}
+    checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
+    groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
+    for number, key in enumerate(_keys(kernel)):
+        groups.setdefault(key, []).append(number)
+    return (*checks, *_readers_first([Nest(stores=tuple(numbers)) for numbers in groups.values()], kernel))
+
+
+def region_of(kernel: Kernel, nest: Nest) -> Region:
+    """What `nest` does of `kernel`, and which ranges may run in any order.
+
+    Raises:
+        EmitError: a check's condition reduces, scans or sorts, or the nest's stores are no group.
+    """
+    if nest.check is not None:
+        return _check_region(nest.check, kernel.checks[nest.check], tuple(r.symbol for r in kernel.ranges))
+    keys = _keys(kernel)
+    if len({keys[number] for number in nest.stores}) != 1:
+        raise EmitError(
+            "mapping-nest", f"stores {nest.stores} of {kernel.name} happen at points of other ranges"
+        )
+    return _store_region(kernel, keys[nest.stores[0]][0], tuple(kernel.stores[n] for n in nest.stores))
+
+
+def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
+    """Refuse nests of which one writes memory that a later one still has to read.
+
+    Raises:
+        EmitError: there is such a nest.
+    """
+    reads, writes = _touched(nests, kernel)
+    for number in range(len(nests)):
+        if any(not writes[number].isdisjoint(later) for later in reads[number + 1 :]):
+            raise EmitError(
+                "mapping-nest", f"nest {number} of {kernel.name} overwrites what a later one reads"
+            )
+
+
+def _keys(kernel: Kernel) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
+    """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     combining = {_domain(store, kernel.ranges) & parallel for store in kernel.stores if _combines((store,))}
+    found = []
     for store in kernel.stores:
         domain = _domain(store, kernel.ranges)
         # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
         # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
         inner = frozenset() if domain & parallel in combining else domain - parallel
-        groups.setdefault((domain & parallel, inner), []).append(store)
-    regions = [_store_region(kernel, domain, tuple(stores)) for (domain, _), stores in groups.items()]
-    return (*found, *_readers_first(regions, kernel))
+        found.append((domain & parallel, inner))
+    return found
 
 
 def _combines(stores: tuple[Store, ...]) -> bool:
@@ -74,22 +119,15 @@ def _combines(stores: tuple[Store, ...]) -> bool:
     return any(isinstance(value, Reduce | Scan | Sort) for value in postorder(roots))
 
 
-def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
-    """The regions in an order in which none writes memory that a later one still has to read.
+def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
+    """The nests in an order in which none writes memory that a later one still has to read.
 
     Raises:
-        EmitError: two regions each write what the other one reads.
+        EmitError: two nests each write what the other one reads.
     """
-    shares: dict[str, set[str]] = {}
-    for out, source in kernel.aliasing:
-        shares.setdefault(out, set()).add(source)
-    reads = [{v.buffer for v in postorder(region.roots) if isinstance(v, Load)} for region in regions]
-    writes = [
-        {name for store in region.stores for name in (store.buffer, *shares.get(store.buffer, ()))}
-        for region in regions
-    ]
-    waiting = list(range(len(regions)))
-    ordered: list[Region] = []
+    reads, writes = _touched(nests, kernel)
+    waiting = list(range(len(nests)))
+    ordered: list[Nest] = []
     while waiting:
         ready = next(
             (at for at in waiting if all(writes[at].isdisjoint(reads[by]) for by in waiting if by != at)),
@@ -98,8 +136,23 @@ def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
         if ready is None:
             raise EmitError("region-order", f"groups of stores of {kernel.name} overwrite what others read")
         waiting.remove(ready)
-        ordered.append(regions[ready])
+        ordered.append(nests[ready])
     return ordered
+
+
+def _touched(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
+    """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that matters."""
+    shares: dict[str, set[str]] = {}
+    for out, source in kernel.aliasing:
+        shares.setdefault(out, set()).add(source)
+    reads: list[set[str]] = []
+    writes: list[set[str]] = []
+    for nest in nests:
+        stores = [kernel.stores[number] for number in nest.stores]
+        roots = tuple(root for store in stores for root in store_roots(store))
+        reads.append({value.buffer for value in postorder(roots) if isinstance(value, Load)})
+        writes.append({name for s in stores for name in (s.buffer, *shares.get(s.buffer, ()))})
+    return reads, writes
 
 
 def _domain(store: Store, ranges: tuple[Range, ...]) -> frozenset[Expr]:

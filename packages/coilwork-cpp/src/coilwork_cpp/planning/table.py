@@ -1,0 +1,140 @@
+"""From a piece of a kernel to its mapping: the passes that decide how it runs, in their order, each with its reason.
+
+Every pass looks at one nest and the directives so far, and adds directives. What is written in the end is what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.options import CppOptions
+from coilwork_cpp.planning.compared_extremes import compares_extremes
+from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES
+from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.regions import group_stores, region_of
+from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
+from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.mapping import Contract, Directive, Functions, Invariant, Mapping, Nest
+from coilwork_ir.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingPass:
+    """One decision: `run` gives the directives that it adds to a nest's, and `why` says what is gained."""
+
+    name: str
+    run: Callable[[Proposal], tuple[Directive, ...]]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """The pass `first` runs before `second`, which looks at what it said."""
+
+    first: str
+    second: str
+    why: str
+
+
+MAPPING_PASSES: Final[tuple[MappingPass, ...]] = (
+    MappingPass(
+        name="vectorize",
+        run=vectorize,
+        why="vectors load whole cache lines along the range that lies in memory",
+    ),
+    MappingPass(
+        name="transpose-tiles",
+        run=transpose_tiles,
+        why="what lies along another range would be gathered from a cache line per element",
+    ),
+    MappingPass(
+        name="share-units", run=share_units, why="threads need units of work, and a unit something to walk"
+    ),
+    MappingPass(
+        name="weigh-units", run=weigh_units, why="a thread costs more to start than few instructions take"
+    ),
+    MappingPass(
+        name="save-values", run=save_values, why="a costly value is computed once, not once per pass"
+    ),
+    MappingPass(
+        name="select-first-points",
+        run=select_first_points,
+        why="the first elements of a sorted row are found faster than all of them",
+    ),
+    MappingPass(
+        name="choose-lanes",
+        run=choose_lanes,
+        why="a sum in one variable waits for itself at each element, and loses precision",
+    ),
+    MappingPass(
+        name="prefetch-rows", run=prefetch_rows, why="a pass over what lies in the cache leaves memory idle"
+    ),
+)
+
+MAPPING_ORDER: Final[tuple[Before, ...]] = (
+    Before(first="vectorize", second="transpose-tiles", why="tiles are transposed for the vector"),
+    Before(first="transpose-tiles", second="share-units", why="tiles are what threads share"),
+    Before(first="transpose-tiles", second="weigh-units", why="a point of a tile is moved twice"),
+    Before(first="share-units", second="choose-lanes", why="copies of columns are as wide as a unit"),
+    Before(
+        first="save-values", second="select-first-points", why="a pass that keeps values walks all points"
+    ),
+    Before(first="save-values", second="choose-lanes", why="what is read back is not copied into tiles"),
+    Before(
+        first="share-units",
+        second="prefetch-rows",
+        why="the next row is the next point of the innermost loop",
+    ),
+    Before(first="choose-lanes", second="prefetch-rows", why="groups of lanes ask for their lines"),
+)
+
+
+def propose(
+    pieces: Sequence[Kernel],
+    common: tuple[Directive, ...],
+    args: MappingOf[str, TensorArg],
+) -> tuple[Mapping, ...]:
+    """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all nests.
+
+    Raises:
+        EmitError: stores of a piece can be put in no order, or a check combines.
+    """
+    found: list[Mapping] = []
+    last: Proposal | None = None
+    for piece in pieces:
+        nests: list[Nest] = []
+        groups = group_stores(piece)
+        for group in groups:
+            proposal = Proposal(
+                kernel=piece, region=region_of(piece, group), nest=group, common=common, args=args
+            )
+            for step in MAPPING_PASSES:
+                proposal = proposal.add(step.run(proposal))
+            if len(groups) == 1 and last is not None:
+                joined = join_pieces(proposal, last)
+                proposal = proposal.add(joined)
+                last = last if joined else proposal
+            else:
+                last = proposal
+            nests.append(proposal.nest)
+        found.append(Mapping(directives=common, nests=tuple(nests)))
+    return tuple(found)
+
+
+def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
+    """What holds of the whole launch: how exact functions are, whether sums of products round once, and in what order rows combine."""
+    compares = compares_extremes(kernel)
+    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what is left
+    # over at the end of a loop gets libm's, so that an element's place would decide
+    exact = options.batch_invariant or compares or kernel.numerics == "strict"
+    vector = options.vector_math and not exact and "neon" not in target.features
+    found: list[Directive] = [Functions(kind="vector" if vector else "exact")]
+    if kernel.numerics == "fast" and not compares:
+        found.append(Contract())
+    if options.batch_invariant:
+        found.append(Invariant(lanes=FIXED_LANES, block=FIXED_BLOCK))
+    return tuple(found)

@@ -1,0 +1,155 @@
+"""What a unit of work is: which ranges threads share, in what blocks, and which a unit walks.
+
+Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units` and `weigh_units`; and `join_pieces`, about two nests.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_cpp.planning.facts import work
+from coilwork_cpp.planning.proposal import Proposal
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import (
+    choose_transposition,
+    choose_vector,
+    has_many_points,
+    lies_along,
+    likely_extent,
+    moves_only,
+    plain_loads,
+)
+from coilwork_ir.index import Expr, as_int, bounds, extent_of
+from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
+
+# Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements
+# whatever the number of threads.
+BLOCK: Final = 4096
+_WHOLE: Final = 2 * BLOCK
+_TILE: Final = 64
+_LONG_TILE: Final = 256
+_WIDEST_TILE: Final = 1024
+_MANY_COLUMNS: Final = 8192
+_ENOUGH_UNITS: Final = 64
+# Instructions that are worth a thread.
+_GRAIN: Final = 65536
+
+
+def vectorize(proposal: Proposal) -> tuple[Directive, ...]:
+    """Neighbours along the range with most bytes at unit stride are computed together; of short or strided rows, columns are."""
+    vector = choose_vector(proposal.region, proposal.args)
+    return () if vector is None else (Vector(range=vector.name),)
+
+
+def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
+    """What lies along another range than the vector is transposed in tiles: every vector would gather it from as many cache lines."""
+    region, vector = proposal.region, proposal.vector
+    across = None if vector is None or region.reduction else choose_transposition(region, vector)
+    if vector is None or across is None:
+        return ()
+    moves = moves_only(region, proposal.args, across, vector)
+    # Of what needs no tile of its own, long lines are read.
+    by = (_at_most(_LONG_TILE if moves else _TILE, across), _at_most(_TILE, vector))
+    return (Transpose(ranges=(across.name, vector.name), by=by, moves=moves),)
+
+
+def share_units(proposal: Proposal) -> tuple[Directive, ...]:
+    """Threads share what makes enough units of work, in blocks of the vector; a unit walks the other ranges."""
+    region, vector = proposal.region, proposal.vector
+    tile = find(proposal.nest.directives, Transpose)
+    if vector is None and not region.reduction:
+        return _units((), (), region.serial)
+    if vector is None:
+        shared, rest = _first_units(region.parallel)
+        return _units(shared, (), (*rest, *region.serial))
+    others = tuple(r for r in region.parallel if r is not vector)
+    if region.reduction:
+        block = _column_block(region, vector, others)
+        return _units((*others, vector), ((vector, block),), region.serial)
+    if tile is not None:
+        across = next(r for r in others if r.name == tile.ranges[0])
+        return _units((*others, vector), ((across, tile.by[0]), (vector, tile.by[1])), (across,))
+    high = bounds(extent_of(vector)).hi
+    if high is not None and high <= _WHOLE and not (region.serial and not others):
+        shared, rest = _first_units(others)
+        return _units(shared, (), (*rest, *region.serial))
+    # With serial loops inside, short blocks are what gives threads something to share.
+    block = _TILE if region.serial else BLOCK
+    together = bool(region.serial) and not others
+    return _units((*others, vector), ((vector, block),), region.serial, together=together)
+
+
+def weigh_units(proposal: Proposal) -> tuple[Directive, ...]:
+    """A thread takes as many units as repay starting it, by the instructions of a point; a tile takes twice as many."""
+    weight = max(1, work(proposal.region.roots) // 3)
+    tiled = any(isinstance(one, Transpose) and one.step is None for one in proposal.nest.directives)
+    return (Grain(instructions=_GRAIN, at=2 * weight if tiled else weight),)
+
+
+def join_pieces(proposal: Proposal, before: Proposal) -> tuple[Directive, ...]:
+    """What pieces do for the same rows stays together: that finds the rows' ends in the cache."""
+    for one in (proposal, before):
+        threads = find(one.nest.directives, Threads)
+        blocks = find(one.nest.directives, Block)
+        if one.region.reduction or threads is None or not threads.ranges or blocks is not None:
+            return ()
+    same = find(proposal.nest.directives, Threads) == find(before.nest.directives, Threads)
+    symbols = [{r.symbol.name: r.symbol for r in one.kernel.ranges} for one in (proposal, before)]
+    threads = find(proposal.nest.directives, Threads)
+    assert threads is not None
+    alike = same and all(symbols[0][name] is symbols[1][name] for name in threads.ranges)
+    return (Join(),) if alike else ()
+
+
+def _units(
+    shared: tuple[Expr, ...],
+    blocks: tuple[tuple[Expr, int], ...],
+    serial: tuple[Expr, ...],
+    *,
+    together: bool = False,
+) -> tuple[Directive, ...]:
+    found: list[Directive] = [Threads(ranges=tuple(r.name for r in shared), together=together)]
+    found += [Block(range=r.name, by=by) for r, by in blocks]
+    if serial:
+        found.append(Sequential(ranges=tuple(r.name for r in serial)))
+    return tuple(found)
+
+
+def _first_units(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """The leading ranges that make enough units of work, and the rest, which stay plain loops inside a unit."""
+    units = 1
+    for count, r in enumerate(ranges):
+        if units >= _ENOUGH_UNITS:
+            return ranges[:count], ranges[count:]
+        units *= likely_extent(r)
+    return ranges, ()
+
+
+def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...]) -> int:
+    """How many columns are reduced together."""
+    tile = _widest_block(vector, others)
+    if any(lies_along(load.index[0], region.reduction[-1], vector) for load in plain_loads(region)):
+        # what columns copy lies on a thread's stack, a block of rows for each of them
+        tile = min(tile, _TILE)
+    return tile
+
+
+def _widest_block(vector: Expr, others: tuple[Expr, ...]) -> int:
+    extent = as_int(extent_of(vector))
+    units = 1
+    for r in others:
+        units *= likely_extent(r)
+    if extent is not None and extent <= _WIDEST_TILE and has_many_points(units):
+        # Whole rows of memory, one after the other, are what prefetching likes best.
+        return extent
+    if extent is None:
+        return 128
+    if extent <= _TILE:
+        return extent
+    return 256 if extent >= _MANY_COLUMNS else _TILE
+
+
+def _at_most(size: int, symbol: Expr) -> int:
+    """`size`, or the extent of a range that has fewer points."""
+    extent = as_int(extent_of(symbol))
+    return size if extent is None else min(size, max(extent, 1))

@@ -1,0 +1,198 @@
+"""Which range of a nest is the vector: the innermost range of its text, whose neighbours are computed together.
+
+Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are vectorised along
+themselves, and nothing is said, or neighbouring columns are reduced together, one lane each, and the vector is the columns' range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.planning.facts import facts_of
+from coilwork_cpp.planning.regions import Region
+from coilwork_ir.index import Expr, as_int, extent_of, stride_of
+from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
+
+_UNKNOWN_EXTENT: Final = 16
+_FEW_ROWS: Final = 8
+# Of a shorter range there is too little to copy.
+_SHORT: Final = 16
+
+
+def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | None:
+    """The range to vectorise; None where rows are reduced along their own elements, or there is no range."""
+    scores = _scores(region, args)
+    free = region.parallel
+    if not region.reduction:
+        return max(free, key=lambda r: (scores[r], free.index(r)), default=None)
+    inner = region.reduction[-1]
+    # Columns of a tile must be equally long.
+    uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
+    sorts = any(isinstance(v, Sort) for v in postorder(region.roots))
+    # a sort takes a row at a time, whatever lies beside it
+    candidates = [] if sorts else [r for r in free if r not in uneven]
+    vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
+    if vector is None:
+        return None
+    if _prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner):
+        return vector
+    return None
+
+
+def prefers_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple[Expr, ...]) -> bool:
+    """True if `kernel`'s reductions would be vectorised across a parallel range."""
+    roots = kernel_roots(kernel)
+    region = Region(
+        stores=kernel.stores,
+        check=None,
+        parallel=parallel,
+        serial=(),
+        reduction=reduction,
+        facts=facts_of(roots, (*parallel, *reduction)),
+    )
+    return choose_vector(region, {a.name: a for a in kernel.args}) is not None
+
+
+def choose_transposition(region: Region, vector: Expr) -> Expr | None:
+    """A range along which accesses that are strided along `vector` have unit stride, where points come in any order."""
+    if region.serial or any(isinstance(value, Reduce | Scan) for value in postorder(region.roots)):
+        return None
+    loads = plain_loads(region)
+    for r in region.parallel:
+        if r is vector or is_short(r) or is_short(vector):
+            continue
+        for index in [load.index[0] for load in loads] + [s.index for s in region.stores if not s.indirect]:
+            if lies_along(index, r, vector):
+                return r
+    return None
+
+
+def likely_extent(symbol: Expr) -> int:
+    """The extent of a range, or a guess."""
+    known = as_int(extent_of(symbol))
+    return _UNKNOWN_EXTENT if known is None else known
+
+
+def has_many_points(units: int) -> bool:
+    """True if there are as many as a range of unknown extent is taken to have."""
+    return units >= _UNKNOWN_EXTENT
+
+
+def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inner: Expr) -> bool:
+    points = 1
+    for r in region.reduction:
+        points *= likely_extent(r)
+    known = all(as_int(extent_of(r)) is not None for r in region.reduction)
+    if known and points < _FEW_ROWS and likely_extent(vector) >= _FEW_ROWS:
+        return True
+    return scores[vector] > scores[inner] and likely_extent(vector) >= _FEW_ROWS
+
+
+def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
+    """Whether rows would gather what lies along `vector`, of which columns may copy what lies along the rows into tiles."""
+    if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in postorder(region.roots)):
+        return False
+    if any(lies_along(store.index, inner, vector) for store in region.stores):
+        return False
+    return any(lies_along(load.index[0], vector, inner) for load in plain_loads(region) if not load.operands)
+
+
+def plain_loads(region: Region) -> list[Load]:
+    """Loads at places that no other load decides."""
+    return [v for v in postorder(region.roots) if isinstance(v, Load) and not v.indirect]
+
+
+def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
+    """Whether neighbours along `one` are neighbours in memory, and those along `other` are not."""
+    along, beside = stride_of(index, one), stride_of(index, other)
+    return along is not None and beside is not None and as_int(along) == 1 and as_int(beside) not in (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An access at innermost level: what it reads or writes, where, how many bytes per point, and ranges that it gathers along."""
+
+    buffer: str
+    index: Expr
+    size_bytes: int
+    gathers: frozenset[Expr]
+
+
+def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
+    facts = region.facts
+    found: list[_Access] = []
+    for value in postorder(region.roots):
+        if isinstance(value, Load):
+            gathers: frozenset[Expr] = frozenset()
+            for operand in value.indirect:
+                gathers |= facts.varies[operand]
+            found.append(_Access(value.buffer, value.index[0], value.dtype.itemsize, gathers))
+    for store in region.stores:
+        gathers = frozenset()
+        for operand in store.indirect:
+            gathers |= facts.varies[operand]
+        # A line that is written is read as well.
+        found.append(_Access(store.buffer, store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
+    return found
+
+
+def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
+    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
+
+    Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of both are shuffled.
+    """
+    scores: dict[Expr, int] = {}
+    accesses = _accesses(region, args)
+    inner = frozenset(region.reduction)
+    if inner:
+        # What happens once per result hardly counts.
+        accesses = [a for a in accesses if not inner.isdisjoint(a.index.free_symbols | a.gathers)]
+    places = {(access.buffer, access.index) for access in accesses}
+    for r in (*region.parallel, *region.reduction):
+        score = 0
+        for access in accesses:
+            size = access.size_bytes
+            if r in access.gathers:
+                score -= size
+            elif r in access.index.free_symbols:
+                step = stride_of(access.index, r)
+                dense = step is not None and _fills(access, as_int(step), places)
+                score += size if dense else -size
+        scores[r] = score
+    return scores
+
+
+def _fills(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
+    """Whether `access`, with its neighbours among `places`, leaves nothing out where it walks in such steps."""
+    if step != 2:
+        return step == 1
+    return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
+
+
+def crosses(load: Load, across: Expr, vector: Expr) -> bool:
+    """Whether the neighbours of what `load` reads, without a guard, lie along `across` instead of `vector`."""
+    return not load.operands and lies_along(load.index[0], across, vector)
+
+
+def moves_only(region: Region, args: MappingOf[str, TensorArg], across: Expr, vector: Expr) -> bool:
+    """Whether all stores of `region` put what lies along `across` along `vector`, as it is."""
+    return region.check is None and all(
+        store.mode == "store"
+        and store.mask is None
+        and not store.indirect
+        and isinstance(store.value, Load)
+        and store.value.dtype is args[store.buffer].dtype
+        and crosses(store.value, across, vector)
+        and lies_along(store.index, vector, across)
+        for store in region.stores
+    )
+
+
+def is_short(symbol: Expr) -> bool:
+    extent = as_int(extent_of(symbol))
+    return extent is not None and extent < _SHORT

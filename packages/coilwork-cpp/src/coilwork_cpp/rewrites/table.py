@@ -1,0 +1,97 @@
+"""From a kernel to the pieces that loops are written for: passes over the computation, in their order, each with its reason.
+
+None of them decides how a piece runs: that is its mapping's (`coilwork_cpp.planning.table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.options import CppOptions
+from coilwork_cpp.rewrites.expand import expand
+from coilwork_cpp.rewrites.pieces import pieces_of
+from coilwork_cpp.rewrites.ranges import normalise
+from coilwork_cpp.rewrites.split import Scratch, split
+from coilwork_cpp.text.elements import converted_constant
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.conversions import with_converted_constants
+from coilwork_ir.kernels.strict import with_strict_functions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What one launch does: phases, one after the other, of pieces that may run in any order.
+
+    Attributes:
+        phases: the pieces of each phase.
+        scratch: memory that one phase leaves results in for the next.
+    """
+
+    phases: tuple[tuple[Kernel, ...], ...]
+    scratch: tuple[Scratch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPass:
+    """One rewrite of what a launch computes, and why."""
+
+    name: str
+    run: Callable[[Launch, CppOptions], Launch]
+    why: str
+
+
+def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, CppOptions], Launch]:
+    def run(launch: Launch, options: CppOptions) -> Launch:
+        phases = tuple(tuple(map(rewrite, pieces)) for pieces in launch.phases)
+        return Launch(phases=phases, scratch=launch.scratch)
+
+    return run
+
+
+def _split(launch: Launch, options: CppOptions) -> Launch:
+    parts = [part for pieces in launch.phases for kernel in pieces for part in split(kernel, options)]
+    scratch = tuple(memory for part in parts for memory in part.scratch)
+    return Launch(phases=tuple((part.kernel,) for part in parts), scratch=(*launch.scratch, *scratch))
+
+
+def _cut(launch: Launch, options: CppOptions) -> Launch:
+    phases = tuple(tuple(p for kernel in pieces for p in pieces_of(kernel)) for pieces in launch.phases)
+    return Launch(phases=phases, scratch=launch.scratch)
+
+
+KERNEL_PASSES: Final[tuple[KernelPass, ...]] = (
+    KernelPass(
+        name="strict-functions",
+        run=_on_every_kernel(with_strict_functions),
+        why="strict numerics ask for functions that are right to the last place",
+    ),
+    KernelPass(
+        name="convert-constants",
+        run=_on_every_kernel(lambda kernel: with_converted_constants(kernel, converted_constant)),
+        why="a constant is converted once, when the kernel is compiled",
+    ),
+    KernelPass(
+        name="expand",
+        run=_on_every_kernel(expand),
+        why="two passes over a cache are cheaper than one with states",
+    ),
+    KernelPass(
+        name="normalise", run=_on_every_kernel(normalise), why="few long loops with affine indices vectorise"
+    ),
+    KernelPass(name="split", run=_split, why="a reduction with few results leaves threads nothing to share"),
+    KernelPass(name="cut", run=_cut, why="guards and bends of indices keep loops from vectorising"),
+)
+
+
+def rewrite_launch(kernel: Kernel, options: CppOptions) -> Launch:
+    """What a launch of `kernel` does, after all of `KERNEL_PASSES`.
+
+    Raises:
+        EmitError: the kernel holds something that has no C++ form.
+    """
+    launch = Launch(phases=((kernel,),))
+    for step in KERNEL_PASSES:
+        launch = step.run(launch, options)
+    return launch
