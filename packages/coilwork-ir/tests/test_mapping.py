@@ -219,6 +219,15 @@ def test_nests_do_every_store_and_check_once() -> None:
     assert caught.value.code == "mapping-block"
 
 
+def test_a_nest_that_only_stores_may_share_ranges_that_another_reduces_along() -> None:
+    kernel = parse_kernel(SOFTMAX.replace("store %out0[1000*x0 + r0] = t5", "store %out0[1000*x0 + r0] = t3"))
+    copies = SOFTMAX.replace("t1 = reduce max 0 (t0) over (r0)\n", "").replace("sub(t0, t1)", "sub(t0, t0)")
+    with pytest.raises(VerifyError, match="reduction range"):
+        verify_mapping(kernel, parse_mapping("nest store 0: threads over x0, r0"))
+    plain = copies.replace("t4 = reduce sum 0 (t3) over (r0)\n", "").replace("div(t3, t4)", "div(t3, t0)")
+    verify_mapping(parse_kernel(plain), parse_mapping("nest store 0: threads over x0, r0"))
+
+
 # Text
 
 

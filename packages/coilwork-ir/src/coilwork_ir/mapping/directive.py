@@ -101,6 +101,11 @@ def reduces(kernel: Kernel) -> list[Reduce]:
     return [v for v in values_in(kernel) if isinstance(v, Reduce)]
 
 
+def combines(kernel: Kernel) -> bool:
+    """True if `kernel` reduces, scans or sorts."""
+    return any(isinstance(v, Reduce | Scan | Sort) for v in values_in(kernel))
+
+
 def loads_of(kernel: Kernel, arg: str) -> list[Load]:
     """The loads of the argument `arg`."""
     return [v for v in values_in(kernel) if isinstance(v, Load) and v.buffer == arg]
@@ -129,8 +134,13 @@ def _step(place: Expr, symbol: Expr) -> int | None:
 def why_no_ranges(
     kernel: Kernel, names: Iterable[str], kinds: Sequence[str] = ("parallel", "walked", "reduction")
 ) -> str | None:
-    """Why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are."""
+    """Why `names` are not distinct ranges of `kernel`, each of one of `kinds`; None if they are.
+
+    Where nothing combines along them, reduced ranges are parallel ones: a nest may store what others reduce.
+    """
     known = ranges_by_name(kernel)
+    if "parallel" in kinds and not combines(kernel):
+        kinds = (*kinds, "reduction")
     seen: set[str] = set()
     for name in names:
         entry = known.get(name)
