@@ -11,6 +11,7 @@ from coilwork_cpp.nests.points import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.plan import Plan, plan_of
+from coilwork_cpp.planning.refusals import check_loops
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, region_of
 from coilwork_cpp.planning.table import common_directives, propose
 from coilwork_cpp.prelude.prelude import declarations
@@ -230,9 +231,9 @@ def _works(planned: Planned) -> list[list[_Work]]:
         check_nests_in_order(kernel, mapping.nests)
         for nest in mapping.nests:
             region = region_of(kernel, nest)
-            work = _Work(
-                kernel=kernel, region=region, plan=plan_of(kernel, region, nest, planned.common, args)
-            )
+            plan = plan_of(kernel, region, nest, planned.common)
+            check_loops(kernel, region, plan, args)
+            work = _Work(kernel=kernel, region=region, plan=plan)
             if find(nest.directives, Join) is None:
                 found.append([work])
             elif found and found[-1][0].plan.threaded == work.plan.threaded:

@@ -24,6 +24,7 @@ from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
 from coilwork_cpp.planning.pass_plan import tiled_loads
 from coilwork_cpp.planning.passes import Pass, evaluated, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
+from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
@@ -52,6 +53,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
     """The loops of one unit. In a fixed order reductions combine as those of rows do then."""
     passes, outer_stores = passes_of(region, kernel, plan)
+    check_passes(kernel, region, plan, passes)
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     assert plan.vector is not None

@@ -53,7 +53,8 @@ def crossing_pass(
 ) -> None:
     """The loops of a pass, in blocks of the two ranges that `walk` transposes."""
     assert walk.transpose is not None
-    (across, inner), (lines, points) = walk.transpose
+    across, inner = walk.transpose.across, walk.transpose.along
+    lines, points = walk.transpose.lines, walk.transpose.points
     others = [whole(block, r) for r in region.reduction[:-1] if r is not across]
     holder, chain = nested(block, others)
     outer_block = holder.inside()

@@ -32,6 +32,7 @@ from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_so
 from coilwork_cpp.planning.pass_plan import RowAhead, rows_ahead
 from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
+from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
@@ -59,6 +60,7 @@ def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[D
     """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
     points = product(extent_of(r) for r in region.reduction)
     passes, outer_stores = passes_of(region, kernel, plan)
+    check_passes(kernel, region, plan, passes)
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     before, kept = _keep_memory(block, passes, points)

@@ -107,7 +107,7 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
     step = passes[number]
     if step.scans or step.keeps or step.recalls or work(step.roots) >= _COSTLY:
         return ()
-    plan = plan_of(proposal.kernel, region, proposal.nest, proposal.common, proposal.args)
+    plan = plan_of(proposal.kernel, region, proposal.nest, proposal.common)
     if _is_plain(proposal, step):
         # only what is walked in lanes asks
         return ()
@@ -117,7 +117,7 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def _passes(proposal: Proposal) -> tuple[Pass, ...]:
-    plan = plan_of(proposal.kernel, proposal.region, proposal.nest, proposal.common, proposal.args)
+    plan = plan_of(proposal.kernel, proposal.region, proposal.nest, proposal.common)
     passes, _ = passes_of(proposal.region, proposal.kernel, plan)
     return passes
 

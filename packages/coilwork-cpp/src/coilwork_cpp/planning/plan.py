@@ -1,6 +1,7 @@
-"""What the directives of a nest say, in the form in which its loops are written; and what no loops can be written for.
+"""What the directives of a nest say, in the form in which its loops are written.
 
-Nothing is decided here: a directive that the generator has no loops for is refused by its name.
+Nothing is decided here. A directive that the generator does not take is refused by its name; what it takes, but has no loops for,
+in `refusals.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from typing import Final
 
 from coilwork_cpp.planning.blocking import Cut
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.planning.vectors import moves_only
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, ceildiv, extent_of
-from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.values import value_names
 from coilwork_ir.mapping import (
     Accumulators,
@@ -66,6 +66,16 @@ class Axis:
         return extent if self.block is None else ceildiv(extent, self.block)
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Tiles of so many `lines`, along `across`, by so many `points`, along `along`, that are transposed."""
+
+    across: Expr
+    along: Expr
+    lines: int
+    points: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlan:
     """How one pass along reduced ranges is walked.
@@ -74,7 +84,7 @@ class PassPlan:
         lanes: partial results; 1: none but the total.
         fold: the range after so many points of which they are folded, and that number.
         peel: points at the end of a row that are no part of its vectors.
-        transpose: two ranges along which tiles are copied, and their sizes.
+        transpose: tiles that are copied.
         prefetch: arguments whose next lines are asked for.
         save: values that later passes read back.
         first: it walks so many points only, or all if `None`.
@@ -83,7 +93,7 @@ class PassPlan:
     lanes: int = 1
     fold: tuple[Expr, int] | None = None
     peel: int = 0
-    transpose: tuple[tuple[Expr, Expr], tuple[int, int]] | None = None
+    transpose: Tile | None = None
     prefetch: frozenset[str] = frozenset()
     save: tuple[Scalar, ...] = ()
     first: int | None = None
@@ -108,7 +118,7 @@ class Plan:
         vector: the range of the innermost, vectorised loop, when it is a parallel one.
         tile: with reductions along other ranges, the number of columns (points of `vector`) reduced together.
         reduction: reduction ranges, outermost first; innermost and vectorised unless there is a `vector`.
-        across: a second range of unit stride; it and `vector` are walked in tiles.
+        transpose: a second range of unit stride, and the vector, which are walked in tiles of these sizes.
         moves: all that happens in such tiles is that what lies along `across` is stored along `vector`.
         grain: instructions that are worth starting a thread for.
         weight: estimated instructions per point, at least 1.
@@ -122,7 +132,7 @@ class Plan:
     vector: Axis | None
     tile: int
     reduction: tuple[Expr, ...]
-    across: Expr | None
+    transpose: Tile | None
     moves: bool
     grain: int
     weight: int
@@ -134,22 +144,21 @@ class Plan:
         return self.passes.get(number, PassPlan())
 
     @property
+    def across(self) -> Expr | None:
+        """The range whose lines are transposed."""
+        return None if self.transpose is None else self.transpose.across
+
+    @property
     def saves(self) -> dict[int, tuple[Scalar, ...]]:
         """What passes keep for later ones, by number."""
         return {number: step.save for number, step in self.passes.items() if step.save}
 
 
-def plan_of(
-    kernel: Kernel,
-    region: Region,
-    nest: Nest,
-    common: tuple[Directive, ...],
-    args: MappingOf[str, TensorArg],
-) -> Plan:
+def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive, ...]) -> Plan:
     """What `nest`, which does `region` of `kernel`, and the directives `common` to all nests say.
 
     Raises:
-        EmitError: no loops can be written for one of them, by its name.
+        EmitError: one of them is none that the generator takes, by its name.
     """
     directives = nest.directives
     _refuse_unknown(kernel, (*common, *directives))
@@ -163,22 +172,25 @@ def plan_of(
     axes = tuple(Axis(symbol=symbols[name], block=blocks.get(name)) for name in threads.ranges)
     axis = None if vector is None else Axis(symbol=symbols[vector.range], block=blocks.get(vector.range))
     reduces = bool(region.reduction)
-    plan = Plan(
+    return Plan(
         threaded=axes,
         together=threads.together,
         serial=serial,
         vector=axis,
         tile=axis.block or 0 if reduces and axis is not None else 0,
         reduction=region.reduction,
-        across=None if whole is None else symbols[whole.ranges[0]],
+        transpose=None if whole is None else _tile(whole, symbols),
         moves=whole is not None and whole.moves,
         grain=grain.instructions,
         weight=grain.at,
         fixed=find(common, Invariant) is not None,
         passes=_passes(kernel, directives, symbols),
     )
-    _check_loops(kernel, region, plan, threads, whole, args)
-    return plan
+
+
+def _tile(one: Transpose, symbols: MappingOf[str, Expr]) -> Tile:
+    (across, along), (lines, points) = one.ranges, one.by
+    return Tile(symbols[across], symbols[along], lines, points)
 
 
 def _passes(
@@ -189,11 +201,7 @@ def _passes(
     peels = {one.step: one.count for one in find_all(directives, Peel)}
     asked = {one.step: frozenset(one.args) for one in find_all(directives, Prefetch)}
     firsts = {one.step: one.first for one in find_all(directives, Select) if one.step is not None}
-    tiles = {
-        one.step: ((symbols[one.ranges[0]], symbols[one.ranges[1]]), (one.by[0], one.by[1]))
-        for one in find_all(directives, Transpose)
-        if one.step is not None
-    }
+    tiles = {one.step: _tile(one, symbols) for one in find_all(directives, Transpose) if one.step is not None}
     named = value_names(kernel) if any(isinstance(one, Save) for one in directives) else {}
     saves = {one.step: tuple(named[name] for name in one.values) for one in find_all(directives, Save)}
     numbers = {*lanes, *folds, *peels, *asked, *firsts, *tiles, *saves}
@@ -211,10 +219,8 @@ def _passes(
     }
 
 
-# What no loops can be written for
-
-
-def _refuse(kernel: Kernel, directive: str, reason: str) -> EmitError:
+def refuse(kernel: Kernel, directive: str, reason: str) -> EmitError:
+    """The error that names `directive`, for which no loops of `kernel` can be written."""
     return EmitError(
         f"mapping-{directive}", f"the mapping of {kernel.name}: {reason}", origins=kernel.origins
     )
@@ -223,60 +229,8 @@ def _refuse(kernel: Kernel, directive: str, reason: str) -> EmitError:
 def _refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
     for one in directives:
         if not isinstance(one, CAPABILITIES):
-            raise _refuse(kernel, one.keyword(), f"no C++ is written for `{one.text}`")
+            raise refuse(kernel, one.keyword(), f"no C++ is written for `{one.text}`")
         if one.open_numbers:
-            raise _refuse(kernel, one.keyword(), f"`{one.text}` is open")
+            raise refuse(kernel, one.keyword(), f"`{one.text}` is open")
         if isinstance(one, Invariant) and (one.lanes, one.block) != (FIXED_LANES, FIXED_BLOCK):
-            raise _refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")
-
-
-def _check_loops(
-    kernel: Kernel,
-    region: Region,
-    plan: Plan,
-    threads: Threads,
-    whole: Transpose | None,
-    args: MappingOf[str, TensorArg],
-) -> None:
-    """Refuse loops that leave points out, walk some twice, or walk in any order what has an order."""
-    shared = [axis.symbol for axis in plan.threaded]
-    for symbol in shared:
-        if symbol in region.serial:
-            raise _refuse(kernel, "threads", f"several points of {symbol.name} write one element")
-    vector = None if plan.vector is None else plan.vector.symbol
-    if vector is not None and vector in region.serial:
-        raise _refuse(kernel, "vector", f"several points of {vector.name} write one element")
-    blocked = {axis.symbol for axis in plan.threaded if axis.block is not None}
-    walked = [*(s for s in shared if s not in blocked), *plan.serial, *(() if vector is None else (vector,))]
-    wanted = (*region.parallel, *region.serial)
-    if sorted(s.name for s in walked) != sorted(s.name for s in wanted) or not blocked <= set(walked):
-        names = ", ".join(s.name for s in wanted)
-        raise _refuse(kernel, "sequential", f"its loops do not walk each of ({names}) once")
-    order = [s for s in plan.serial if s in region.serial]
-    if order != list(region.serial):
-        raise _refuse(kernel, "sequential", "points that write one element would come in another order")
-    _check_vector(kernel, region, plan, whole, args)
-    if threads.together and (not plan.serial or shared != [vector] or plan.tile):
-        raise _refuse(kernel, "threads", "units are one piece only where they are blocks of the vector")
-
-
-def _check_vector(
-    kernel: Kernel, region: Region, plan: Plan, whole: Transpose | None, args: MappingOf[str, TensorArg]
-) -> None:
-    vector = plan.vector
-    if region.reduction and vector is not None and vector.block is None:
-        raise _refuse(
-            kernel, "vector", f"columns of {vector.symbol.name} are reduced in blocks that threads share"
-        )
-    if whole is None:
-        return
-    ranges, sizes = whole.ranges, whole.by
-    if vector is None or vector.symbol.name != ranges[1] or region.reduction or region.serial:
-        raise _refuse(kernel, "transpose", "tiles are transposed for the vector, of points in any order")
-    block = {axis.symbol.name: axis.block for axis in plan.threaded}
-    if (block.get(ranges[0]), block.get(ranges[1])) != sizes:
-        raise _refuse(kernel, "transpose", "tiles are the blocks that threads share")
-    if not plan.moves and plan.serial != (plan.across,):
-        raise _refuse(kernel, "transpose", "the lines of a tile are what a unit walks")
-    if plan.moves and (plan.across is None or not moves_only(region, args, plan.across, vector.symbol)):
-        raise _refuse(kernel, "transpose", "not every store moves what lies along one range along the other")
+            raise refuse(kernel, "invariant", f"the one order is `invariant {FIXED_LANES} by {FIXED_BLOCK}`")

@@ -1,0 +1,169 @@
+"""What no loops can be written for: mappings whose directives the generator takes one by one, but not together, or not of this kernel.
+
+Every refusal names the directive. A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
+
+from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, PassPlan, Plan, refuse
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import moves_only
+from coilwork_cpp.values.reductions import is_positional, is_rounded
+from coilwork_ir.index import extent_of
+from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.scalar import Sort, postorder
+
+
+def check_loops(kernel: Kernel, region: Region, plan: Plan, args: MappingOf[str, TensorArg]) -> None:
+    """Refuse loops that leave points out, walk some twice, or walk in any order what has an order.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    shared = [axis.symbol for axis in plan.threaded]
+    vector = None if plan.vector is None else plan.vector.symbol
+    for directive, symbols in (("threads", shared), ("vector", [] if vector is None else [vector])):
+        for symbol in symbols:
+            if symbol in region.serial:
+                raise refuse(kernel, directive, f"several points of {symbol.name} write one element")
+    blocked = {axis.symbol for axis in plan.threaded if axis.block is not None}
+    walked = [*(s for s in shared if s not in blocked), *plan.serial, *(() if vector is None else (vector,))]
+    wanted = (*region.parallel, *region.serial)
+    if sorted(s.name for s in walked) != sorted(s.name for s in wanted) or not blocked <= set(walked):
+        names = ", ".join(s.name for s in wanted)
+        raise refuse(kernel, "sequential", f"its loops do not walk each of ({names}) once")
+    if [s for s in plan.serial if s in region.serial] != list(region.serial):
+        raise refuse(kernel, "sequential", "points that write one element would come in another order")
+    if plan.together and (not plan.serial or shared != [vector] or plan.tile):
+        raise refuse(kernel, "threads", "units are one piece only where they are blocks of the vector")
+    _check_columns(kernel, region, plan)
+    _check_tiles(kernel, region, plan, args)
+
+
+def _check_columns(kernel: Kernel, region: Region, plan: Plan) -> None:
+    if not region.reduction:
+        if plan.passes:
+            raise refuse(kernel, "accumulators", "nothing is reduced in the nest, which has no passes")
+        return
+    vector = plan.vector
+    for axis in plan.threaded:
+        if axis.block is not None and (vector is None or axis.symbol is not vector.symbol):
+            raise refuse(
+                kernel, "block", f"a nest that reduces has blocks of columns alone, not of {axis.symbol.name}"
+            )
+    if vector is None:
+        return
+    if vector.block is None or all(axis.symbol is not vector.symbol for axis in plan.threaded):
+        raise refuse(
+            kernel, "vector", f"columns of {vector.symbol.name} are reduced in blocks that threads share"
+        )
+    if any(vector.symbol in extent_of(r).free_symbols for r in region.reduction):
+        raise refuse(kernel, "vector", f"columns of {vector.symbol.name} are not equally long")
+    if any(isinstance(value, Sort) for value in postorder(region.roots)):
+        raise refuse(kernel, "vector", "a sort takes a row at a time, whatever lies beside it")
+
+
+def _check_tiles(kernel: Kernel, region: Region, plan: Plan, args: MappingOf[str, TensorArg]) -> None:
+    tile, vector = plan.transpose, plan.vector
+    if tile is None:
+        return
+    if vector is None or vector.symbol is not tile.along or region.reduction or region.serial:
+        raise refuse(kernel, "transpose", "tiles are transposed for the vector, of points in any order")
+    block = {axis.symbol: axis.block for axis in plan.threaded}
+    if (block.get(tile.across), block.get(tile.along)) != (tile.lines, tile.points):
+        raise refuse(kernel, "transpose", "tiles are the blocks that threads share")
+    if plan.serial != (tile.across,):
+        raise refuse(kernel, "transpose", "the lines of a tile are what a unit walks")
+    if plan.moves and not moves_only(region, args, tile.across, vector.symbol):
+        raise refuse(kernel, "transpose", "not every store moves what lies along one range along the other")
+
+
+def check_passes(kernel: Kernel, region: Region, plan: Plan, passes: Sequence[Pass]) -> None:
+    """Refuse what the passes of a nest do not allow.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    beyond = [number for number in plan.passes if number >= len(passes)]
+    if beyond:
+        raise refuse(
+            kernel, "accumulators", f"the nest has {len(passes)} passes, and none with number {beyond[0]}"
+        )
+    for number, step in enumerate(passes):
+        walk = plan.walk(number)
+        if plan.vector is None:
+            _check_row_pass(kernel, region, plan, step, walk)
+        else:
+            _check_column_pass(kernel, region, plan, step, walk)
+        if plan.fixed:
+            _check_order(kernel, region, plan, step, walk)
+
+
+def _check_row_pass(kernel: Kernel, region: Region, plan: Plan, step: Pass, walk: PassPlan) -> None:
+    inner, tile = region.reduction[-1], walk.transpose
+    if step.scans and (walk.lanes > 1 or tile is not None):
+        raise refuse(kernel, "accumulators", "the points of a scan come in order")
+    if walk.lanes > 1 and not step.reduces and tile is None:
+        raise refuse(kernel, "accumulators", "the pass reduces nothing")
+    if any(inner not in region.facts.varies[value] for value in walk.save):
+        # it is computed outside of the innermost loop, before anything is read back
+        raise refuse(kernel, "save", f"what does not vary along {inner.name} is not kept")
+    laned = walk.lanes > 1 and tile is None
+    if walk.fold is not None and not laned:
+        raise refuse(kernel, "fold", "there are no partial results to fold")
+    if walk.prefetch and not (laned and len(region.reduction) == 1):
+        raise refuse(kernel, "prefetch", "only groups of lanes along one range ask for lines")
+    if walk.peel and (not laned or any(map(is_positional, step.reduces))):
+        raise refuse(
+            kernel, "peel", "what is left over is combined one by one beside lanes, without positions"
+        )
+    if walk.peel and walk.fold is not None and walk.fold[0] is inner:
+        raise refuse(kernel, "peel", f"blocks of {inner.name} end anywhere")
+    if tile is not None and (tile.along is not inner or tile.across not in region.reduction[:-1]):
+        raise refuse(kernel, "transpose", f"tiles of a row lie along {inner.name} and another reduced range")
+    if tile is not None and any(map(is_positional, step.reduces)):
+        raise refuse(kernel, "transpose", "positions come in order")
+
+
+def _check_column_pass(kernel: Kernel, region: Region, plan: Plan, step: Pass, walk: PassPlan) -> None:
+    for directive, said in (
+        ("accumulators", walk.lanes > 1),
+        ("peel", walk.peel > 0),
+        ("prefetch", bool(walk.prefetch)),
+        ("save", bool(walk.save)),
+        ("select", walk.first is not None),
+    ):
+        if said:
+            raise refuse(
+                kernel, directive, "columns have no lanes but their own, and nothing is kept of them"
+            )
+    if step.scans and (walk.fold is not None or walk.transpose is not None):
+        raise refuse(kernel, "fold", "the points of a scan come in order")
+    tile = walk.transpose
+    if tile is None:
+        return
+    assert plan.vector is not None
+    inner = region.reduction[-1]
+    if tile.across is not inner or tile.along is not plan.vector.symbol or tile.points != plan.tile:
+        raise refuse(
+            kernel, "transpose", f"tiles of columns lie along {inner.name}, and are as wide as a unit"
+        )
+    if walk.fold != (inner, tile.lines):
+        raise refuse(kernel, "transpose", "tiles are the blocks that are folded")
+
+
+def _check_order(kernel: Kernel, region: Region, plan: Plan, step: Pass, walk: PassPlan) -> None:
+    """Refuse another order of combination than the one that `invariant` promises."""
+    if not step.reduces or step.scans:
+        return
+    if plan.vector is None and walk.lanes != FIXED_LANES:
+        raise refuse(kernel, "accumulators", f"rows combine in {FIXED_LANES} lanes where that is promised")
+    rounded = any(map(is_rounded, step.reduces))
+    if walk.fold != ((region.reduction[-1], FIXED_BLOCK) if rounded else None):
+        raise refuse(kernel, "fold", f"rows are folded after {FIXED_BLOCK} points where that is promised")
+    if walk.peel or walk.transpose is not None:
+        raise refuse(kernel, "peel" if walk.peel else "transpose", "the order of combination is promised")
