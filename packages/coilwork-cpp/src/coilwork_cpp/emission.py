@@ -10,9 +10,9 @@ from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_
 from coilwork_cpp.nests.points import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.plan import Plan, plan_of
+from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.refusals import check_loops
-from coilwork_cpp.planning.regions import Region, check_nests_in_order, region_of
+from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
 from coilwork_cpp.planning.table import common_directives, propose
 from coilwork_cpp.prelude.prelude import declarations
 from coilwork_cpp.rewrites.split import Scratch
@@ -229,8 +229,8 @@ def _works(planned: Planned) -> list[list[_Work]]:
     found: list[list[_Work]] = []
     for kernel, mapping in planned.pieces:
         check_nests_in_order(kernel, mapping.nests)
-        for nest in mapping.nests:
-            region = region_of(kernel, nest)
+        for nest, region in zip(mapping.nests, regions_of(kernel, mapping.nests), strict=True):
+            refuse_unknown(kernel, (*planned.common, *nest.directives))
             plan = plan_of(kernel, region, nest, planned.common)
             check_loops(kernel, region, plan, args)
             work = _Work(kernel=kernel, region=region, plan=plan)

@@ -29,7 +29,7 @@ from coilwork_ir.mapping import (
     Select,
     Transpose,
 )
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 _KEEP_LIMIT: Final = 1 << 22
 _LANES: Final = 64
@@ -47,6 +47,7 @@ _SHORTEST: Final = 16
 # Rows that repay asking for their lines ahead, and that stay in the first cache with what is written.
 _SHORTEST_BYTES: Final = 1024
 _LONGEST_BYTES: Final = 8192
+_WIDEST_ELEMENT: Final = 16
 # Instructions per point from which on a pass takes longer than memory does.
 _COSTLY: Final = 12
 
@@ -70,6 +71,8 @@ def save_values(proposal: Proposal) -> tuple[Directive, ...]:
 def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
     """A pass over rows in order that does something at their first points alone walks no others."""
     if proposal.vector is not None or not proposal.region.reduction:
+        return ()
+    if not any(isinstance(value, Sort) for value in postorder(proposal.region.roots)):
         return ()
     axis = proposal.region.reduction[-1]
     found: list[Directive] = []
@@ -100,9 +103,11 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
         return ()
     inner = region.reduction[0]
     count = as_int(extent_of(inner))
+    if count is None or not count * _WIDEST_ELEMENT >= _SHORTEST_BYTES or count > _LONGEST_BYTES:
+        return ()
     passes = _passes(proposal)
     number = len(passes) - 2
-    if count is None or number < 1:
+    if number < 1:
         return ()
     step = passes[number]
     if step.scans or step.keeps or step.recalls or work(step.roots) >= _COSTLY:

@@ -1,7 +1,7 @@
 """What the directives of a nest say, in the form in which its loops are written.
 
-Nothing is decided here. A directive that the generator does not take is refused by its name; what it takes, but has no loops for,
-in `refusals.py`.
+Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py` has what it takes, but
+has no loops for.
 """
 
 from __future__ import annotations
@@ -155,13 +155,8 @@ class Plan:
 
 
 def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive, ...]) -> Plan:
-    """What `nest`, which does `region` of `kernel`, and the directives `common` to all nests say.
-
-    Raises:
-        EmitError: one of them is none that the generator takes, by its name.
-    """
+    """What `nest`, which does `region` of `kernel`, and the directives `common` to all nests say."""
     directives = nest.directives
-    _refuse_unknown(kernel, (*common, *directives))
     symbols = {r.symbol.name: r.symbol for r in kernel.ranges}
     blocks = {one.range: one.by for one in find_all(directives, Block)}
     threads = find(directives, Threads) or Threads()
@@ -226,7 +221,12 @@ def refuse(kernel: Kernel, directive: str, reason: str) -> EmitError:
     )
 
 
-def _refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
+def refuse_unknown(kernel: Kernel, directives: Iterable[Directive]) -> None:
+    """Refuse directives of `kernel` that the generator does not take.
+
+    Raises:
+        EmitError: there is one, by its name.
+    """
     for one in directives:
         if not isinstance(one, CAPABILITIES):
             raise refuse(kernel, one.keyword(), f"no C++ is written for `{one.text}`")

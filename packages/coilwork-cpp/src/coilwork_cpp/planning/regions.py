@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from coilwork_cpp.planning.facts import Facts, facts_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of, total
-from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.mapping import Nest
@@ -55,35 +55,47 @@ class Region:
         return replace(self, facts=facts_of(self.roots, ranges, columns=frozenset((vector,))))
 
 
-def group_stores(kernel: Kernel) -> tuple[Nest, ...]:
+def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
     """The nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
 
     Stores at the points of the same ranges share a nest.
 
     Raises:
-        EmitError: groups of stores overwrite what the others read.
+        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others read.
     """
     checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
-    for number, key in enumerate(_keys(kernel)):
+    survey = _survey(kernel)
+    for number, key in enumerate(_keys(kernel, survey)):
         groups.setdefault(key, []).append(number)
-    return (*checks, *_readers_first([Nest(stores=tuple(numbers)) for numbers in groups.values()], kernel))
+    stores = [Nest(stores=tuple(numbers)) for numbers in groups.values()]
+    nests = (*checks, *_readers_first(stores, kernel))
+    return tuple(zip(nests, _regions(kernel, nests, survey), strict=True))
 
 
-def region_of(kernel: Kernel, nest: Nest) -> Region:
-    """What `nest` does of `kernel`, and which ranges may run in any order.
+def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
+    """What each of `nests` does of `kernel`, and which ranges may run in any order.
 
     Raises:
-        EmitError: a check's condition reduces, scans or sorts, or the nest's stores are no group.
+        EmitError: a check's condition reduces, scans or sorts, or a nest's stores are no group.
     """
-    if nest.check is not None:
-        return _check_region(nest.check, kernel.checks[nest.check], tuple(r.symbol for r in kernel.ranges))
-    keys = _keys(kernel)
-    if len({keys[number] for number in nest.stores}) != 1:
-        raise EmitError(
-            "mapping-nest", f"stores {nest.stores} of {kernel.name} happen at points of other ranges"
-        )
-    return _store_region(kernel, keys[nest.stores[0]][0], tuple(kernel.stores[n] for n in nest.stores))
+    return _regions(kernel, nests, _survey(kernel))
+
+
+def _regions(kernel: Kernel, nests: Sequence[Nest], survey: _Survey) -> tuple[Region, ...]:
+    keys = _keys(kernel, survey)
+    ranges = tuple(r.symbol for r in kernel.ranges)
+    found = []
+    for nest in nests:
+        if nest.check is not None:
+            found.append(_check_region(nest.check, kernel.checks[nest.check], ranges))
+        elif len({keys[number] for number in nest.stores}) == 1:
+            found.append(_store_region(kernel, keys[nest.stores[0]][0], nest.stores, survey))
+        else:
+            raise EmitError(
+                "mapping-nest", f"stores {nest.stores} of {kernel.name} happen at points of other ranges"
+            )
+    return tuple(found)
 
 
 def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
@@ -100,23 +112,46 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
             )
 
 
-def _keys(kernel: Kernel) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """Of each store of a kernel: the ranges at whose points it happens, and if it takes a reduction, scan or sort; and facts of all."""
+
+    domains: tuple[frozenset[Expr], ...]
+    combines: tuple[bool, ...]
+    facts: Facts
+
+
+def _survey(kernel: Kernel) -> _Survey:
+    symbols = frozenset(r.symbol for r in kernel.ranges)
+    parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
+    roots = [store_roots(store) for store in kernel.stores]
+    every = tuple(root for of_one in roots for root in of_one)
+    facts = facts_of(every, symbols)
+    taken: set[Scalar] = set()
+    for value in facts.varies:
+        if isinstance(value, Reduce | Scan | Sort) or not taken.isdisjoint(value.operands):
+            taken.add(value)
+    domains = []
+    for store, of_one in zip(kernel.stores, roots, strict=True):
+        found = store.index.free_symbols & symbols
+        for root in of_one:
+            found |= facts.varies[root]
+        domains.append(found | parallel if store.mode != "store" else found)
+    combines = tuple(not taken.isdisjoint(of_one) for of_one in roots)
+    return _Survey(tuple(domains), combines, facts)
+
+
+def _keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozenset[Expr]]]:
     """For each store of `kernel` the parallel ranges, and the reduced ones, at whose points it happens."""
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
-    combining = {_domain(store, kernel.ranges) & parallel for store in kernel.stores if _combines((store,))}
-    found = []
-    for store in kernel.stores:
-        domain = _domain(store, kernel.ranges)
-        # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
-        # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
-        inner = frozenset() if domain & parallel in combining else domain - parallel
-        found.append((domain & parallel, inner))
-    return found
-
-
-def _combines(stores: tuple[Store, ...]) -> bool:
-    roots = tuple(root for store in stores for root in store_roots(store))
-    return any(isinstance(value, Reduce | Scan | Sort) for value in postorder(roots))
+    pairs = zip(survey.domains, survey.combines, strict=True)
+    combining = {domain & parallel for domain, combines in pairs if combines}
+    # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
+    # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
+    return [
+        (domain & parallel, frozenset() if domain & parallel in combining else domain - parallel)
+        for domain in survey.domains
+    ]
 
 
 def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
@@ -155,19 +190,6 @@ def _touched(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], lis
     return reads, writes
 
 
-def _domain(store: Store, ranges: tuple[Range, ...]) -> frozenset[Expr]:
-    """The ranges at whose points `store` happens."""
-    symbols = tuple(r.symbol for r in ranges)
-    roots = store_roots(store)
-    facts = facts_of(roots, symbols)
-    found = store.index.free_symbols & frozenset(symbols)
-    for root in roots:
-        found |= facts.varies[root]
-    if store.mode != "store":
-        found |= {r.symbol for r in ranges if r.kind == "parallel"}
-    return found
-
-
 def _check_region(number: int, check: Check, ranges: tuple[Expr, ...]) -> Region:
     facts = facts_of((check.condition,), ranges)
     if any(isinstance(value, Reduce | Scan | Sort) for value in postorder((check.condition,))):
@@ -185,23 +207,26 @@ def _check_region(number: int, check: Check, ranges: tuple[Expr, ...]) -> Region
     )
 
 
-def _store_region(kernel: Kernel, domain: frozenset[Expr], stores: tuple[Store, ...]) -> Region:
+def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int], survey: _Survey) -> Region:
+    stores = tuple(kernel.stores[number] for number in numbers)
     ranges = tuple(r.symbol for r in kernel.ranges)
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    alone = tuple(numbers) == tuple(range(len(kernel.stores)))
     roots = tuple(root for store in stores for root in store_roots(store))
-    facts = facts_of(roots, ranges)
-    combines = _combines(stores)
-    along_reduced = any(not _domain(store, kernel.ranges).isdisjoint(reduced) for store in stores)
+    facts = survey.facts if alone else facts_of(roots, ranges)
+    combines = any(survey.combines[number] for number in numbers)
+    along_reduced = any(not survey.domains[number].isdisjoint(reduced) for number in numbers)
     inner = reduced if combines else ()
     outer = [r for r in ranges if r in domain]
     if not combines and along_reduced:
         outer += reduced
     if any(store.mode != "store" for store in stores):
-        for store in stores:
-            missing = frozenset(outer) - _domain(store, kernel.ranges)
+        for number in numbers:
+            missing = frozenset(outer) - survey.domains[number]
             if combines and not missing.isdisjoint(reduced):
                 raise EmitError(
-                    "scatter-domain", f"stores to {store.buffer} do not share their reduction ranges"
+                    "scatter-domain",
+                    f"stores to {kernel.stores[number].buffer} do not share their reduction ranges",
                 )
     free = [r for r in outer if all(_never_collides(store, r) for store in stores)]
     return Region(

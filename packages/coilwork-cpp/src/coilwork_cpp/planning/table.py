@@ -15,7 +15,7 @@ from coilwork_cpp.planning.compared_extremes import compares_extremes
 from coilwork_cpp.planning.pass_plan import choose_lanes, prefetch_rows, save_values, select_first_points
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES
 from coilwork_cpp.planning.proposal import Proposal
-from coilwork_cpp.planning.regions import group_stores, region_of
+from coilwork_cpp.planning.regions import group_stores
 from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.mapping import Contract, Directive, Functions, Invariant, Mapping, Nest
@@ -108,10 +108,8 @@ def propose(
     for piece in pieces:
         nests: list[Nest] = []
         groups = group_stores(piece)
-        for group in groups:
-            proposal = Proposal(
-                kernel=piece, region=region_of(piece, group), nest=group, common=common, args=args
-            )
+        for group, region in groups:
+            proposal = Proposal(kernel=piece, region=region, nest=group, common=common, args=args)
             for step in MAPPING_PASSES:
                 proposal = proposal.add(step.run(proposal))
             if len(groups) == 1 and last is not None:
