@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from coilwork_ir.target import Target, target
 
 Runner = Callable[..., int]
 
+# Tests import the modules beside them (`random_kernels`, `random_mappings`); their names are unique in the repository.
+sys.path.insert(0, str(Path(__file__).parent))
+
 # How a builder spells the features that a KernelSource names.
 FLAGS = {
     "avx2": "-mavx2", "fma": "-mfma", "f16c": "-mf16c", "avx512f": "-mavx512f", "avx512dq": "-mavx512dq",
@@ -27,9 +31,12 @@ FLAGS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-cpp-goldens` rewrites this package's expected texts."""
+    """`--refresh-cpp-goldens` rewrites this package's expected texts; `--random-mappings N` draws more mappings."""
     parser.addoption(
         "--refresh-cpp-goldens", action="store_true", help="rewrite goldens/*.cpp instead of comparing"
+    )
+    parser.addoption(
+        "--random-mappings", type=int, default=24, help="how many mappings are drawn, built and compared"
     )
 
 
@@ -42,7 +49,7 @@ def present_target() -> Target:
     return target("x86-64-avx2")
 
 
-def build(source: KernelSource, folder: Path) -> ctypes.CDLL:
+def build(source: KernelSource, folder: Path, optimize: str = "-O3") -> ctypes.CDLL:
     """Compile and load one kernel."""
     number = len(
         list(folder.iterdir())
@@ -53,7 +60,7 @@ def build(source: KernelSource, folder: Path) -> ctypes.CDLL:
     lib = Path(torch.__file__).parent / "lib"
     arch = [FLAGS[feature] for feature in source.features if feature in FLAGS]
     command = [
-        "g++", "-O3", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+        "g++", optimize, "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
         "-ffp-contract=off", "-fno-delete-null-pointer-checks",
         *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "pow", "powf")),
         "-mprefer-vector-width=512" if "avx512f" in source.features else "-mprefer-vector-width=256",
@@ -103,6 +110,19 @@ def build_source(tmp_path: Path) -> Callable[[KernelSource], Runner]:
     def get(source: KernelSource) -> Runner:
         if source not in done:
             done[source] = launcher(source, build(source, tmp_path))
+        return done[source]
+
+    return get
+
+
+@pytest.fixture
+def quick_build(tmp_path: Path) -> Callable[[KernelSource], Runner]:
+    """As `build_source`, with less time for optimisation."""
+    done: dict[KernelSource, Runner] = {}
+
+    def get(source: KernelSource) -> Runner:
+        if source not in done:
+            done[source] = launcher(source, build(source, tmp_path, "-O1"))
         return done[source]
 
     return get

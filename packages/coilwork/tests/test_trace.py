@@ -17,6 +17,7 @@ from coilwork.errors import OptionError
 from coilwork.trace import open_trace
 from coilwork_ir.kernels.text import format_kernel, parse_kernel, parse_schedule
 from coilwork_ir.loops.text import format_graph, parse_graph
+from coilwork_ir.mapping import format_versions, parse_versions, verify_versions
 from coilwork_ir.program.text import format_program, parse_program
 
 Compile = Callable[..., Callable[..., Any]]
@@ -60,7 +61,9 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
     kernels = {path.name for path in (softmax_trace / "kernels").iterdir()}
     stems = {kernel.partition(".")[0] for kernel in kernels}
     assert stems
-    assert kernels == {f"{stem}{suffix}" for stem in stems for suffix in (".cpp", ".kernel.txt")}
+    assert kernels == {
+        f"{stem}{suffix}" for stem in stems for suffix in (".cpp", ".kernel.txt", ".mapping.txt")
+    }
 
 
 def test_texts_parse_back(softmax_trace: Path) -> None:
@@ -72,7 +75,14 @@ def test_texts_parse_back(softmax_trace: Path) -> None:
     assert format_program(parse_program(program)) == program
     for path in (softmax_trace / "kernels").glob("*.kernel.txt"):
         text = path.read_text()
-        assert format_kernel(parse_kernel(text)) == text
+        kernel = parse_kernel(text)
+        assert format_kernel(kernel) == text
+        # how it runs stands beside it
+        mapping = path.with_name(path.name.replace(".kernel.txt", ".mapping.txt")).read_text()
+        piece, _, told = mapping.rpartition("mapping @")
+        versions = parse_versions("mapping @" + told, kernel.sizes)
+        assert "mapping @" + told == format_versions(versions)
+        verify_versions(parse_kernel(piece) if piece else kernel, versions)
 
 
 def test_report_counts_and_times(softmax_trace: Path) -> None:

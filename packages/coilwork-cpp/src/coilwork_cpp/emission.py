@@ -45,7 +45,7 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.mapping import Contract, Directive, Functions, Join, Mapping, find
+from coilwork_ir.mapping import Contract, Directive, Functions, Join, Mapped, Mapping, always, find
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
 
@@ -161,6 +161,10 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
         features=target.features,
         read_bytes=_traffic(kernel, ("in", "inout")),
         write_bytes=_traffic(kernel, ("out", "inout")),
+        mapped=tuple(
+            Mapped(kernel=piece, versions=always(kernel.name, target.kind, mapping))
+            for piece, mapping in planned.pieces
+        ),
     )
 
 

@@ -31,6 +31,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.mapping import format_mapped
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
@@ -256,6 +257,8 @@ def emit_kernels(
         trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
         if trace.wanted:
             trace.write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
+            if source.mapped:
+                trace.write(f"kernels/{kernel.name}.mapping.txt", format_mapped(kernel, source.mapped))
     return sources
 
 

@@ -191,6 +191,11 @@ def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ker
         for later in range(first + 1, len(result)):
             for value in _first_reached(result[later], have):
                 result[later] = _recalling(result[later], value)
+    for number, values in saves.items():
+        if any(all(value not in step.recalls for step in result[number + 1 :]) for value in values):
+            raise EmitError(
+                "mapping-save", f"no pass of {kernel.name} after number {number} reads what it keeps"
+            )
     return result
 
 

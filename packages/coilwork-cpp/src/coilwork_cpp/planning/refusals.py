@@ -13,7 +13,7 @@ from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, PassPlan, Plan,
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.planning.vectors import moves_only
 from coilwork_cpp.values.reductions import is_positional, is_rounded
-from coilwork_ir.index import extent_of
+from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.scalar import Sort, postorder
 
@@ -109,6 +109,9 @@ def _check_row_pass(kernel: Kernel, region: Region, plan: Plan, step: Pass, walk
         raise refuse(kernel, "accumulators", "the points of a scan come in order")
     if walk.lanes > 1 and not step.reduces and tile is None:
         raise refuse(kernel, "accumulators", "the pass reduces nothing")
+    length = as_int(extent_of(inner))
+    if length is not None and walk.lanes > max(length, 1) and not plan.fixed:
+        raise refuse(kernel, "accumulators", f"rows have {length} points for {walk.lanes} partial results")
     if any(inner not in region.facts.varies[value] for value in walk.save):
         # it is computed outside of the innermost loop, before anything is read back
         raise refuse(kernel, "save", f"what does not vary along {inner.name} is not kept")

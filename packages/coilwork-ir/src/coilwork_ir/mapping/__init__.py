@@ -8,6 +8,7 @@ from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.mapping import (
     Condition,
     Guard,
+    Mapped,
     Mapping,
     Nest,
     Version,
@@ -30,6 +31,7 @@ from coilwork_ir.mapping.memory import (
 from coilwork_ir.mapping.numbers import Number, Open
 from coilwork_ir.mapping.text import (
     DIRECTIVES,
+    format_mapped,
     format_mapping,
     format_versions,
     parse_mapping,
@@ -74,6 +76,7 @@ __all__ = [
     "Lanes",
     "Limit",
     "Loop",
+    "Mapped",
     "Mapping",
     "Nest",
     "Number",
@@ -103,6 +106,7 @@ __all__ = [
     "find",
     "find_all",
     "find_fault",
+    "format_mapped",
     "format_mapping",
     "format_versions",
     "parse_mapping",

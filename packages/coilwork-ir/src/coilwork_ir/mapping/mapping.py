@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from coilwork_ir.index import Expr, as_expr, as_int, evaluate, maximum, total
+from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.numbers import Open
 from coilwork_ir.mapping.units import Limit
@@ -167,6 +168,14 @@ class Versions:
     def choose(self, sizes: MappingOf[str, int]) -> Mapping:
         """The mapping for these sizes."""
         return next(one.mapping for one in self.versions if one.guard is None or one.guard.holds(sizes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """What a generator wrote text for: a kernel, or a piece that it made of one, and how that runs."""
+
+    kernel: Kernel
+    versions: Versions
 
 
 def always(kernel: str, target: str, mapping: Mapping) -> Versions:

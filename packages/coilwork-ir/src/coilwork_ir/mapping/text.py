@@ -25,13 +25,16 @@ mapping @softmax_a1b2 for cpu {
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final, Literal
 
 from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.form import read_form
-from coilwork_ir.mapping.mapping import Condition, Guard, Mapping, Nest, Version, Versions
+from coilwork_ir.mapping.mapping import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -143,6 +146,16 @@ def format_versions(versions: Versions) -> str:
         body = format_mapping(one.mapping, "    ")
         lines += [body] if body else []
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
+    """How `kernel` runs, for people: its mappings, or each piece that a generator made of it and how that runs."""
+    parts: list[str] = []
+    for one in mapped:
+        if one.kernel != kernel:
+            parts.append(format_kernel(one.kernel, origins=False))
+        parts.append(format_versions(one.versions))
+    return "\n".join(parts)
 
 
 def parse_versions(text: str, sizes: tuple[Expr, ...] = ()) -> Versions:

@@ -1,0 +1,115 @@
+"""Any legal mapping of a kernel gives the interpreter's results, and what is illegal is refused by its name.
+
+CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-mappings 500` draws as many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from random_kernels import check_kernel, random_kernel
+from random_mappings import RandomlyMapped
+
+from coilwork_cpp.emission import plan_kernel, write_planned
+from coilwork_cpp.options import CppOptions
+from coilwork_cpp.planning.table import MAPPING_ORDER, MAPPING_PASSES
+from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.errors import EmitError
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.mapping import Vector, Warps, find, format_mapping, parse_mapping, verify_mapping
+from coilwork_ir.target import Target, target
+
+Build = Callable[[KernelSource], Callable[..., int]]
+
+
+def test_random_mappings_of_the_conformance_kit(
+    quick_build: Build, machine: Target, request: pytest.FixtureRequest
+) -> None:
+    wanted = request.config.getoption("--random-mappings") // 2
+    theirs = (" walked w", "combined {")
+    # functions do not depend on mappings, and take long to build
+    cases = [c for c in CASES if not c.labels and not any(words in c.text for words in theirs)]
+    codes: Counter[str] = Counter()
+    count = 0
+    for seed in range(10_000):
+        codegen = RandomlyMapped(seed)
+        part = cases if wanted >= len(cases) else cases[seed % 3 :: 3]
+        results = check_codegen(codegen, machine, _runner(quick_build), cases=part[: max(1, wanted - count)])
+        assert not failures(results), (failures(results), codegen.drawn)
+        codes.update(codegen.refused)
+        count += len(codegen.drawn)
+        if count >= wanted:
+            break
+    assert codes and all(code.startswith("mapping") for code in codes), codes
+
+
+def test_random_mappings_of_random_kernels(
+    quick_build: Build, machine: Target, torch_dtype: Callable, request: pytest.FixtureRequest
+) -> None:
+    count = request.config.getoption("--random-mappings")
+    for seed in range(1000, 1000 + count - count // 2):
+        codegen = RandomlyMapped(seed)
+        kernel = random_kernel(seed)
+        options = {"split_elements": (0, 64, 16384)[seed % 3]}
+        run = quick_build(codegen.emit(kernel, machine, options))
+        check_kernel(kernel, run, torch_dtype, seed, note="\n".join(codegen.drawn.values()))
+
+
+def _runner(build: Build) -> Callable[[KernelSource, Mapping[str, torch.Tensor], Mapping[str, int]], None]:
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        given = [a for a in source.args if a.role != "scratch"]
+        failed = build(source)(*(sizes[a.name] if a.role == "size" else args[a.name] for a in given))
+        if failed:
+            raise RuntimeError(source.checks[failed - 1])
+
+    return run
+
+
+# The table
+
+
+def test_passes_run_in_the_order_that_the_table_promises() -> None:
+    place = {step.name: number for number, step in enumerate(MAPPING_PASSES)}
+    assert len(place) == len(MAPPING_PASSES)
+    for row in MAPPING_ORDER:
+        assert place[row.first] < place[row.second], row
+    assert all(step.why and step.run.__doc__ for step in MAPPING_PASSES)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_planned_is_legal_and_its_text_is_written_alike(seed: int) -> None:
+    machine = target("x86-64-avx512")
+    planned = plan_kernel(random_kernel(seed), machine, CppOptions(split_elements=64))
+    again = []
+    for piece, mapping in planned.pieces:
+        verify_mapping(piece, mapping)
+        assert mapping.is_closed
+        again.append(parse_mapping(format_mapping(mapping)))
+        assert again[-1] == mapping
+    rest = iter(again)
+    parsed = replace(
+        planned, mappings=tuple(tuple(next(rest) for _ in mappings) for mappings in planned.mappings)
+    )
+    assert write_planned(parsed, machine) == write_planned(planned, machine)
+
+
+def test_another_mapping_is_another_text_and_a_foreign_directive_is_refused() -> None:
+    machine = target("x86-64-avx512")
+    planned = plan_kernel(random_kernel(4), machine, CppOptions())
+    ((mapping, *rest), *phases) = planned.mappings
+    nest = mapping.nests[0]
+    assert find(nest.directives, Vector) or nest.directives
+    foreign = replace(
+        mapping, nests=(replace(nest, directives=(*nest.directives, Warps(count=4))), *mapping.nests[1:])
+    )
+    with pytest.raises(EmitError) as caught:
+        write_planned(replace(planned, mappings=((foreign, *rest), *phases)), machine)
+    assert caught.value.code == "mapping-warps"
+    bare = replace(mapping, nests=(replace(nest, directives=()), *mapping.nests[1:]))
+    with pytest.raises(EmitError) as caught:
+        write_planned(replace(planned, mappings=((bare, *rest), *phases)), machine)
+    assert caught.value.code == "mapping-sequential"
