@@ -8,6 +8,7 @@ from typing import Final, Literal
 Decision = Literal["", "selects", "moves", "compares"]
 Decomposition = Literal["core", "torch", "none"]
 ScalarTypes = Literal["promoted", "float", "bool"]
+IndexFault = Literal["IndexError", "RuntimeError"]
 Norm = Literal["", "batch", "batch gradient", "group", "layer"]
 TypeClass = Literal["float", "wide_float", "integer", "complex", "bool", "uint8", "int32", "int64"]
 """Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of which 8 bits at most are
@@ -100,11 +101,17 @@ class OpInfo:
         is_rounded_once: every element is rounded once, and in one way only.
         is_foldable: the result is the same on every device, so it may be computed at compile time.
         is_comparison: compares two operands, element by element.
+        is_conversion: the result has the operand's elements in another type.
+        is_idempotent: done to its own result, it changes nothing.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
         counts_from_storage: an offset counts from where the storage of the operand begins, not the operand.
         reads_strides: the operands' strides are part of what is computed, or decide which kernel can run.
         replaces_part: the result is the first operand but for a part, which is the second.
         has_racing_stores: stores at positions from data; accelerators leave open which store wins where positions are equal.
+        counts_from_start: negative positions do not count from the end.
+        index_error: what eager's kernels raise for a position out of range.
+        rejects_zero_divisor: eager's kernels for CPUs refuse to divide integers by 0.
+        makes_quantized: the result is quantized, while torch captures it as one of `float32`.
         is_size_query: the result is a size, a stride or an offset of the operand.
         is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols already carry, or what orders
             calls with effects in torch's graphs, which ours keep in order by themselves.
@@ -140,11 +147,17 @@ class OpInfo:
     is_rounded_once: bool = False
     is_foldable: bool = False
     is_comparison: bool = False
+    is_conversion: bool = False
+    is_idempotent: bool = False
     is_extreme: bool = False
     counts_from_storage: bool = False
     reads_strides: bool = False
     replaces_part: bool = False
     has_racing_stores: bool = False
+    counts_from_start: bool = False
+    index_error: IndexFault = "IndexError"
+    rejects_zero_divisor: bool = False
+    makes_quantized: bool = False
     is_size_query: bool = False
     is_no_op: bool = False
     is_plumbing: bool = False

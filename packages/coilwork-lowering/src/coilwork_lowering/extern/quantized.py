@@ -13,6 +13,7 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loc import Origin
+from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.errors import MistracedError
@@ -25,8 +26,6 @@ from coilwork_lowering.torch_compat.operators import (
 )
 
 _ENDING: Final = "aten.dequantize"
-# views that their schemas do not tell of
-_VIEWS: Final = frozenset({"aten._unsafe_view.default"})
 
 
 def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
@@ -128,4 +127,4 @@ def _is_view(target: Overload) -> bool:
         argument.alias_info for argument in schema_of(target).arguments if argument.alias_info is not None
     ]
     seen = bool(infos) and not any(info.is_write for info in infos)
-    return seen or qualified_name(target) in _VIEWS
+    return seen or find_target_info(qualified_name(target)).is_view

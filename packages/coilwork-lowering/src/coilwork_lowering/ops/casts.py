@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
@@ -20,9 +21,6 @@ from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import rounded, to_dtype
-
-# Decompositions of other operators convert, too.
-_ASKED: Final = ("aten._to_copy", "aten._to_copy.default", "prims.convert_element_type.default")
 
 
 def _convert(builder: Builder, call: Call) -> Value:
@@ -53,7 +51,8 @@ def _to_copy(builder: Builder, call: Call) -> Value:
 
 def _narrowed(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
     """What rounds elements of `source` to the type of the result before they are converted, where that is to be seen."""
-    narrows = call.dtype.is_low_precision and source.dtype.is_float and call.captured in _ASKED
+    is_conversion = find_target_info(call.captured).is_conversion
+    narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
     if narrows and _is_wider_somewhere(call.node):
         return partial(rounded, narrow=call.dtype)
     return lambda a: a

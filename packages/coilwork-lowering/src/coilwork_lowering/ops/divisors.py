@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_lt
 from coilwork_ir.loops import Check
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import either, eq, index, like
-
-# What torch decomposes into divisions asks of no divisor of its own making whether it is 0.
-_REFUSING: Final = ("aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod")
 
 
 def divisor_checks(
@@ -24,7 +21,9 @@ def divisor_checks(
 ) -> Callable[[Sequence[Scalar]], Sequence[Check]] | None:
     """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
     divisor = call["other"]
-    refused = compute.is_integer and call.device == "cpu" and call.captured.startswith(_REFUSING)
+    # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
+    captured = find_target_info(call.captured)
+    refused = compute.is_integer and call.device == "cpu" and captured.rejects_zero_divisor
     if not refused or _is_never_0(divisor):
         return None
     # Eager looks at a divisor when it divides something.

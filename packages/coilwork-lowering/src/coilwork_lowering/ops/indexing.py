@@ -10,6 +10,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.loops.nodes import CheckError
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
@@ -30,19 +31,6 @@ def position_of(
     if not wraps or not positions.dtype.is_signed_integer:
         return raw
     return select(lt(raw, const(0, DType.I64)), add(raw, index(size)), raw)
-
-
-# Whose positions eager refuses with a RuntimeError; the others' are an IndexError.
-_PLAIN_ERRORS: Final = (
-    "aten.gather",
-    "aten.scatter",
-    "aten.masked_scatter",
-    "aten.index_add",
-    "aten._embedding_bag",
-    "aten.max_unpool",
-)
-# What torch decomposes into writes by index, where negative positions do not count from the end.
-_COUNTED_FROM_THE_START: Final = ("aten.index_add", "aten.index_copy", "aten.max_unpool")
 
 
 def in_range(position: Scalar, size: Expr, call: Call) -> Check:
@@ -67,7 +55,7 @@ def _error(call: Call) -> CheckError:
         return "RuntimeError" if along_rows and given.is_contiguous() else "IndexError"
     if call.captured.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
         return "IndexError"
-    return "RuntimeError" if call.captured.startswith(_PLAIN_ERRORS) else "IndexError"
+    return find_target_info(call.captured).index_error
 
 
 def _embedding(builder: Builder, call: Call) -> Value:
@@ -180,7 +168,8 @@ class AdvancedIndex:
     def positions(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Scalar, ...]:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
-        wraps = not call.captured.startswith(_COUNTED_FROM_THE_START)
+        # torch decomposes such operators into writes by index
+        wraps = not find_target_info(call.captured).counts_from_start
         found = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]

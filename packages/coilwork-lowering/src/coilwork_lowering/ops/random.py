@@ -34,10 +34,6 @@ from coilwork_lowering.torch_compat.seeded import (
 
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
-# operators whose numbers come from a stream of their own, where generated code draws them
-_DRAWING: Final = frozenset(
-    (*overloads("native_dropout"), *overloads("rand rand_like"), *overloads("bernoulli.p"))
-)
 
 
 def skip_stream(builder: Builder, call: Call) -> None:
@@ -282,3 +278,5 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(("coilwork.seed.default",), _seed),
     Rule(("coilwork.kept.default",), _kept),
 )
+# operators whose numbers come from a stream of their own, where generated code draws them
+_DRAWING: Final = frozenset(target for rule in RULES for target in rule.targets if target.startswith("aten."))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from coilwork_ir.operators import find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name
-
-_SAME: Final = frozenset({"aten.detach.default", "aten.alias.default"})
 
 
 def drop_identities(gm: torch.fx.GraphModule) -> int:
@@ -44,4 +43,7 @@ def drop_identities_in(graph: torch.fx.Graph) -> int:
 
 
 def _is_same(target: Any) -> bool:
-    return isinstance(target, Overload) and qualified_name(target) in _SAME
+    if not isinstance(target, Overload):
+        return False
+    info = find_target_info(qualified_name(target))
+    return info.is_view and info.is_identity

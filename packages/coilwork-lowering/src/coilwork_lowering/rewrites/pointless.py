@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import OpInfo, list_operators
 from coilwork_ir.scalar import is_lossless
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.facts.sharing import viewed_by
@@ -167,9 +168,9 @@ PERMUTED_TWICE: Final = Rewrite(
     replacement=lambda x, inner, outer: aten.permute.default(x, [inner[k] for k in outer]),
 )
 
-_IDEMPOTENT: Final = frozenset(
-    {"aten.abs.default", "aten.relu.default", "aten.ceil.default", "aten.floor.default", "aten.trunc.default"}
-)
+
+def _is_idempotent(info: OpInfo) -> bool:
+    return info.is_idempotent
 
 
 def _called_alike(match: Match) -> bool:
@@ -179,7 +180,7 @@ def _called_alike(match: Match) -> bool:
 TWICE_IS_ONCE: Final = Rewrite(
     name="twice-is-once",
     doc="The absolute value of an absolute value, a ReLU of a ReLU: the inner one.",
-    pattern=call(" ".join(sorted(_IDEMPOTENT)), self=_X),
+    pattern=call(" ".join(f"aten.{name}.default" for name in list_operators(_is_idempotent)), self=_X),
     replacement=_x,
     conditions=(Condition(name="x is a call of the same", holds=_called_alike), _LIKE),
 )

@@ -12,6 +12,8 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from coilwork_ir.operators import find_target_info
+
 Overload: TypeAlias = torch._ops.OpOverload
 HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
@@ -84,12 +86,9 @@ def has_quantized_kernel(target: Overload, device_type: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
-_QUANTIZING: Final = frozenset({"aten::quantize_per_tensor", "aten::quantize_per_channel"})
-
-
 def is_quantizing(target: Any) -> bool:
     """Whether calls of `target` make quantised tensors of floats, which torch captures as `float32`."""
-    return isinstance(target, Overload) and schema_of(target).name in _QUANTIZING
+    return isinstance(target, Overload) and find_target_info(qualified_name(target)).makes_quantized
 
 
 def suggested_format(value: torch.Tensor) -> torch.memory_format:
