@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from architecture import cycles, documents, layers, module_state, suppressions, torch_border
+from architecture import (
+    cycles,
+    documents,
+    layers,
+    module_state,
+    operator_tables,
+    suppressions,
+    torch_border,
+)
 from architecture.sources import Source, Violation, read_other_files, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +68,7 @@ CHECKS: Mapping[str, Check] = {
     "no import cycles": lambda t: cycles.check_no_import_cycles(t.sources),
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
+    "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
     "names beside tests": lambda t: check_names_beside_tests(t.root),
@@ -165,6 +174,21 @@ PLANTED: Sequence[tuple[str, str, str]] = (
         "no global statements",
         "coilwork-ir/src/coilwork_ir/a.py",
         "n = 0\ndef f():\n>     global n\n    n = 1\n",
+    ),
+    (
+        "one table of operators",
+        "coilwork-scheduler/src/coilwork_scheduler/a.py",
+        "> CHEAP = frozenset({'aten.add.Tensor', 'aten.mul.Tensor'})\n",
+    ),
+    (
+        "one table of operators",
+        "coilwork-lowering/src/coilwork_lowering/a.py",
+        "import torch\naten = torch.ops.aten\n> ORDER = {aten.sort.default: 0, aten.topk.default: 1}\n",
+    ),
+    (
+        "one table of operators",
+        "coilwork/src/coilwork/a.py",
+        "class A:\n>     names = 'aten::sort aten::topk'.split()\n",
     ),
     ("no silenced types", "coilwork-ir/src/coilwork_ir/a.py", "> x: int = 'a'  # type: ignore[assignment]\n"),
     ("no parked work", "coilwork-ir/src/coilwork_ir/a.py", "> x = 1  # TODO later\n"),
@@ -305,3 +329,48 @@ def test_second_module_beside_tests_with_the_same_name_is_caught(tmp_path: Path)
     )
     (violation,) = check_names_beside_tests(tree.root)
     assert violation.path == "packages/coilwork-ir/tests/sample_graphs.py"
+
+
+OPERATOR_TABLE = {
+    "coilwork-ir/src/coilwork_ir/operators/table.py": "ROWS = (OpInfo('topk'), OpInfo('sort'), OpInfo('gather'), OpInfo('add'))\n",
+    "coilwork-ir/src/coilwork_ir/ops.py": "ROWS = (_op('add'),)\n",
+}
+
+
+def planted_tables(tmp_path: Path, text: str, allowed: Mapping[tuple[str, str], str]) -> list[Violation]:
+    """What the check says of `text` beside a table of four operators, one of which is called as a scalar op is."""
+    files = {**OPERATOR_TABLE, "coilwork-lowering/src/coilwork_lowering/a.py": text}
+    return operator_tables.check_operator_tables(plant(tmp_path, files).sources, allowed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CHOOSING = frozenset('topk sort gather'.split())\n",
+        "CHOOSING = ('topk', 'sort', *('gather',))\n",
+        "CHOOSING: Mapping[str, int] = {'topk': 1, 'sort': 2, 'gather.default': 0}\n",
+    ],
+)
+def test_table_of_bare_names_is_caught(text: str, tmp_path: Path) -> None:
+    (violation,) = planted_tables(tmp_path, text, {})
+    assert violation.message.startswith("CHOOSING is a table of ATen's operators")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SCALAR = ('add', 'sort', 'topk')\n",
+        "PROSE = 'sort before topk and gather, as kernels do'\n",
+        "PATTERN = call('aten.sort.default', self=call('aten.topk.default'))\n",
+        "COPY = torch.ops.aten.copy_.default\n",
+        "def f(x):\n    return x in ('aten.sort', 'aten.topk')\n",
+    ],
+)
+def test_what_is_no_table_of_operators(text: str, tmp_path: Path) -> None:
+    assert planted_tables(tmp_path, text, {}) == []
+
+
+def test_allowance_for_a_table_that_is_gone_is_caught(tmp_path: Path) -> None:
+    allowed = {("coilwork_lowering.a", "CHOOSING"): "why", ("coilwork_lowering.a", "GONE"): "why"}
+    (violation,) = planted_tables(tmp_path, "CHOOSING = ('topk', 'sort', 'gather')\n", allowed)
+    assert violation.message.startswith("GONE is no table of operators any more")

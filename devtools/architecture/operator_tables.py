@@ -1,0 +1,167 @@
+"""Facts about ATen's operators stand in one table, `coilwork_ir.operators`: no module has a table of operators' names beside it.
+
+A table is what a module binds to a name and what mentions several operators: as strings (`"aten.add"`, or `"addmm"` alone, if the operator
+table has a row of that name), or as overloads (`torch.ops.aten.add.Tensor`). Names that our own scalar ops have, too, count as theirs. Two
+kinds of binding are no tables of facts: `RULES`, which registers lowerings, and the pattern of a rewrite, which says what a graph looks like.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from architecture.module_state import outside_functions
+from architecture.sources import Source, Violation, dotted_name, last_name
+
+TABLE = "coilwork_ir.operators.table"
+SCALAR_OPS = "coilwork_ir.ops"
+# What registers lowerings, and the calls that write a pattern.
+LOWERINGS = "coilwork_lowering.ops."
+REGISTRATION = "RULES"
+PATTERNS = frozenset({"call", "Rewrite"})
+# Fewer bare names than these are rather a word that an operator has for its name, too.
+FEWEST_BARE = 3
+QUALIFIED = re.compile(r"(aten|prims)(\.|::)\w+")
+OVERLOAD = re.compile(r"(torch\.ops\.|ops\.)?_?(aten|prims)\.\w+")
+
+_CONTRACTION = "products are to be recognized once, at lowering: this goes when they are nodes"
+_LAYOUT = "registers decompositions that lay their results out as eager does, by overload"
+_SPELLING = "the ways in which programs call one function, before torch makes operators of it"
+# Tables that stand elsewhere: module, name and why.
+ALLOWED: Mapping[tuple[str, str], str] = {
+    ("coilwork_lowering.extern.calls", "CONTRACTIONS"): _CONTRACTION,
+    ("coilwork_lowering.extern.calls", "_FRESH"): _CONTRACTION,
+    ("coilwork_lowering.layout.gaps", "_OPERANDS"): _CONTRACTION,
+    ("coilwork_lowering.layout.products", "_MATRICES"): _CONTRACTION,
+    ("coilwork_lowering.rewrites.packing", "_PRODUCTS"): _CONTRACTION,
+    ("coilwork_runtime.executor.products", "_OPERANDS"): _CONTRACTION,
+    ("coilwork_scheduler.contractions.product", "_CALLS"): _CONTRACTION,
+    ("coilwork_lowering.decompositions.prims", "_RENAMED"): "registers what prims mean in ATen's operators",
+    ("coilwork_lowering.decompositions.strides", "_ROUNDING"): _LAYOUT,
+    ("coilwork_lowering.decompositions.strides", "_BY_THE_SECOND"): _LAYOUT,
+    ("coilwork_lowering.decompositions.strides", "_ITERATED"): _LAYOUT,
+    ("coilwork_lowering.decompositions.strides", "_LIKE_ONE"): _LAYOUT,
+    ("coilwork_lowering.decompositions.strides", "_LAID_OUT_AS_A_SUM"): _LAYOUT,
+    ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
+    ("coilwork_lowering.facts.accepted_shapes", "_RULES"): "registers functions that check shapes",
+    (
+        "coilwork_lowering.ops.special_functions.bessel",
+        "_CYLINDRICAL",
+    ): "registers lowerings, with their series",
+    ("coilwork_lowering.ops.special_functions.bessel", "_OTHERS"): "registers lowerings, with their series",
+    ("coilwork_lowering.rewrites.captured", "_SPELLINGS"): _SPELLING,
+    ("coilwork_lowering.rewrites.joining", "_SPLITS"): "the alternatives of a pattern",
+    (
+        "coilwork_lowering.sizes.squeezed",
+        "_SQUEEZES",
+    ): "registers decompositions of the overloads of one operator",
+    (
+        "coilwork_lowering.torch_compat.operators",
+        "_COUNTED",
+    ): "goes with torch 2.11, whose meta functions it mends",
+    ("coilwork_runtime.c_functions", "_FUNCTIONS"): "the runtime imports no IR: its own table of C functions",
+    ("coilwork_runtime.c_functions", "_CASTING"): "the runtime imports no IR: its own table of C functions",
+    (
+        "coilwork_runtime.c_functions",
+        "NUMBER_READS",
+    ): "the runtime imports no IR: its own table of C functions",
+    (
+        "coilwork_runtime.triton_kernels.small_work",
+        "_CHAINS",
+    ): "functions of Triton's, which are called as ATen's are",
+    ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
+    ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
+    ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    ("coilwork.capture.resizing", "_OPERATORS"): _SPELLING,
+    ("coilwork.capture.value_checks", "_ONE_HOT"): _SPELLING,
+    ("coilwork.capture.value_checks", "_QUANTILES"): _SPELLING,
+}
+
+
+def check_operator_tables(
+    sources: Sequence[Source], allowed: Mapping[tuple[str, str], str] = ALLOWED
+) -> list[Violation]:
+    """Tables of operators outside of the operator table, but for `allowed` ones; and allowances for tables that are gone."""
+    bare = bare_names(sources)
+    found: list[Violation] = []
+    seen: set[tuple[str, str]] = set()
+    for source in sources:
+        for line, name in tables_in(source, bare):
+            key = (source.module or "", name)
+            seen.add(key)
+            if key not in allowed:
+                message = f"{name} is a table of ATen's operators; its facts belong in rows of {TABLE}"
+                found.append(source.violation(line, message))
+    if any(source.module == TABLE for source in sources):
+        gone = sorted(key for key in allowed if key not in seen)
+        found += [
+            Violation(
+                path=module, line=1, message=f"{name} is no table of operators any more: drop its allowance"
+            )
+            for module, name in gone
+        ]
+    return sorted(found)
+
+
+def bare_names(sources: Sequence[Source]) -> frozenset[str]:
+    """The names of operators that have a row, less words of our own op table."""
+    rows = {
+        given.value.partition(".")[0]
+        for source in sources
+        if source.module == TABLE
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and last_name(node.func) == "OpInfo"
+        for given in node.args[:1]
+        if isinstance(given, ast.Constant) and isinstance(given.value, str)
+    }
+    ours = {
+        node.value
+        for source in sources
+        if source.module == SCALAR_OPS
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return frozenset(rows - ours - {""})
+
+
+def tables_in(source: Source, bare: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of every table of operators in `source`."""
+    if source.module == TABLE:
+        return
+    for statement in outside_functions(source.tree.body):
+        match statement:
+            case ast.Assign(targets=[target], value=ast.expr() as value):
+                pass
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        name = last_name(target) or "_"
+        if name == REGISTRATION and (source.module or "").startswith(LOWERINGS):
+            continue
+        named = set(mentions(value, bare))
+        qualified = {each for each in named if each.partition(".")[0] not in bare}
+        if len(qualified) > 1 or len(named) >= FEWEST_BARE:
+            yield statement.lineno, name
+
+
+def mentions(value: ast.expr, bare: frozenset[str]) -> Iterator[str]:
+    """The operators that an expression mentions, but for those in patterns. A text of other words, too, is prose or code."""
+    match value:
+        case ast.Call(func=function) if last_name(function) in PATTERNS:
+            return
+        case ast.Constant(value=str(text)):
+            words = text.split()
+            named = [word for word in words if word.partition(".")[0] in bare or QUALIFIED.match(word)]
+            if 2 * len(named) > len(words):
+                yield from named
+            return
+        case ast.Attribute() if OVERLOAD.match(dotted_name(value) or ""):
+            yield dotted_name(value) or ""
+            return
+    for child in ast.iter_child_nodes(value):
+        if isinstance(child, ast.expr):
+            yield from mentions(child, bare)
+        elif isinstance(child, ast.keyword | ast.comprehension):
+            yield from mentions(child.value if isinstance(child, ast.keyword) else child.iter, bare)
