@@ -171,6 +171,62 @@ def test_results_of_operators_and_gradients(
     check(of_numbers(marked), compiling(of_numbers(marked), **options), number, gradients=gradients)
 
 
+@pytest.mark.parametrize("options", DRIVERS, ids=NAMES)
+def test_results_keep_their_marks(options: Mapping[str, object], marked: Any, strictly: Compile) -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        y, z, w = marked.negated(x), marked.negated(x + 1), marked.negated(x + 2)
+        (listed, other), said = marked.several(x.detach()), marked.negated_as_said(x + 3)
+        return [
+            y,
+            z,
+            z * 2,
+            z.t(),
+            z[1] + 1,
+            z.view(-1),
+            w[0],
+            w * 3,
+            listed,
+            other,
+            said,
+            w.detach().add_(1),
+        ]
+
+    compiled = strictly(function, **options)
+    for gradients in (False, True):
+        ours, eager = (called(real().requires_grad_(gradients)) for called in (compiled, function))
+        for position, (one, other) in enumerate(zip(ours, eager, strict=True)):
+            torch.testing.assert_close(plain(one), plain(other))
+            # what was written to is one tensor, which kernels read
+            if position not in (6, 7, 11):
+                assert one.is_neg() == other.is_neg(), (gradients, position)
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+
+
+@pytest.mark.parametrize("options", DRIVERS[:3], ids=NAMES[:3])
+def test_conjugates_keep_their_marks(options: Mapping[str, object], marked: Any, strictly: Compile) -> None:
+    def function(z: Tensor) -> list[Tensor]:
+        y = marked.conjugated(z)
+        return [y, y.abs(), marked.conjugated(z * 2)]
+
+    ours, eager = strictly(function, **options)(number()), function(number())
+    for one, other in zip(ours, eager, strict=True):
+        torch.testing.assert_close(plain(one), plain(other))
+        assert one.is_conj() == other.is_conj()
+
+
+def test_a_marked_result_that_is_saved_is_read_with_its_sign(marked: Any, strictly: Compile) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = marked.negated(x)
+        return y, (y * y * x).sum()
+
+    ours_in, eager_in = real().requires_grad_(), real().requires_grad_()
+    (ours, loss), (eager, expected) = strictly(function)(ours_in), function(eager_in)
+    assert ours.is_neg() and eager.is_neg()
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, ours_in), torch.autograd.grad(expected, eager_in), check_stride=False
+    )
+
+
 def test_results_of_open_sizes(marked: Any) -> None:
     compiled = torch.compile(of_reals(marked), backend=backend, dynamic=True, options={"strict": True})
     for rows in (2, 4):

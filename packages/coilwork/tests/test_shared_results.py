@@ -339,6 +339,7 @@ DETACHED: Final[Mapping[str, Group]] = MappingProxyType(
         "negated": lambda x: ((y := torch._neg_view(x + 3).t()), y.detach()),
         "in place": lambda x: ((y := (x + 3).t().mul_(2)), y.detach()),
         "of another type": lambda x: ((y := torch.view_as_real(torch.complex(x, x + 1))), y.detach()),
+        "a part, and its bits": lambda x: ((y := (x + 3).split([1, 1])[1]), y.view(torch.int32), y),
         "a part of another type": lambda x: ((y := torch.complex(x, x + 1).imag.t()), y.detach()),
         "of products": lambda x: ((y := (x @ x).transpose(0, 1)[1:]), y.detach()),
     }

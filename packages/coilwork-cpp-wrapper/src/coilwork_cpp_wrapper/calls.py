@@ -31,7 +31,6 @@ from coilwork_cpp_wrapper.tree import (
 )
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.dtypes import DType
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
 from coilwork_runtime.schemas import Schema, find_schema
@@ -246,12 +245,6 @@ def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         if isinstance(output, Buffer):
             size = Call(f"{scope.name(output.name)}.size", (Number(dim),))
             yield Declare("const int64_t", scope.symbol(symbol), size)
-    for resolving in list_resolving_calls(call):
-        (output,) = resolving.outputs
-        if isinstance(output, Buffer):
-            name = Name(scope.name(output.name))
-            operator = Words(resolving.target.removesuffix(".default").replace(".", "::"))
-            yield Assign(name, Call("rt::resolved", (name, operator)))
     for number, output in enumerate(call.outputs):
         if not isinstance(output, Buffer):
             continue

@@ -121,6 +121,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         donated=names_at(lowered.graph, job.donated),
         apart=frozenset(job.apart),
         likely=likely_sizes(lowered.symbols, gm),
+        marked_results=_count_marked_results(job),
     )
     if options.batch_invariant:
         check_batch_invariant(program)
@@ -142,6 +143,21 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         rewrites=fired,
         guards=lowered.guards,
     )
+
+
+def _count_marked_results(job: Job) -> int | None:
+    """How many of the first results the caller takes with torch's marks: what a backward graph reads it may not."""
+    if job.exchanged or job.composition is not None:
+        return 0
+    if job.role != "forward":
+        return None
+    returned: int = job.returned or 0
+    (results,) = job.gm.graph.output_node().args
+    assert isinstance(results, list | tuple)
+    values = [node.meta.get("val") for node in results[:returned] if isinstance(node, torch.fx.Node)]
+    # of what is returned here AOTAutograd makes views, which see a conjugate's real numbers in memory
+    is_complex = any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
+    return 0 if is_complex else returned
 
 
 def list_calls(job: Job, *, views: bool) -> tuple[Origin, ...]:
@@ -208,13 +224,14 @@ def lower_to_program(
     donated: tuple[str, ...] = (),
     apart: frozenset[str] = frozenset(),
     likely: tuple[tuple[str, int], ...] = (),
+    marked_results: int | None = 0,
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
     `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to;
     `updates` are others, which it overwrites, as its caller sees to; `donated` are those whose memory the
     program may have. `apart` are calls that share no kernel with others. `likely` are values of size symbols,
-    for costs only.
+    for costs only. The first `marked_results` results (`None`: all) may come back as negated or conjugated.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
@@ -234,7 +251,11 @@ def lower_to_program(
 
     with clock.stage("plan"):
         planning = PlanOptions(
-            reuse=options.reuse, aligned_inputs=aligned, donated_inputs=donated, pools=options.pools
+            reuse=options.reuse,
+            aligned_inputs=aligned,
+            donated_inputs=donated,
+            pools=options.pools,
+            marked_results=marked_results,
         )
         program = plan(scheduled, planning, region=region)
     _checked(program, verify_program, options, clock)

@@ -82,13 +82,6 @@ static void call(const char* name, const char* overload, std::initializer_list<V
 // A tensor that an operator returned.
 static Tensor take(uint64_t bits) { return Tensor((AtenTensorHandle)bits); }
 
-// `value`, or a copy of it if it is marked as `resolver` looks for, aten::resolve_neg or aten::resolve_conj.
-static Tensor resolved(const Tensor& value, const char* resolver) {
-  uint64_t made = 0;
-  call(resolver, "", {tensor(value)}, &made, 1);
-  return take(made);
-}
-
 // The tensors of a list that an operator returned.
 static void take_list(uint64_t bits, Tensor* into, size_t count) {
   StableListHandle list = (StableListHandle)bits;

@@ -20,7 +20,6 @@ from coilwork_ir.interpretation.memory import Memory, Value, flat, same_strides
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loops.interpret import check_size
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -197,8 +196,6 @@ class _Machine:
             single, paths = instruction.single, instruction.paths
             results = call(instruction.target, instruction.args, kwargs, self.memory, single, paths)
             take_results(instruction.outputs, instruction.binds, results, self.memory)
-            for resolving in list_resolving_calls(instruction):
-                self._extern(resolving)
             return
         for keyword, name in instruction.out:
             kwargs[keyword] = Ref(name)

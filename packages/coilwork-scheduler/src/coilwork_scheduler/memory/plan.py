@@ -20,6 +20,7 @@ from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
+from coilwork_ir.program.marks import resolve_marks
 from coilwork_ir.program.nodes import (
     Alloc,
     CheckSize,
@@ -64,6 +65,7 @@ class PlanOptions:
         pools: place buffers that never leave the program in shared blocks.
         pool_slack_bytes: how much higher the peak may be for that, at most (`with_pools`).
         small_pool_slack_bytes: the same of programs of little memory, where it saves most of the allocations.
+        marked_results: how many of the first results the caller takes with torch's marks, as an operator gave them; `None`: all.
     """
 
     reuse: bool = True
@@ -73,6 +75,7 @@ class PlanOptions:
     pools: bool = False
     pool_slack_bytes: int = 1 << 16
     small_pool_slack_bytes: int = 1 << 20
+    marked_results: int | None = 0
 
 
 def plan(
@@ -91,14 +94,14 @@ def plan(
     table = analyse(schedule, frozenset(options.donated_inputs))
     program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
     switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
-    if not options.pools or switches:
-        return program
-    return with_pools(
-        program,
-        table,
-        slack_bytes=options.pool_slack_bytes,
-        small_slack_bytes=options.small_pool_slack_bytes,
-    )
+    if options.pools and not switches:
+        program = with_pools(
+            program,
+            table,
+            slack_bytes=options.pool_slack_bytes,
+            small_slack_bytes=options.small_pool_slack_bytes,
+        )
+    return resolve_marks(program, kept=options.marked_results)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, fold
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -317,8 +316,6 @@ class _Emitter:
                     self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
             aligned = number in call.aligned
             self._define(output, self._ensured(value, output, aligned=aligned))
-        for resolving in list_resolving_calls(call):
-            self._extern(resolving)
 
     def _ensured(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
         size, stride = self._layout(output)

@@ -9,7 +9,6 @@ from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Ref, SymbolOutput
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -166,8 +165,6 @@ def _extern(part: Part, call: ExternCall) -> None:
     part.add(Code.CALL, place, operands)
     for operands in settled or _settled(part, call):
         part.add(Code.SETTLE, place, operands)
-    for resolving in list_resolving_calls(call):
-        _extern(part, resolving)
 
 
 def _settled(part: Part, call: ExternCall) -> list[bytes]:

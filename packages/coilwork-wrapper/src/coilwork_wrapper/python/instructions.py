@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -144,8 +143,6 @@ def _extern(call: ExternCall, scope: Scope) -> Iterator[Statement]:
             yield Line(f"{_result_name(output, scope)} = results{place}")
             yield from _settle(output, call, number, scope)
         yield Delete(("results",))
-    for resolving in list_resolving_calls(call):
-        yield from _extern(resolving, scope)
 
 
 def _pieces(argument: Argument, scope: Scope) -> Sequence[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.program.marks import list_resolving_calls
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_wrapper.outer_symbols import outer_symbols
@@ -139,4 +138,3 @@ def _operators(program: Program) -> Iterator[str]:
         for instruction in part.instructions:
             if isinstance(instruction, ExternCall):
                 yield instruction.target
-                yield from (call.target for call in list_resolving_calls(instruction))

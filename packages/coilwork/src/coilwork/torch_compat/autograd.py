@@ -209,10 +209,17 @@ def forget_repeated_views(gm: torch.fx.GraphModule) -> None:
 
 
 def _have_one_layout(one: object, other: object) -> bool:
-    """Tell if two nodes stand for tensors at one place in their memory."""
+    """Tell if two nodes stand for tensors at one place in their memory, of types that may differ."""
     values = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in (one, other)]
     first, second = (
-        (value.dtype, value.is_conj(), value.is_neg(), value.shape, value.stride(), value.storage_offset())
+        (
+            value.is_complex(),
+            value.is_conj(),
+            value.is_neg(),
+            value.shape,
+            value.stride(),
+            value.storage_offset(),
+        )
         if isinstance(value, torch.Tensor) and value.layout == torch.strided
         else None
         for value in values
