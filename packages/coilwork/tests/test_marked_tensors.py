@@ -227,6 +227,35 @@ def test_a_marked_result_that_is_saved_is_read_with_its_sign(marked: Any, strict
     )
 
 
+def written_views(x: Tensor) -> list[tuple[Tensor, ...]]:
+    """Groups that share memory: tensors, and negated views of them that were written to."""
+    return [
+        ((y := x + 1), torch._neg_view(y).add_(1)),
+        (torch._neg_view(y := x + 2).mul_(2), y, y.t(), torch._neg_view(y)[0]),
+        ((y := x + 3), torch._neg_view(y)[1].add_(5), y[0]),
+        ((z := torch.complex(x, x + 4)), z.conj().imag.mul_(2)),
+        (torch._neg_view(y := x + 5).t().add_(1),),
+        (torch._neg_view(y := x + 6), y.add_(1)),
+    ]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_negated_views_that_were_written_to(gradients: bool, strictly: Compile) -> None:
+    ours_in, eager_in = real().requires_grad_(gradients), real().requires_grad_(gradients)
+    ours, eager = strictly(written_views)(ours_in), written_views(eager_in)
+    losses = [torch.zeros(()), torch.zeros(())]
+    for group, expected in zip(ours, eager, strict=True):
+        for one, other in zip(group, expected, strict=True):
+            torch.testing.assert_close(plain(one), plain(other))
+            assert (one.is_neg(), one.is_conj()) == (other.is_neg(), other.is_conj())
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+            assert one.untyped_storage()._cdata == group[0].untyped_storage()._cdata
+        losses[0], losses[1] = losses[0] + group[0].abs().sum(), losses[1] + expected[0].abs().sum()
+    if gradients:
+        found = torch.autograd.grad(losses[0], ours_in)[0]
+        torch.testing.assert_close(plain(found), plain(torch.autograd.grad(losses[1], eager_in)[0]))
+
+
 def test_results_of_open_sizes(marked: Any) -> None:
     compiled = torch.compile(of_reals(marked), backend=backend, dynamic=True, options={"strict": True})
     for rows in (2, 4):

@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 
-from coilwork.boundary.captured_results import CapturedResult, captured_results, with_created_views
+from coilwork.boundary.captured_results import (
+    CapturedResult,
+    captured_results,
+    list_marks,
+    with_created_views,
+)
+from coilwork.boundary.negated_results import restore_marks
 from coilwork.boundary.shared_results import (
     ResultObject,
     SharedMemory,
@@ -316,6 +322,7 @@ def _compile_forward(
 ) -> BoxedCallable:
     """A forward graph, of whose results the joint graph told which are one tensor: `objects`."""
     shared = plan_shared_results(objects, results, result_facts(), recorded=True)
+    gm = restore_marks(gm, list_marks(results, result_facts()))
     return _compile(
         gm,
         example_inputs,
@@ -342,6 +349,7 @@ def _compile_inference(
 
     `results` are those of Dynamo's graph.
     """
+    gm = restore_marks(gm, list_marks(results, result_facts()))
     shared = plan_shared_results(result_objects(gm), results, result_facts(), recorded=False)
     gm = run_passes(gm, options.joint_passes, where="inference")
     if options.freezing:

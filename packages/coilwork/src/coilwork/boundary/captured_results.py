@@ -5,13 +5,14 @@ All of it is read off the tensors that Dynamo computed with, before anything is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from coilwork.torch_compat.autograd import ResultFacts
 from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.tensors import (
     Creation,
@@ -32,11 +33,13 @@ class CapturedResult:
         base: what it is a view of: the position of a result, or a negative number for what is none. `None`: it is no view.
         creation: how a view was made, which decides if it takes writes that are recorded.
         count: a number that results have in common if writes to one are counted as writes to the others.
+        is_negated: it has torch's negative bit; `None`: it is no tensor with strides.
     """
 
     base: int | None = None
     creation: Creation | None = None
     count: int = 0
+    is_negated: bool | None = None
 
 
 def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
@@ -51,12 +54,23 @@ def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     for value, count in zip(values, counts, strict=True):
         base = value._base if value is not None and value._is_view() else None
         if value is None or base is None:
-            found.append(CapturedResult(count=count))
+            found.append(CapturedResult(count=count, is_negated=_is_negated(value)))
             continue
         place = positions.get(id(base))
         place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
-        found.append(CapturedResult(place, creation_of(value), count))
+        found.append(CapturedResult(place, creation_of(value), count, _is_negated(value)))
     return tuple(found)
+
+
+def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, bool]:
+    """Which outputs of AOTAutograd's graph, by position, have torch's negative bit in eager mode."""
+    # subclasses that are taken apart have more results than were captured
+    known = results if len(results) == facts.count else ()
+    return {
+        position: result.is_negated
+        for position, result in enumerate(known, start=facts.start)
+        if result.is_negated is not None
+    }
 
 
 def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
@@ -94,6 +108,10 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         return called
 
     return around
+
+
+def _is_negated(value: torch.Tensor | None) -> bool | None:
+    return value.is_neg() if value is not None and value.layout == torch.strided else None
 
 
 def _values(gm: fx.GraphModule) -> list[torch.Tensor | None]:

@@ -1,12 +1,15 @@
 """Results that are negated views: `(z * 2).conj().imag`, whose numbers are those in memory with the other sign.
 
+AOTAutograd computes what is written to such a view and negates its base, where eager writes into the base: the bits
+of both come out exchanged, and are exchanged again.
+
 A program returns memory. It is given back what torch's bit would negate, so that neither side changes signs, and the bit is
 set after the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,6 +21,84 @@ from coilwork.torch_compat.tensors import creation_of, run_on_fakes, set_creatio
 Call = Callable[[list[Any]], Sequence[Any]]
 
 _NEGATED: Final = torch.ops.aten._neg_view.default
+_OTHER_TYPE: Final = torch.ops.aten.view.dtype
+
+
+def restore_marks(gm: fx.GraphModule, marks: Mapping[int, bool]) -> fx.GraphModule:
+    """`gm`, or a copy in which results that lie in one memory are negated views where eager's are: `marks`, by position."""
+    items: Any = gm.graph.output_node().args[0]
+    listed = items if isinstance(items, list | tuple) else ()
+    groups: dict[fx.Node, dict[int, list[fx.Node]]] = {}
+    for position, item in enumerate(listed):
+        if isinstance(item, fx.Node):
+            root, views = _views_behind(item)
+            groups.setdefault(root, {})[position] = views
+    wrong = [
+        (root, group)
+        for root, group in groups.items()
+        if root.op == "call_function" and _are_exchanged(group, listed, marks)
+    ]
+    if not wrong:
+        return gm
+    copies: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    results: list[Any] = [copies.get(item, item) for item in listed]
+    last = graph.output_node()
+    with graph.inserting_before(last):
+        for root, group in wrong:
+            memory = graph.call_function(torch.ops.aten.neg.default, (copies[root],))
+            memory.meta = dict(copies[root].meta)
+            memory.meta["val"] = run_on_fakes(memory)
+            for position, views in group.items():
+                results[position] = _negate_once(graph, memory, views, copies)
+    last.args = (tuple(results),)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def _negate_once(
+    graph: fx.Graph, memory: fx.Node, views: Sequence[fx.Node], copies: Mapping[fx.Node, fx.Node]
+) -> fx.Node:
+    """`views` of what `memory` is negated: those that do not negate, and one that does if that is needed."""
+    is_negated = True
+    found = memory
+    for view in views:
+        if view.target is _NEGATED:
+            is_negated = not is_negated
+            continue
+        (source, *_) = view.all_input_nodes
+        replaced = {**copies, source: found}
+        found = graph.node_copy(view, replaced.__getitem__)
+        found.meta["val"] = run_on_fakes(found)
+    if is_negated:
+        found = graph.call_function(_NEGATED, (found,))
+        found.meta["val"] = run_on_fakes(found)
+    return found
+
+
+def _are_exchanged(
+    group: Mapping[int, Sequence[fx.Node]], results: Sequence[Any], marks: Mapping[int, bool]
+) -> bool:
+    """Tell if the bits of all results of `group` of which eager's are known are not eager's."""
+    known = [position for position in group if position in marks]
+    is_movable = all(view.target is not _OTHER_TYPE for views in group.values() for view in views)
+    return (
+        bool(known)
+        and is_movable
+        and all(_is_negated(results[position]) is not marks[position] for position in known)
+    )
+
+
+def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """What `node` is a view of, and the views from there to it."""
+    views: list[fx.Node] = []
+    while node.op == "call_function" and is_view(node.target) and isinstance(node.args[0], fx.Node):
+        views.insert(0, node)
+        node = node.args[0]
+    return node, views
 
 
 def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.GraphModule, tuple[int, ...]]:

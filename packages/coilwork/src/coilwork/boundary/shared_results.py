@@ -16,7 +16,14 @@ from torch import fx
 from coilwork.boundary.captured_results import CapturedResult
 from coilwork.torch_compat.autograd import ResultFacts, take_view_results
 from coilwork.torch_compat.nesting import leaves_of
-from coilwork.torch_compat.tensors import Creation, count_apart, make_view, share_count, strided_storage
+from coilwork.torch_compat.tensors import (
+    Creation,
+    count_apart,
+    make_view,
+    share_count,
+    strided_storage,
+    view_whole,
+)
 
 Call = Callable[[list[Any]], Sequence[Any]]
 # The positions of the first result in the same memory, and of the first that is the same object.
@@ -52,6 +59,11 @@ class SharedMemory:
     detached: tuple[tuple[int, int | None], ...]
     views: tuple[SharedView, ...]
     repeated: tuple[tuple[int, int], ...]
+
+    @property
+    def is_lone_view(self) -> bool:
+        """Tell if this is one result, a view of memory that the caller does not see."""
+        return self.whole < 0 and len(self.views) == 1 and not (self.detached or self.repeated)
 
 
 def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[ResultObject | None, ...]:
@@ -114,14 +126,14 @@ def with_shared_results(call: Call, groups: Sequence[SharedMemory], *, recorded:
     if not groups:
         return call
     views = take_view_results() if recorded else ()
+    separate = _separation(groups)
 
     def separating(args: list[Any]) -> Sequence[Any]:
         results = list(call(args))
         for position in views:
             if results[position]._is_view():
                 results[position] = results[position].detach()
-        for group in groups:
-            _separate(results, group)
+        separate(results)
         return results
 
     return separating
@@ -133,11 +145,11 @@ def separate_direct_results(
     """`direct`, which takes the inputs one by one, with the results of `groups` as separate objects."""
     if direct is None or not groups:
         return direct
+    separate = _separation(groups)
 
     def separating(*args: Any) -> Sequence[Any]:
         results = list(direct(*args))
-        for group in groups:
-            _separate(results, group)
+        separate(results)
         return results
 
     return separating
@@ -187,6 +199,20 @@ def _plan(
 
 def _storage(node: object) -> int | None:
     return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+
+
+def _separation(groups: Sequence[SharedMemory]) -> Callable[[list[Any]], None]:
+    """What makes separate objects of the results of `groups`, in their place."""
+    lone = tuple((group.views[0].position, group.views[0].creation) for group in groups if group.is_lone_view)
+    others = tuple(group for group in groups if not group.is_lone_view)
+
+    def separate(results: list[Any]) -> None:
+        for position, creation in lone:
+            results[position] = view_whole(results[position], creation)
+        for group in others:
+            _separate(results, group)
+
+    return separate
 
 
 def _separate(results: list[Any], group: SharedMemory) -> None:

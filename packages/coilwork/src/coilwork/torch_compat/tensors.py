@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
+
+# Tells if two tensors share memory; torch's stubs do not know it.
+_is_alias_of: Final[Callable[[torch.Tensor, torch.Tensor], bool]] = vars(torch._C)["_is_alias_of"]
 
 
 def is_static_input(value: object) -> bool:
@@ -152,9 +155,11 @@ def make_view(value: object, base: object, creation: Creation | None) -> Any:
         return value
     recorded = torch.is_grad_enabled()
     if value is base:
-        made = value.as_strided(value.shape, value.stride())
-    elif storage_identity(value) != storage_identity(base):
+        made = value[...]  # the quickest of torch's ways
+    elif not _is_alias_of(value, base):
         return value
+    elif recorded:
+        made = _view_at(value, base)
     else:
         # views that were made without recording refuse to be written to once it is on, and so do views of
         # them
@@ -162,9 +167,21 @@ def make_view(value: object, base: object, creation: Creation | None) -> Any:
         try:
             made = _view_at(value, base)
         finally:
-            torch._C._set_grad_enabled(recorded)
+            torch._C._set_grad_enabled(False)
         recorded = True
     return made if creation is None or creation.recorded is recorded else set_creation(made, creation)
+
+
+def view_whole(value: Any, creation: Creation | None) -> Any:
+    """A view of all of `value`, made in the way of `creation`; `value` itself if that is no plain tensor."""
+    if type(value) is not torch.Tensor or value.is_quantized:
+        return value
+    made = value[...]
+    return (
+        made
+        if creation is None or creation.recorded is torch.is_grad_enabled()
+        else set_creation(made, creation)
+    )
 
 
 def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
