@@ -38,6 +38,7 @@ from coilwork_ir.loops import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Mutation,
@@ -283,7 +284,7 @@ class Maker:
         rng = self.rng
         ranges = self.ranges("i", rng.randrange(4))
         origins = self.origins()
-        kinds = 10 if depth == 0 else 8
+        kinds = 11 if depth == 0 else 9
         match rng.randrange(kinds):
             case 0:
                 return Pointwise(
@@ -360,6 +361,8 @@ class Maker:
             case 7:
                 return self.extern()
             case 8:
+                return self.contraction()
+            case 9:
                 return Cond(
                     predicate="b1",
                     then=self.graph(2, depth + 1),
@@ -378,6 +381,20 @@ class Maker:
                     mutates=self.mutations(),
                     origins=origins,
                 )
+
+    def contraction(self) -> Contraction:
+        ranges, axes = self.ranges("i", self.rng.randint(1, 3)), self.ranges("r", self.rng.randint(1, 2))
+        total = parameter(0, DType.F32)
+        return Contraction(
+            output=self.buffer(),
+            ranges=ranges,
+            axes=axes,
+            left=self.scalar(ranges + axes),
+            right=self.scalar(ranges + axes),
+            accumulate=self.rng.choice((DType.F32, DType.F64, DType.I64)),
+            epilogue=op("add", total, self.scalar(ranges)) if self.rng.random() < 0.5 else total,
+            origins=self.origins(),
+        )
 
     def mutations(self) -> tuple[Mutation, ...]:
         return tuple(Mutation(output=self.buffer(), source="b1") for _ in range(self.rng.randrange(2)))

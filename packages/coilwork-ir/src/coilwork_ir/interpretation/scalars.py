@@ -35,11 +35,12 @@ class Access:
 
 
 class Evaluator:
-    """Values of scalar nodes at every point of `domain`; every node is computed once."""
+    """Values of scalar nodes at every point of `domain`; every node is computed once. `given` are what parameters stand for."""
 
-    def __init__(self, domain: Domain, memory: Mapping[str, Access]) -> None:
+    def __init__(self, domain: Domain, memory: Mapping[str, Access], given: Sequence[Tensor] = ()) -> None:
         self.domain = domain
         self.memory = memory
+        self.given = given
         self.done: dict[Scalar, Tensor] = {}
 
     def value(self, root: Scalar) -> Tensor:
@@ -75,6 +76,8 @@ class Evaluator:
             case Op():
                 return apply_op(node.op, [self.done[v] for v in node.operands], node.dtype)
             case Parameter():
+                if node.position < len(self.given):
+                    return self.given[node.position]
                 raise InterpretError(
                     "parameter", f"parameter {node.position} outside of a function that combines"
                 )

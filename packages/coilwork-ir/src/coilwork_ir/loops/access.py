@@ -9,6 +9,7 @@ from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     Node,
     Pointwise,
@@ -25,7 +26,7 @@ from coilwork_ir.scalar import Scalar, loads
 def defined(node: Node) -> tuple[Buffer, ...]:
     """Buffers that `node` defines, in order; those that take over older memory included."""
     match node:
-        case Pointwise() | Scatter() | View():
+        case Pointwise() | Scatter() | Contraction() | View():
             return (node.output,)
         case Reduce() | Scan() | Sort():
             return tuple(b for b in node.outputs if b is not None)
@@ -58,6 +59,8 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
         case Scatter():
             mask = () if node.mask is None else (node.mask,)
             return (node.value, *node.indirect, *mask, *_conditions(node.checks))
+        case Contraction():
+            return (node.left, node.right, node.epilogue)
         case _:
             return ()
 

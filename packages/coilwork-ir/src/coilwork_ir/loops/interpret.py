@@ -14,6 +14,7 @@ from torch import Tensor
 from coilwork_ir.buffers import Argument, Buffer
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
+from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.calls import argument_value, call, take_results
 from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
@@ -25,6 +26,7 @@ from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Node,
@@ -87,6 +89,8 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             _store(node.outputs, [r[..., :count].movedim(-1, dim) for r in results], memory)
         case Scatter():
             _scatter(node, memory)
+        case Contraction():
+            _contract(node, memory)
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
         case Extern():
@@ -129,6 +133,23 @@ def _reduce(node: Reduce, memory: Memory) -> None:
     for size in body.shape[len(node.ranges) :]:
         count *= size
     _store(node.outputs, reduce_last(node.kind, body.reshape((*kept, count))), memory)
+
+
+def _contract(node: Contraction, memory: Memory) -> None:
+    access = memory.access(read(node))
+    domain, results = Domain((*node.ranges, *node.axes), memory.sizes), Domain(node.ranges, memory.sizes)
+    dtype = torch_dtype(node.accumulate)
+    if domain.empty:
+        total = torch.zeros(results.shape, dtype=dtype)
+    else:
+        evaluator = Evaluator(domain, access)
+        # size 1 along the ranges of the other factor
+        factors = [evaluator.value(factor).to(dtype) for factor in (node.left, node.right)]
+        left, right = (f.reshape((1,) * (len(domain.shape) - f.dim()) + f.shape) for f in factors)
+        every = list(range(len(domain.shape)))
+        total = torch.einsum(left, every, right, every, every[: len(node.ranges)]).expand(results.shape)
+    value = Evaluator(results, access, (total,)).full(node.epilogue)
+    memory.allocate(node.output).copy_(value)
 
 
 def _store(outputs: Sequence[Buffer | None], values: Sequence[Tensor], memory: Memory) -> None:

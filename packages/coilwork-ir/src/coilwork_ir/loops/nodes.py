@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.ops import ReduceKind, StoreMode
@@ -146,6 +147,30 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """`output[ranges] = epilogue(ranges, sum of left * right along axes)`: a product of matrices, batched or not.
+
+    `left` and `right`, the factors, are bodies over `ranges` and `axes`: loads at index maps, and what is computed from these before
+    they are multiplied. Both are widened to `accumulate`, the type of products and sums. `epilogue` is a body over `ranges`
+    in which `parameter(0, accumulate)` stands for the sum; it rounds to the output's type.
+
+    The ranges that `left` alone varies along are rows, those of `right` alone columns, those of both the batch. How it is
+    computed, by a library or by a kernel, the scheduler decides: `coilwork_scheduler.contractions`.
+
+    Invariants: extents of `ranges` are `output.shape`; each range is one of a factor, and each axis of both.
+    """
+
+    output: Buffer
+    ranges: tuple[Expr, ...]
+    axes: tuple[Expr, ...]
+    left: Scalar
+    right: Scalar
+    accumulate: DType
+    epilogue: Scalar
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """`output` is the memory of `source` under another layout, starting `offset` elements after its first.
 
@@ -263,7 +288,9 @@ class AssertSize:
     origins: tuple[Origin, ...] = UNKNOWN
 
 
-Node: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter | View | Extern | Cond | While | AssertSize
+Node: TypeAlias = (
+    Pointwise | Reduce | Scan | Sort | Scatter | Contraction | View | Extern | Cond | While | AssertSize
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     ExternFamily,
     Graph,
@@ -36,6 +37,7 @@ from coilwork_ir.text.atoms import (
     parse_output,
     parse_range,
     parse_ref,
+    parse_type,
 )
 from coilwork_ir.text.calls import (
     read_binds,
@@ -156,6 +158,8 @@ def _read_single(reader: Reader, symbols: Symbols) -> Node:
         body, checks = _read_body(reader, scope)
         origins = parse_origins(reader)
         return Pointwise(output=output, ranges=ranges, body=body, into=into, checks=checks, origins=origins)
+    if word == "contract":
+        return _read_contraction(reader, symbols, output)
     if word == "view":
         source = parse_ref(reader)
         reader.expect("offset")
@@ -199,6 +203,30 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
         covers=covers,
         sparse=sparse,
         checks=checks,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contraction:
+    accumulate = parse_type(reader)
+    ranges, axes, scope = _read_domain(reader, symbols)
+    reader.expect("{")
+    values = parse_statements(reader, scope)
+    reader.expect("multiply")
+    left = parse_value(reader, values)
+    reader.expect(",")
+    right = parse_value(reader, values)
+    reader.expect("yield")
+    epilogue = parse_value(reader, values)
+    reader.expect("}")
+    return Contraction(
+        output=output,
+        ranges=ranges,
+        axes=axes,
+        left=left,
+        right=right,
+        accumulate=accumulate,
+        epilogue=epilogue,
         origins=parse_origins(reader),
     )
 

@@ -10,6 +10,7 @@ from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Mutation,
@@ -96,6 +97,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return _with_body(head, node.body, node.checks, indent) + tail
         case Scatter():
             return _format_scatter(node, indent) + tail
+        case Contraction():
+            return _format_contraction(node, indent) + tail
         case View():
             shown = format_buffer(node.output)
             return f"{indent}{shown} = view %{node.source} offset `{format_expr(node.offset)}`{tail}"
@@ -170,6 +173,15 @@ def _format_scatter(node: Scatter, indent: str) -> str:
     if node.sparse:
         head += " sparse"
     return "\n".join([f"{head} {{", *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
+
+
+def _format_contraction(node: Contraction, indent: str) -> str:
+    inner = indent + "  "
+    lines, names = format_scalars((node.left, node.right, node.epilogue), inner)
+    domain = _domain(node.ranges, node.axes)
+    head = f"{indent}{format_buffer(node.output)} = contract {node.accumulate.text} {domain} {{"
+    factors = f"{inner}multiply {names[node.left]}, {names[node.right]}"
+    return "\n".join([head, *lines, factors, f"{inner}yield {names[node.epilogue]}", f"{indent}}}"])
 
 
 def _mutations(mutates: Iterable[Mutation]) -> str:

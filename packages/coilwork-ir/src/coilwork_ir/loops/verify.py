@@ -17,6 +17,7 @@ from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Node,
@@ -32,6 +33,7 @@ from coilwork_ir.loops.printing import format_node
 from coilwork_ir.loops.verify_computed import (
     check_axes,
     check_bodies,
+    check_contraction,
     check_count,
     check_domain,
     check_dtype,
@@ -56,7 +58,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "make one range per dimension, with the dimension's size as its extent",
         ),
         "axes": Rule(
-            "axes of a reduction are distinct range symbols, and not ranges of the output",
+            "axes of a reduction or contraction are distinct range symbols, and not ranges of the output",
             "name the reduced dimensions after the bar: [i0: n | r0: m]",
         ),
         "sort-count": Rule(
@@ -77,6 +79,14 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "combine-operands": Rule(
             "a scan has one value for each that its function combines, of these types; one value if it has no function",
             "give the scan the values that the function combines",
+        ),
+        "contraction-ranges": Rule(
+            "each range of a contraction is one of its left factor, its right one, or both, and each axis one of both",
+            "make a sum of which one factor does not know the axis a reduction, or multiply in the epilogue",
+        ),
+        "contraction-types": Rule(
+            "a contraction multiplies numbers, and adds them in a type that holds its factors",
+            "accumulate in f32 what is narrower, in the own type of the factors what is not",
         ),
         "into-layout": Rule(
             "a buffer that takes over memory has exactly the layout of the buffer that it replaces",
@@ -174,6 +184,11 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_scatter(node, scope, place)
             define_computed((node.output,), node, scope, place)
             scope.fill(node.output, node.into, box_of(node))
+        case Contraction():
+            check_axes(node, place)
+            check_domain((node.output,), node.ranges, node.axes, scope, place)
+            check_contraction(node, scope, place)
+            define_computed((node.output,), node, scope, place)
         case View():
             scope.use(node.source, place)
             scope.check_symbols(node.offset, (), place)

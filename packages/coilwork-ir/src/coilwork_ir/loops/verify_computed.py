@@ -10,9 +10,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.filling import box_of
-from coilwork_ir.loops.nodes import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops.nodes import Check, Contraction, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Combine, Load, Scalar, postorder
+from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, postorder, range_symbols
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
 from coilwork_ir.verification.rules import Place
@@ -88,6 +88,36 @@ def _check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pl
     check_symbols_of(value, local, scope, place)
 
 
+def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
+    """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types that fit."""
+    for value in postorder((node.left, node.right)):
+        _check_scalar(value, frozenset((*node.ranges, *node.axes)), scope, place)
+    for value in postorder((node.epilogue,)):
+        if not isinstance(value, Parameter):
+            _check_scalar(value, frozenset(node.ranges), scope, place)
+        elif value.position != 0:
+            place.fail(
+                "parameter", f"parameter {value.position} of an epilogue, which is given the sum alone"
+            )
+        elif value.dtype is not node.accumulate:
+            place.fail(
+                "contraction-types",
+                f"the epilogue is given {node.accumulate.text}, and reads {value.dtype.text}",
+            )
+    of_left, of_right = (range_symbols((factor,)) for factor in (node.left, node.right))
+    known = [(r, r in of_left or r in of_right) for r in node.ranges]
+    known += [(axis, axis in of_left and axis in of_right) for axis in node.axes]
+    for symbol, is_known in known:
+        if not is_known and (symbol.extent is None or as_int(symbol.extent) != 1):
+            place.fail("contraction-ranges", f"the factors do not vary along {symbol.name} so")
+    wide = node.accumulate
+    for factor in (node.left.dtype, node.right.dtype):
+        alike = factor.is_float if wide.is_float else wide.is_integer and factor.is_integer
+        if not alike or (factor is not wide and factor.itemsize >= wide.itemsize):
+            place.fail("contraction-types", f"{factor.text} is multiplied in {wide.text}")
+    check_dtype(node.epilogue.dtype, node.output, place)
+
+
 def check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:
     """The output, if it is wanted, holds what the body computes."""
     if output is not None and output.dtype is not dtype:
@@ -105,7 +135,7 @@ def check_count(node: Sort, scope: Scope, place: Place) -> Mapping[Expr, Expr]:
     return {node.axis: node.count}
 
 
-def check_axes(node: Reduce, place: Place) -> None:
+def check_axes(node: Reduce | Contraction, place: Place) -> None:
     """The axes are distinct range symbols, and none is a range of the output."""
     for position, axis in enumerate(node.axes):
         if not axis.is_symbol or axis.extent is None:

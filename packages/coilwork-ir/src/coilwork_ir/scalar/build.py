@@ -185,7 +185,7 @@ def reduce(
 
 
 def parameter(position: int, dtype: DType) -> Parameter:
-    """Number `position` of what a `Combine` is given, of type `dtype`."""
+    """Number `position` of what a function, a `Combine` or an epilogue, is given, of type `dtype`."""
 
     def make() -> Parameter:
         return _fill(Parameter, key, dtype, (), position=position)

@@ -8,6 +8,7 @@ Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph no
 and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
 
 A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines what has no name.
+The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Op(Scalar):
 
 
 class Parameter(Scalar):
-    """Number `position` of what a `Combine` is given: its results hold such nodes, and nothing else does."""
+    """Number `position` of what a function is given: a `Combine`, or the epilogue of a contraction of the loop IR."""
 
     __slots__ = ("position",)
     position: int

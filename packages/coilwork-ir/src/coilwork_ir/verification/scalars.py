@@ -26,7 +26,8 @@ SCALAR_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "mask-type": Rule("masks and conditions of checks are bool", "compare the value with zero"),
         "parameter": Rule(
-            "what a function that combines is given is read in that function only", "load the value"
+            "what a function that combines, or an epilogue, is given is read in that function only",
+            "load the value",
         ),
         "index-type": Rule("computed index values are integers", "cast the index to i64"),
     }
