@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.product_rates import HALVES_PER_VECTOR
 from coilwork_lowering.layout.formats import hinted_bytes
 from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.layout.products import (
     BYTES_PER_US,
     LAUNCH_US,
-    VECTOR,
     Product,
     aligned_us,
     is_unaligned,
@@ -97,7 +97,7 @@ class ByRows:
         if product.padding[0]:
             return "the inner size is no whole vectors"
         total, wide = int(shape[0]), int(shape[1])
-        columns = wide - wide % VECTOR
+        columns = wide - wide % HALVES_PER_VECTOR
         itemsize = product.node.meta["val"].element_size()
         most = self.room // max(columns * itemsize, 1)
         if not columns or most < min(total, _ROWS):

@@ -9,11 +9,11 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.product_rates import VECTOR_BYTES
 from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (
-    ALIGNMENT,
     Product,
     find_products,
     is_product,
@@ -212,7 +212,7 @@ def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:
 
 def _padded_strides(tensor: torch.Tensor) -> tuple[Size, ...]:
     """Row-major strides, rows padded to the alignment."""
-    per = ALIGNMENT // tensor.element_size()
+    per = VECTOR_BYTES // tensor.element_size()
     below: Size = -(-tensor.shape[-1] // per) * per
     strides: list[Size] = [1]
     for size in reversed(tensor.shape[1:-1]):
@@ -224,5 +224,5 @@ def _padded_strides(tensor: torch.Tensor) -> tuple[Size, ...]:
 
 def _padding_bytes(tensor: torch.Tensor) -> int:
     length = int(tensor.shape[-1])
-    per = ALIGNMENT // tensor.element_size()
+    per = VECTOR_BYTES // tensor.element_size()
     return hinted_bytes(tensor) // max(length, 1) * (-length % per)

@@ -9,12 +9,10 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.product_rates import ALIGNED_RATE, HALVES_PER_VECTOR, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 from coilwork_lowering.torch_compat.operators import Overload
-
-ALIGNMENT: Final = 16
-"""Bytes. Kernels for matrix units read rows in vectors of this size; others are several times slower."""
 
 # Positions of the matrices among the arguments. An `addmm`'s first operand is copied into the result beforehand.
 _MATRICES: Final[Mapping[str, tuple[int, int]]] = {
@@ -41,14 +39,7 @@ _SPEED: Final[Mapping[torch.dtype, _Speed]] = {
     torch.float32: _Speed(5.0e7, 1.3),
 }
 
-# cuBLAS chooses by sizes as well as by strides. Floating point operations per microsecond where a size that decides is a
-# multiple of so many numbers and no more: of 1 and 2 measured on an H200 (sizes 50257 and 30522), of 4 in proportion.
-_BY_SIZE: Final[Mapping[int, float]] = {1: 9.5e7, 2: 1.8e8, 4: 3.6e8}
-_WHOLE: Final = 7.2e8
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
-VECTOR: Final = ALIGNMENT // torch.bfloat16.itemsize
-"""Numbers of 16 bits: sizes that are a multiple of it are whole vectors."""
-
 BYTES_PER_US: Final = 4.0e6
 LAUNCH_US: Final = 3.0
 """What copies are modelled to take, beside the start of each."""
@@ -122,16 +113,16 @@ class Product:
 
 def aligned_us(flops: float, moved_bytes: int) -> float:
     """Time of a large product whose sizes are whole vectors, as modelled."""
-    return max(flops / _WHOLE, moved_bytes / BYTES_PER_US)
+    return max(flops / ALIGNED_RATE, moved_bytes / BYTES_PER_US)
 
 
 def unaligned_us(flops: float, size: int, moved_bytes: int) -> float:
     """Time of a large product with such a `size`, as modelled."""
-    return max(flops / _BY_SIZE[size & -size], moved_bytes / BYTES_PER_US)
+    return max(flops / UNALIGNED_RATES[size & -size], moved_bytes / BYTES_PER_US)
 
 
 def _lacking(size: int | torch.SymInt) -> int:
-    return -size % VECTOR if type(size) is int else 0
+    return -size % HALVES_PER_VECTOR if type(size) is int else 0
 
 
 def is_product(node: torch.fx.Node) -> bool:
@@ -185,7 +176,7 @@ def is_unaligned(tensor: torch.Tensor) -> bool:
     steps = [leading] if not _is(other, 1) else []
     steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is(n, 1)]
     places = [*steps, tensor.storage_offset()]
-    return any(type(place) is int and place * tensor.element_size() % ALIGNMENT != 0 for place in places)
+    return any(type(place) is int and place * tensor.element_size() % VECTOR_BYTES != 0 for place in places)
 
 
 def _is(size: int | torch.SymInt, number: int) -> bool:

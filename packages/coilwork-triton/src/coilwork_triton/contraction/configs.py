@@ -17,13 +17,13 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.product_rates import SKINNY
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import BLOCKS, STAGES, next_power_of_two
 from coilwork_triton.launch.search_space import WARPS
 
 # Rows of blocks whose programs follow each other: one more parameter of contractions.
 GROUP: Final = "GROUP"
-SKINNY: Final = 64
 # The least side of a block that matrix units take.
 LEAST: Final = 16
 _MOST: Final = 256
