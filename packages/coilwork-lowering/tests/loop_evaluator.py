@@ -17,6 +17,7 @@ from coilwork_ir.loops import (
     AssertSize,
     Check,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Node,
@@ -126,12 +127,26 @@ class Evaluator:
             maximum=lambda xs: functools.reduce(torch.maximum, xs),
         )
 
-    def body(self, root: Scalar, env: dict[Expr, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+    def body(
+        self,
+        root: Scalar,
+        env: dict[Expr, torch.Tensor],
+        shape: Sequence[int],
+        given: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        return self.values([root], env, given)[root].broadcast_to(list(shape))
+
+    def values(
+        self, roots: Sequence[Scalar], env: dict[Expr, torch.Tensor], given: Sequence[torch.Tensor] = ()
+    ) -> dict[Scalar, torch.Tensor]:
         done: dict[Scalar, torch.Tensor] = {}
-        for node in postorder([root]):
-            done[node] = self.scalar(node, [done[x] for x in node.operands], env)
+        for node in postorder(roots):
+            if isinstance(node, Parameter):
+                done[node] = given[node.position]
+            else:
+                done[node] = self.scalar(node, [done[x] for x in node.operands], env)
             assert done[node].dtype == torch_dtype(node.dtype), (node, node.dtype, done[node].dtype)
-        return done[root].broadcast_to(list(shape))
+        return done
 
     def scalar(
         self, node: Scalar, operands: list[torch.Tensor], env: dict[Expr, torch.Tensor]
@@ -208,6 +223,8 @@ class Evaluator:
                 found = value.sort(dim=axis, descending=node.descending, stable=node.stable)
                 count = value.shape[axis] if node.count is None else self.size(node.count)
                 self.bind(node.outputs, [part.narrow(axis, 0, count) for part in found])
+            case Contraction():
+                self.contraction(node)
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output
@@ -326,6 +343,21 @@ class Evaluator:
         for k in range(flat.numel()):
             at = tuple(int(p[k]) for p in places)
             target[at] = combine(target[at], flat[k])
+
+    def contraction(self, node: Contraction) -> None:
+        ranges, dtype = (*node.ranges, *node.axes), torch_dtype(node.accumulate)
+        kept, shape = self.extents(node.ranges), self.extents(ranges)
+        letters = "abcdefgh"[: len(ranges)]
+        if 0 in shape:
+            total = torch.zeros(kept, dtype=dtype)
+        else:
+            env = self.env(ranges)
+            factors = [self.values((body,), env)[body].to(dtype) for body in (node.left, node.right)]
+            left, right = (f.reshape([1] * (len(shape) - f.dim()) + list(f.shape)) for f in factors)
+            rule = f"{letters},{letters}->{letters[: len(kept)]}"
+            total = torch.einsum(rule, left, right).broadcast_to(kept)
+        value = self.body(node.epilogue, self.env(node.ranges), kept, [total])
+        self.allocate(node.output).copy_(value)
 
     def argument(self, value: Any) -> Any:
         match value:

@@ -9,9 +9,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
-from coilwork_ir.loops import Extern, Graph
+from coilwork_ir.loops import Contraction, Graph
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.matrix_products import matrix_product_of
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
 
 ON_CPU = LayoutOptions(layout="captured", devices=("cpu",))
@@ -31,11 +33,11 @@ def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
     buffers: dict[str, Buffer] = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
     found = []
     for node in graph.nodes:
-        outputs = getattr(node, "outputs", None) or (getattr(node, "output", None),)
-        buffers.update((b.name, b) for b in outputs if isinstance(b, Buffer))
-        if isinstance(node, Extern) and node.family == "contraction":
-            used = [buffers[a.name] for a in node.args if isinstance(a, Ref)]
-            used += [b for b in node.outputs if isinstance(b, Buffer)]
+        buffers.update((b.name, b) for b in defined(node))
+        product = matrix_product_of(node, buffers) if isinstance(node, Contraction) else None
+        if product is not None:
+            operands = (product.added, product.left, product.right, product.output)
+            used = [buffer for buffer in operands if buffer is not None]
             found.append(tuple(as_int(max(b.strides, key=lambda s: as_int(s) or 0)) for b in used))
     return found
 

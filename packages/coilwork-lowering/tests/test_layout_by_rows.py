@@ -12,10 +12,12 @@ from product_graphs import ON_CPU, in_eager
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
-from coilwork_ir.loops import Extern, Graph, Scatter
+from coilwork_ir.loops import Contraction, Graph, Scatter, View
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.scalar import Load
 from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
 from coilwork_lowering.layout import enlarge
 from coilwork_lowering.layout.products import find_products
@@ -177,16 +179,19 @@ def test_blocks_are_stored_as_soon_as_they_are_computed() -> None:
     made, _ = decided(logits, X, W, options=ON_CPU)
     graph = lower(made, name="graph").graph
     verify_graph(graph)
-    steps = [type(node) for node in graph.nodes if isinstance(node, Extern | Scatter)]
-    assert steps == [Extern, Scatter] * 4
+    steps = [type(node) for node in graph.nodes if isinstance(node, Contraction | Scatter)]
+    assert steps == [Contraction, Scatter] * 4
     first, *others = fills(graph)
     assert first.into is None
     assert [node.into for node in others] == [node.output.name for node in fills(graph)[:-1]]
     extents = [tuple(as_int(r.extent) for r in node.ranges if r.extent is not None) for node in fills(graph)]
     assert extents == [(384, 5000), (384, 5000), (332, 5000), (1100, 1)]
     # the weight is read in place
-    products = [node for node in graph.nodes if isinstance(node, Extern)]
-    assert all(node.family == "contraction" and node.out_overload for node in products)
+    weight = graph.inputs[1]
+    sources = {node.output.name: node.source for node in graph.nodes if isinstance(node, View)}
+    products = [node for node in graph.nodes if isinstance(node, Contraction)]
+    read_from = [sources[one.right.buffer] for one in products if isinstance(one.right, Load)]
+    assert isinstance(weight, Buffer) and read_from == [weight.name] * 4
     assert len(graph.nodes) == 4 * 2 + 3 + 2
     (found,) = interpret_graph(graph, (X, W))
     assert isinstance(found, Tensor)

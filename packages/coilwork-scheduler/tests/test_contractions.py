@@ -21,6 +21,35 @@ from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions, schedule
 
 HEAD = "graph @g {\n"
+
+
+def product_text(
+    output: str, left: str, right: str, shapes: str, dtype: str = "f32", added: str = "", at: str = ""
+) -> str:
+    """A product of matrices, or of batches: `shapes` are the sizes of the batch, rows, columns and terms."""
+    *batch, rows, columns, terms = shapes.split()
+    ranges = [f"i{k}" for k in range(len(batch) + 2)]
+    before, row, column = ranges[:-2], ranges[-2], ranges[-1]
+    domain = ", ".join(f"{name}: {size}" for name, size in zip(ranges, (*batch, rows, columns), strict=True))
+    lines = [
+        f"%{output}: {dtype}[{', '.join((*batch, rows, columns))}] = contract f32 [{domain} | r0: {terms}] {{",
+        f"  t0 = load %{left}[{', '.join((*before, row, 'r0'))}] : {dtype}",
+        f"  t1 = load %{right}[{', '.join((*before, 'r0', column))}] : {dtype}",
+        "  t2 = parameter 0 : f32",
+    ]
+    value = "t2"
+    if added:
+        lines += [f"  t3 = load %{added}[{at}] : {dtype}", "  t4 = cast(t3) : f32"]
+        lines += [f"  t5 = add(t2, {'t4' if dtype != 'f32' else 't3'})"]
+        value = "t5"
+    lines += [f"  t6 = cast({value}) : {dtype}", "  multiply t0, t1", "  yield t6", "}"]
+    if dtype == "f32":
+        # casts to a value's own type are the value
+        lines = [line for line in lines if "cast(" not in line]
+        lines[-2] = f"  yield {value}"
+    return "".join(f"  {line}\n" for line in lines)
+
+
 INT8 = """  input %x: bf16[M, K]
   input %w: i8[N, K]
   input %s: bf16[N]
@@ -35,21 +64,19 @@ INT8 = """  input %x: bf16[M, K]
     yield t6
   }
   %turned: bf16[K, N]{1, K} = view %wide offset `0`
-  extern "aten.mm.default" (%x, %turned) contraction defines (%y: bf16[M, N]) out "aten.mm.out" ("out") fresh
-  return (%y)
+PRODUCT  return (%y)
 }
-"""
+""".replace("PRODUCT", product_text("y", "x", "turned", "M N K", "bf16"))
 LINEAR = """  input %x: f32[6, 10]
   input %w: f32[7, 10]
   input %b: f32[7]
   %turned: f32[10, 7]{1, 10} = view %w offset `0`
-  extern "aten.addmm.default" (%b, %x, %turned) contraction defines (%y: f32[6, 7]) out "aten.addmm.out" ("out") fresh
-  %z: f32[2, 3, 7] = pointwise [i0: 2, i1: 3, i2: 7] {
+PRODUCT  %z: f32[2, 3, 7] = pointwise [i0: 2, i1: 3, i2: 7] {
     t0 = load %y[3*i0 + i1, i2] : f32
     t1 = exp(t0)
     yield t1
   }
-"""
+""".replace("PRODUCT", product_text("y", "x", "turned", "6 7 10", added="b", at="i1"))
 
 
 def int8_graph(m: int, n: int, k: int) -> str:
@@ -130,8 +157,7 @@ def logits_graph(m: int, n: int, k: int, layout: str = "") -> str:
     weight = layout or f"{{1, {k}}}"
     return (
         f"graph @logits {{\n  input %x: bf16[{m}, {k}]\n  input %w: bf16[{k}, {n}]{weight}\n"
-        f'  extern "aten.mm.default" (%x, %w) contraction defines (%y: bf16[{m}, {n}]) out "aten.mm.out" ("out")\n'
-        "  return (%y)\n}"
+        f"{product_text('y', 'x', 'w', f'{m} {n} {k}', 'bf16')}  return (%y)\n}}"
     )
 
 
@@ -245,10 +271,9 @@ def test_what_costs_much_for_each_element_of_a_factor_is_computed_once() -> None
     t3 = mul(t2, t1)
     yield t3
   }
-  extern "aten.mm.default" (%a, %w) contraction defines (%y: f32[512, 4096]) out "aten.mm.out" ("out") fresh
-  return (%y)
+PRODUCT  return (%y)
 }
-"""
+""".replace("PRODUCT", product_text("y", "a", "w", "512 4096 64"))
     assert strategies(scheduled(text, contractions="generated")) == ["none", "contracted"]
 
 
@@ -259,10 +284,10 @@ def test_batches_and_operands_in_any_layout() -> None:
   input %b: f16[5, 1]
   %xv: f16[3, 5, 4]{40, 8, 2} = view %x offset `1`
   %wv: f16[3, 4, 6]{48, 1, 8} = view %w offset `2`
-  extern "aten.baddbmm.default" (%bv, %xv, %wv) contraction defines (%y: f16[3, 5, 6]) out "aten.baddbmm.out" ("out") fresh
-  return (%y)
+  %bv: f16[3, 5, 6]{0, 1, 0} = view %b offset `0`
+PRODUCT  return (%y)
 }
-""".replace("  extern", "  %bv: f16[3, 5, 6]{0, 1, 0} = view %b offset `0`\n  extern")
+""".replace("PRODUCT", product_text("y", "xv", "wv", "3 5 6 4", "f16", added="bv", at="i0, i1, i2"))
     half = torch.float16
     inputs = [drawn(3, 5, 8, dtype=half), drawn(3, 6, 8, dtype=half), drawn(5, 1, dtype=half)]
     made = scheduled(text, inputs, contractions="generated")
@@ -270,7 +295,9 @@ def test_batches_and_operands_in_any_layout() -> None:
 
 
 def test_sums_weighted_by_other_factors_are_calls() -> None:
-    weighted = LINEAR.replace("(%b, %x, %turned)", "(%b, %x, %turned, alpha = 2.0)")
+    weighted = LINEAR.replace("add(t2, t3)", "add(t7, t3)").replace(
+        "    t3 =", "    t8 = const 2.0 : f32\n    t7 = mul(t2, t8)\n    t3 ="
+    )
     assert weighted != LINEAR
     made = scheduled(
         HEAD + weighted + "  return (%z)\n}\n",
@@ -282,7 +309,7 @@ def test_sums_weighted_by_other_factors_are_calls() -> None:
 
 @pytest.mark.parametrize(("most", "expected"), [("100000", ["aten.mm.default"]), ("64", [])])
 def test_few_rows_are_few_whatever_they_are(most: str, expected: list[str]) -> None:
-    text = int8_graph(16, 11008, 4096).replace("[16, ", "[s0, ")
+    text = int8_graph(16, 11008, 4096).replace("[16, ", "[s0, ").replace("i0: 16", "i0: s0")
     text = text.replace(HEAD, f"{HEAD}  symbol s0 in [2, {most}]\n")
     assert calls(scheduled(text, size_hints=(("s0", 16),))) == expected
 
@@ -292,9 +319,8 @@ def test_sizes_may_be_unknown() -> None:
   symbol s0 in [2, 100]
   input %x: f32[s0, 8]
   input %w: f32[8, 5]
-  extern "aten.mm.default" (%x, %w) contraction defines (%y: f32[s0, 5]) out "aten.mm.out" ("out") fresh
-  return (%y)
+PRODUCT  return (%y)
 }
-"""
+""".replace("PRODUCT", product_text("y", "x", "w", "s0 5 8"))
     made = scheduled(text, [drawn(7, 8), drawn(8, 5)], contractions="generated")
     assert strategies(made) == ["contracted"]

@@ -19,6 +19,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.loops import (
     AssertSize,
     Cond,
+    Contraction,
     Extern,
     Graph,
     Node,
@@ -244,8 +245,8 @@ def _expressions(node: Node) -> Iterator[Expr]:
             yield from buffer.shape
             yield from buffer.strides
     match node:
-        case Pointwise() | Reduce() | Scan() | Sort() | Scatter():
-            for symbol in node.ranges + (node.axes if isinstance(node, Reduce) else ()):
+        case Pointwise() | Reduce() | Scan() | Sort() | Scatter() | Contraction():
+            for symbol in node.ranges + (node.axes if isinstance(node, Reduce | Contraction) else ()):
                 if symbol.extent is not None:
                     yield symbol.extent
             if isinstance(node, Scatter):

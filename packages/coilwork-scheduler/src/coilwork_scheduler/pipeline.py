@@ -15,7 +15,7 @@ from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
-from coilwork_scheduler.contractions.choose import open_contractions
+from coilwork_scheduler.contractions.choose import implement_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -93,7 +93,7 @@ def _weighed(run: _WeighedPass) -> Callable[[Graph, Dependence, Settings], Graph
 GRAPH_PASSES: Final = (
     GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
-    GraphPass(name="contract", run=_weighed(open_contractions)),
+    GraphPass(name="contract", run=_weighed(implement_contractions)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=_weighed(inline)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),

@@ -1,15 +1,17 @@
-"""The pass: calls of matrix products that kernels compute become loops, which fusion treats like any others."""
+"""The pass: each contraction becomes what its cheapest implementation makes of it, a call of a library or loops, which fusion treats
+like any others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
-from coilwork_ir.loops import Graph, Node, View
-from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.judge import ProductJudge
-from coilwork_scheduler.contractions.opened import opened
-from coilwork_scheduler.contractions.product import product_of
+from coilwork_ir.loops import Contraction, Graph, Node, View
+from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions.implementations import IMPLEMENTATIONS, Implementation, Surroundings
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.externalize import fresh_name
@@ -17,8 +19,10 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
+NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
 
-def open_contractions(
+
+def implement_contractions(
     graph: Graph,
     facts: Dependence,
     *,
@@ -28,47 +32,77 @@ def open_contractions(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with those products that `options.contractions` gives to kernels as sums of products.
+    """`graph` without contractions: each is what the implementation computes that quotes least.
 
     Each decision is recorded. Linear in the size of the graph.
     """
-    if options.contractions == "aten":
+    if not any(isinstance(node, Contraction) for node in graph.nodes):
         return graph
-    judge = ProductJudge(
+    around = Surroundings(
         graph=graph,
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        targets=targets,
+        name=_namer(facts),
         model=model,
         sizes=sizes,
         options=options,
     )
-    name = _namer(facts)
+    chooser = _Chooser(around=around, rows=tuple(make(around) for make in IMPLEMENTATIONS), journal=journal)
     nodes: list[Node] = []
-    changed = False
     for node in graph.nodes:
-        product = product_of(node, facts.buffers)
+        if isinstance(node, Contraction):
+            nodes += chooser.implement(node, targets.of(node.output.device))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chooser:
+    around: Surroundings
+    rows: Sequence[Implementation]
+    journal: Journal
+
+    def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
+        """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
+        product = matrix_product_of(node, self.around.facts.buffers)
         if product is None:
-            nodes.append(node)
-            continue
-        verdict = judge.verdict(product)
-        journal.note(
-            "contraction", (product.output.name,), verdict.generated, verdict.reason, **verdict.numbers
-        )
-        if not verdict.generated:
-            nodes.append(node)
-            continue
-        changed = True
-        nodes += opened(
-            product,
-            pieces=verdict.pieces,
-            buffers=facts.buffers,
-            views=judge.views,
-            name=name,
-            least=2 if options.batch_invariant and targets.of(product.output.device).is_gpu else 1,
-            round_first=options.batch_invariant,
-        )
-    return replace(graph, nodes=tuple(nodes)) if changed else graph
+            self._note(node, True, "no library multiplies factors that are computed")
+            return self.around.sums(target).build(node)
+        return self._chosen(product, target).build(product, target)
+
+    def _chosen(self, product: MatrixProduct, target: Target) -> Implementation:
+        """The first kernel that takes less than the best library by what it must gain, or that is asked for; else that library."""
+        choice = self.around.options.contractions
+        libraries = [row for row in self.rows if row.kind == "library" and not row.claims(product, target)]
+        if choice == "aten" and libraries:
+            return libraries[0]
+        call, reason, numbers = None, "", dict[str, float]()
+        for row in self.rows:
+            if row.kind == "library":
+                continue
+            reason, numbers = row.claims(product, target) or "", {}
+            if reason:
+                continue
+            if choice == "generated" or not libraries:
+                self._note(product.node, True, row.reason)
+                return row
+            call = call or min(
+                ((row.quote(product, target), row) for row in libraries), key=lambda pair: pair[0].us
+            )
+            quote = row.quote(product, target)
+            numbers = {**call[0].numbers, **quote.numbers}
+            if quote.us < call[0].us and quote.us + row.least_gain_us(call[0]) <= call[0].us:
+                self._note(product.node, True, row.reason, numbers)
+                return row
+            reason = row.loss
+        self._note(product.node, False, reason, numbers)
+        return libraries[0] if call is None else call[1]
+
+    def _note(
+        self, node: Contraction, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
+    ) -> None:
+        self.journal.note("contraction", (node.output.name,), generated, reason, **numbers)
 
 
 def _namer(facts: Dependence) -> Callable[[str], str]:

@@ -1,0 +1,96 @@
+"""Products of matrices are contractions; what no contraction says is a call of ATen's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lowering_against_eager import assert_as_eager, externs, trace_and_lower
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.loops import Contraction, Graph
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.loops.text import format_graph, parse_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_lowering import LoweringOptions
+
+HALF, BRAIN = torch.float16, torch.bfloat16
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    if not dtype.is_floating_point:
+        return torch.randint(-5, 6, shape, generator=generator).to(dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def products(graph: Graph) -> list[MatrixProduct]:
+    buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
+    buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+    found = [matrix_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
+    return [one for one in found if one is not None]
+
+
+MATRICES = (drawn(4, 3), drawn(3, 5))
+BATCHES = (drawn(2, 4, 3), drawn(2, 3, 5))
+CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "mm": (torch.mm, MATRICES),
+    "of columns": (lambda a, b: torch.mm(a.t(), b[:, 1:].t()), (drawn(3, 4), drawn(5, 4))),
+    "one row": (torch.mm, (drawn(1, 3), drawn(3, 5))),
+    "no terms": (torch.mm, (drawn(4, 0), drawn(0, 5))),
+    "no rows": (torch.mm, (drawn(0, 3), drawn(3, 5))),
+    "bmm": (torch.bmm, BATCHES),
+    "addmm": (torch.addmm, (drawn(5), *MATRICES)),
+    "a column is added": (torch.addmm, (drawn(4, 1), *MATRICES)),
+    "a number is added": (torch.addmm, (drawn(), *MATRICES)),
+    "baddbmm": (torch.baddbmm, (drawn(4, 5), *BATCHES)),
+    "weighted": (lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), (drawn(5), *MATRICES)),
+    "half": (torch.mm, (drawn(4, 3, dtype=HALF), drawn(3, 5, dtype=HALF))),
+    "brain": (
+        torch.addmm,
+        (drawn(5, dtype=BRAIN), drawn(4, 3, dtype=BRAIN), drawn(3, 5, dtype=BRAIN)),
+    ),
+    "double": (torch.mm, (drawn(4, 3).double(), drawn(3, 5).double())),
+    "integers": (torch.mm, (drawn(4, 3, dtype=torch.int64), drawn(3, 5, dtype=torch.int64))),
+    "bytes": (torch.mm, (drawn(4, 3, dtype=torch.int8), drawn(3, 5, dtype=torch.int8))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_is_a_contraction(name: str) -> None:
+    function, inputs = CASES[name]
+    graph = assert_as_eager(function, *inputs).graph
+    verify_graph(graph)
+    assert parse_graph(format_graph(graph)) == graph
+    (product,) = products(graph)
+    assert product.is_weighted is (name == "weighted")
+    assert (product.alpha, product.beta) == ((2, 0.5) if name == "weighted" else (1, 1))
+    (found,) = interpret_graph(graph, [one.clone() for one in inputs])
+    torch.testing.assert_close(found, function(*inputs))
+
+
+CALLED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    "complex": (torch.mm, (MATRICES[0].cfloat(), MATRICES[1].cfloat()), "aten.mm.default"),
+    "nothing is added": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=2),
+        (torch.full((5,), float("nan")), *MATRICES),
+        "aten.addmm.default",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_other_products_are_calls(name: str) -> None:
+    function, inputs, target = CALLED[name]
+    graph = assert_as_eager(function, *inputs, extern=True).graph
+    assert externs(graph) == [target] and products(graph) == []
+
+
+def test_a_product_that_is_left_to_aten_is_a_call() -> None:
+    options = LoweringOptions(fallback=("aten.mm",))
+    graph = trace_and_lower(torch.mm, MATRICES, options=options).graph
+    assert externs(graph) == ["aten.mm.default"] and products(graph) == []

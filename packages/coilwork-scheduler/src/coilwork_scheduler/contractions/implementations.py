@@ -1,0 +1,396 @@
+"""The ways to compute a product of matrices: calls of libraries, and kernels that are sums of products. One row each in `IMPLEMENTATIONS`.
+
+An implementation says why it can't compute a product (`claims`), what it takes (`quote`), and what nodes it is (`build`). The
+pass in `choose.py` asks all of them and takes the cheapest. A new library or template is a class and a row.
+
+Libraries' products are hard to beat where they are bound by arithmetic. They read operands as they lie in memory, though: a
+weight of 8 bits has to be widened into memory first, which with few rows moves several times the bytes of the product itself. There
+a kernel that widens what it reads wins however well it multiplies: 61 us against 15 us for a copy of the weight, with 16 rows
+of 4096 and 11008 columns on an H200.
+
+Libraries' fast kernels also write rows of whole vectors only. A vocabulary of 50257 columns has them take 6.7 ms for what takes a
+kernel of ours 1.1, and 0.9 where the rows are padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, Protocol
+
+from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int, bounds, provably_divisible
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
+from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.product_rates import HALVES_PER_VECTOR, KERNEL_RATE, SKINNY, UNALIGNED_RATES
+from coilwork_ir.scalar import Op, loads, postorder
+from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.sum_of_products import SumBuilder
+from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+# Columns, or rows, that a program of a skinny product computes: twice its rows, so that it reads more of what is read once.
+LEAST_STRIP: Final = 32
+MOST_STRIP: Final = 128
+# Operations per element that widen it, and nodes in a row that do, at most.
+_WIDENING: Final = 16
+_STEPS: Final = 4
+# Terms of a sum's piece, at least.
+_LEAST_PIECE: Final = 512
+_MOST_PIECES: Final = 16
+# What a kernel for rows that are no whole vectors must gain, as a share of the call's time and in microseconds.
+_LEAST_SHARE: Final = 0.2
+_LEAST_US: Final = 5.0
+_KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What an implementation takes: microseconds, as modelled, and the figures it takes them from."""
+
+    us: float
+    numbers: Mapping[str, float]
+
+
+class Implementation(Protocol):
+    """A way to compute products."""
+
+    @property
+    def kind(self) -> Literal["library", "kernel"]:
+        """A call of a library, or kernels of ours."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it is worth it where it is chosen."""
+        ...
+
+    @property
+    def loss(self) -> str:
+        """Why it is not chosen although it claims the product."""
+        ...
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """Why it does not compute `product` on `target`; None if it does."""
+        ...
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """What `product`, which it claims, takes on `target`."""
+        ...
+
+    def least_gain_us(self, rival: Quote) -> float:
+        """What it must gain over `rival` to be chosen: models err."""
+        ...
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The nodes that compute `product`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What implementations know of the graph that they are asked about.
+
+    Attributes:
+        graph, facts: the graph, and what is known of it.
+        views: its views, by the names of what they define.
+        name: gives fresh names for buffers.
+        model, sizes, options: what things cost, for which sizes, and what was asked for.
+    """
+
+    graph: Graph
+    facts: Dependence
+    views: Mapping[str, View]
+    name: Callable[[str], str]
+    model: CostModel
+    sizes: SizeHints
+    options: ScheduleOptions
+
+    def size(self, buffer: Buffer) -> int:
+        """Bytes of `buffer`."""
+        return self.sizes.size_bytes(buffer)
+
+    def move_us(self, read_bytes: float, write_bytes: float, programs: int = 1 << 20) -> float:
+        """Time of a kernel that moves so many bytes."""
+        return self.model.kernel_us(
+            KernelWork(
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                operations=0,
+                rows=programs,
+                row_length=2,
+                programs=programs,
+            )
+        )
+
+    def flops(self, product: MatrixProduct) -> float:
+        """Additions and multiplications."""
+        rows, columns, inner = (self.sizes.value(size) for size in product.sizes)
+        return 2.0 * self.sizes.numel(product.batch) * rows * columns * inner
+
+    def narrow_size(self, buffer: Buffer) -> int:
+        """Bytes that computing `buffer` reads, if that is cheap and nobody writes into it; else its own."""
+        found, cost = self._behind(buffer.name, _STEPS)
+        return found if cost <= _WIDENING else self.size(buffer)
+
+    def widened(self, product: MatrixProduct) -> list[Buffer]:
+        """The factors that are computed from fewer bytes than they have."""
+        return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
+
+    def has_odd_columns(self, product: MatrixProduct) -> bool:
+        """True if 16-bit rows of the result are known to be no whole vectors, while those of the factors are."""
+        output, columns = product.output, product.sizes[1]
+        multiple = self.sizes.value(columns) & -self.sizes.value(columns)
+        exact = as_int(columns) is not None and output.strides[-2] is columns
+        if output.dtype.itemsize != 2 or not exact or multiple >= HALVES_PER_VECTOR:
+            return False
+        return all(_has_whole_rows(b) for b in (product.left, product.right))
+
+    def sums(self, target: Target) -> SumBuilder:
+        """What builds contractions as loops."""
+        return SumBuilder(
+            buffers=self.facts.buffers,
+            views=self.views,
+            name=self.name,
+            least=2 if self.options.batch_invariant and target.is_gpu else 1,
+            round_first=self.options.batch_invariant,
+        )
+
+    def _behind(self, name: str, steps: int) -> tuple[int, int]:
+        """The fewest bytes that computing buffer `name` reads, and the operations that takes per element."""
+        while name in self.views:
+            name = self.views[name].source
+        own = self.size(self.facts.buffers[name])
+        position = self.facts.definer.get(name)
+        made = None if position is None else self.graph.nodes[position]
+        if not steps or not isinstance(made, Pointwise) or made.into is not None or made.checks:
+            return own, 0
+        read = loads((made.body,))
+        if any(a.indirect or a.mask is not None for a in read):
+            return own, 0
+        cost = sum(SCALAR_OPS[v.op].cost for v in postorder((made.body,)) if isinstance(v, Op))
+        below = [self._behind(name, steps - 1) for name in sorted({a.buffer for a in read})]
+        found = sum(size for size, _ in below)
+        return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AtenCall:
+    """A call of ATen's `mm`, `bmm`, `addmm` or `baddbmm`, which ask cuBLAS, cuBLASLt, MKL or oneDNN."""
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "library"
+    reason: ClassVar[str] = ""
+    loss: ClassVar[str] = ""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """None: it does all products."""
+        return None
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """The time to lay widened factors out in memory, then the longer of memory and, where that is known, arithmetic."""
+        around = self.around
+        once = sum(around.size(b) for b in (product.left, product.right))
+        us = around.move_us(once, around.size(product.output))
+        if around.has_odd_columns(product):
+            columns = around.sizes.value(product.sizes[1])
+            us = max(us, around.flops(product) / UNALIGNED_RATES[columns & -columns])
+        copied = sum(around.narrow_size(b) + around.size(b) for b in around.widened(product))
+        if copied:
+            us = around.move_us(copied, 0) + us
+        return Quote(us=us, numbers={"call_us": round(us, 3)})
+
+    def least_gain_us(self, rival: Quote) -> float:
+        """0: it is what others are measured against."""
+        return 0.0
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The call, which writes into given memory."""
+        is_batched = len(product.output.shape) == 3
+        operands: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
+        name = "bmm" if is_batched else "mm"
+        kwargs: list[tuple[str, Argument]] = []
+        if product.added is not None:
+            operands = (Ref(product.added.name), *operands)
+            name = "baddbmm" if is_batched else "addmm"
+            weights = (("beta", product.beta), ("alpha", product.alpha))
+            kwargs = [(key, weight) for key, weight in weights if weight != 1]
+        call = Extern(
+            target=f"aten.{name}.default",
+            args=operands,
+            kwargs=tuple(kwargs),
+            outputs=(product.output,),
+            out_overload=f"aten.{name}.out",
+            out_names=("out",),
+            family="contraction",
+            fresh=True,
+            origins=product.node.origins,
+        )
+        return (call,)
+
+
+@dataclass(frozen=True, slots=True)
+class SumsOfProducts:
+    """A kernel of ours that adds products, in pieces that fill the device: what is chosen where kernels are asked for."""
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "kernel"
+    reason: ClassVar[str] = "kernels are asked for"
+    loss: ClassVar[str] = ""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """It multiplies floats of one type, and adds what is not weighted. It is not known to be fast unless a kind of it says so."""
+        return self._cannot(product) or self._should_not(product, target)
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """The time to read the factors from where they are computed, and to add the pieces."""
+        around, pieces = self.around, self._pieces(product, target)
+        narrow = sum(min(around.narrow_size(b), around.size(b)) for b in (product.left, product.right))
+        us = self._kernel_us(product, narrow, pieces)
+        return Quote(us=us, numbers={"kernel_us": round(us, 3), "pieces": float(pieces)})
+
+    def least_gain_us(self, rival: Quote) -> float:
+        """0: bytes that are not moved are a sure gain."""
+        return 0.0
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """Loops like others."""
+        pieces = self._pieces(product, target)
+        return self.around.sums(target).build(product.node, pieces=pieces)
+
+    def _cannot(self, product: MatrixProduct) -> str | None:
+        output = product.output
+        operands = [b for b in (product.left, product.right, product.added) if b is not None]
+        if output.dtype not in _KERNEL_TYPES or any(b.dtype is not output.dtype for b in operands):
+            return "kernels multiply f32, f16 and bf16"
+        if any(b.device != output.device for b in operands):
+            return "operands are on several devices"
+        return "a weighted sum is the library's" if product.is_weighted else None
+
+    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
+        if self.around.options.contractions == "generated":
+            return None
+        return "no kernel is known to be faster"
+
+    def _pieces(self, product: MatrixProduct, target: Target) -> int:
+        """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough.
+
+        The product with a vector is a reduction like others, which `split` cuts where that pays.
+        """
+        around = self.around
+        rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
+        exact = as_int(product.sizes[2])
+        if (
+            around.options.batch_invariant
+            or not target.is_gpu
+            or exact is None
+            or not 1 < min(rows, columns) <= SKINNY
+        ):
+            return 1
+        strips = self._strips(product)
+        wanted = target.multiprocessors * FULL_PROGRAMS
+        pieces = 1
+        while (
+            strips * pieces < wanted
+            and pieces < _MOST_PIECES
+            and exact % (2 * pieces) == 0
+            and exact // (2 * pieces) >= _LEAST_PIECE
+        ):
+            pieces *= 2
+        once = sum(around.size(b) for b in (product.left, product.right))
+        pays = self._kernel_us(product, once, pieces) < self._kernel_us(product, once, 1)
+        return pieces if pays else 1
+
+    def _strips(self, product: MatrixProduct) -> int:
+        """Programs of one kernel: one per strip, or per result of a product with a vector."""
+        rows, columns = (self.around.sizes.value(size) for size in product.sizes[:2])
+        short, long = min(rows, columns), max(rows, columns)
+        strip = min(MOST_STRIP, max(LEAST_STRIP, 2 * short)) if short > 1 else 1
+        return self.around.sizes.numel(product.batch) * max(1, -(-long // strip))
+
+    def _kernel_us(self, product: MatrixProduct, read_bytes: float, pieces: int) -> float:
+        """Time of a kernel that reads the factors, and of the one that adds its pieces."""
+        around = self.around
+        strips, written = self._strips(product), around.size(product.output)
+        if pieces == 1:
+            return around.move_us(read_bytes, written, strips)
+        results = around.sizes.numel(product.output.shape)
+        parts = 4 * pieces * results
+        return around.move_us(read_bytes, parts, strips * pieces) + around.move_us(parts, written, results)
+
+
+@dataclass(frozen=True, slots=True)
+class WideningSums(SumsOfProducts):
+    """Sums of products that widen a narrow factor as they read it, instead of a copy of it in memory."""
+
+    reason: ClassVar[str] = "widens what it reads, and moves fewer bytes"
+    loss: ClassVar[str] = "widening into memory costs less than pieces do"
+
+    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
+        around = self.around
+        if target.kind != "cuda" or around.options.numerics == "strict":
+            return "no kernel is known to be faster"
+        widened = around.widened(product)
+        rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
+        if not widened or min(rows, columns) > SKINNY:
+            return "reads what lies in memory, as a library's product does"
+        most = bounds(product.sizes[0 if rows <= columns else 1]).hi
+        if most is None or most > SKINNY:
+            # with many of them a kernel made for few reads the weight again and again
+            return "how many rows there will be is open"
+        if product.output.dtype is DType.F32 and min(rows, columns) > 1:
+            return "matrix units do not multiply in f32"
+        if (product.left if rows > columns else product.right) not in widened:
+            return "what is widened is the smaller factor"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OddColumnSums(SumsOfProducts):
+    """Sums of products whose rows are no whole vectors, for which libraries have slow kernels."""
+
+    reason: ClassVar[str] = "stores rows that are no whole vectors, for which a library has slow kernels"
+    loss: ClassVar[str] = "a library's slow kernel takes hardly longer"
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """The longer of memory and arithmetic."""
+        around = self.around
+        once = sum(around.size(b) for b in (product.left, product.right))
+        moved_us = around.move_us(once, around.size(product.output))
+        us = max(around.flops(product) / KERNEL_RATE, moved_us)
+        return Quote(us=us, numbers={"kernel_us": round(us, 3)})
+
+    def least_gain_us(self, rival: Quote) -> float:
+        """A share of the rival's time: a kernel's rate is one that was measured elsewhere."""
+        return max(_LEAST_US, _LEAST_SHARE * rival.us)
+
+    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
+        if target.kind != "cuda" or self.around.options.numerics == "strict":
+            return "no kernel is known to be faster"
+        if not self.around.has_odd_columns(product):
+            return "rows of the result are whole vectors"
+        return None
+
+    def _pieces(self, product: MatrixProduct, target: Target) -> int:
+        return 1
+
+
+IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
+    AtenCall,
+    SumsOfProducts,
+    OddColumnSums,
+    WideningSums,
+)
+"""The registry. Among implementations that are worth it an earlier one is taken before later ones."""
+
+
+def _has_whole_rows(buffer: Buffer) -> bool:
+    """True if rows of `buffer`, a matrix in either order, start at multiples of a vector."""
+    far, near = buffer.strides[-2:]
+    if as_int(near) != 1:
+        far, near = near, far
+    return as_int(near) == 1 and provably_divisible(far, HALVES_PER_VECTOR)
