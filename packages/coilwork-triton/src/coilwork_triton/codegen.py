@@ -8,20 +8,17 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.conversions import with_converted_constants
-from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.combined import write_combined
 from coilwork_triton.combining.functions import own_functions
+from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import parse_options
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
-from coilwork_triton.text.types import SMALL_FLOATS, triton_type
-from coilwork_triton.values.ops import converted_constant
+from coilwork_triton.text.types import triton_type
 from coilwork_triton.written import Written, write
 
 
@@ -46,10 +43,9 @@ class TritonCodegen:
         if not self.supports(target):
             raise EmitError("target", f"target {target.name} is not a GPU", remedy="use the C++ generator")
         settings = parse_options(options)
-        kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS if "fp8" in target.features else ())
+        kernel = LEGALIZATION.run(kernel, target)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        kernel = with_converted_constants(with_strict_functions(kernel), converted_constant)
         library: set[str] = set()
         if kernel.combined is not None:
             written = write_combined(kernel, kernel.combined, target, settings, library)

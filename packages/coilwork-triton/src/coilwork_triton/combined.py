@@ -31,8 +31,8 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
-from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.text.index_printer import IndexPrinter
@@ -79,7 +79,7 @@ def write_combined(
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
     body = replace(combined.body, numerics=kernel.numerics)
-    body = over_one_part(body) or body
+    body = MEMBER_PASSES.run(Draft(kernel=body), target).kernel
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})
     if taken:

@@ -13,15 +13,11 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.dispatch import dispatch
-from coilwork_triton.facts.chosen import chosen_of
-from coilwork_triton.facts.counted import counted_of
-from coilwork_triton.facts.deinterleaved import deinterleaved
 from coilwork_triton.facts.levels import find_levels
-from coilwork_triton.facts.side_by_side import over_one_part
-from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.in_two_rows import in_two_rows
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import forms_of
 from coilwork_triton.statements.actions import roots_of
@@ -65,31 +61,19 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
     if contraction is not None:
         return _contracted(kernel, *contraction, target, options, library)
-    chosen = chosen_of(kernel)
-    if chosen is not None:
-        kernel = chosen.kernel
-    index = None if chosen is None else chosen.index
-    kernel = over_one_part(kernel) or kernel
-    apart = deinterleaved(kernel)
-    steps = (None if apart is None else in_steps(apart)) or in_steps(kernel)
-    if steps is not None:
-        kernel = steps.kernel
-    step = 1 if steps is None else steps.points
-    counted = counted_of(kernel)
-    bins = 0 if counted is None else counted.bins
-    if counted is not None:
-        kernel = counted.kernel
-    if index is None and kernel.sizes:
-        found = _in_forms(kernel, target, options, library, step=step, bins=bins)
+    draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
+    kernel = draft.kernel
+    if draft.topk is None and kernel.sizes:
+        found = _in_forms(kernel, target, options, library, step=draft.coarsening, bins=draft.bins)
         if found is not None:
             return found
     roots = roots_of(kernel)
-    shape = plan(kernel, roots, target, options, chosen=index, step=step, bins=bins)
+    shape = plan(kernel, roots, target, options, chosen=draft.topk, step=draft.coarsening, bins=draft.bins)
     if not options.batch_invariant:
         # which elements are added first depends on where a row begins
         if wants_a_loop(kernel, shape, roots):
             kernel = replace(kernel, hints=replace(kernel.hints, reduction="looped"))
-            shape = plan(kernel, roots, target, options, chosen=index, step=step)
+            shape = plan(kernel, roots, target, options, chosen=draft.topk, step=draft.coarsening)
         shape = in_whole_vectors(kernel, shape, roots)
     shape = in_two_rows(kernel, shape, roots)
     return Written(

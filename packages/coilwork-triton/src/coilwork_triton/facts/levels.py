@@ -39,7 +39,7 @@ def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[E
 def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Expr | None = None) -> Levels:
     """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
 
-    Sorts vary along `chosen` instead of their axis if it is given: see `coilwork_triton.facts.chosen`.
+    Sorts vary along `chosen` instead of their axis if it is given: see `coilwork_triton.kernel_passes.topk_range`.
     """
     varies: dict[Scalar, frozenset[Expr]] = {}
     stage: dict[Scalar, int] = {}

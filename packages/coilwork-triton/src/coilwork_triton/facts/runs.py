@@ -1,6 +1,6 @@
 """Loads of neighbouring elements by one point: runs, of which one access brings all.
 
-Where a point of a kernel in steps (see `coilwork_triton.facts.steps`) loads the elements 4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them
+Where a point of a kernel in steps (see `coilwork_triton.kernel_passes.thread_coarsening`) loads the elements 4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them
 are at most 16 bytes, it loads them together. What lies before or behind a run is loaded by itself.
 """
 

@@ -75,7 +75,7 @@ class Shape:
         zeros: what loads find outside of the tiles is 0.
         streamed: arguments that pass through the second-level cache.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
-        step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
+        step: points of a step, where the kernel is in steps (`coilwork_triton.kernel_passes.thread_coarsening`); else 1.
         sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.

@@ -1,4 +1,4 @@
-"""Block sizes of kernels whose programs count their points: see `coilwork_triton.facts.counted`.
+"""Block sizes of kernels whose programs count their points: see `coilwork_triton.kernel_passes.histogram`.
 
 What a program takes beside its points are a barrier, sums over its warps, and an update of memory for each bin. With 32 points for each
 thread the former are a seventh of what 16 take (58 instructions for 32 points and 256 bins, and 70), and loads of bytes are 16 wide.

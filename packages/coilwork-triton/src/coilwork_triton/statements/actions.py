@@ -14,8 +14,8 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
-from coilwork_triton.facts.counted import bins_of
 from coilwork_triton.iteration.vector_lanes import RowAccess
+from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.statements.counts import add_counts
 from coilwork_triton.text.tree import (
     Binary,
@@ -104,7 +104,7 @@ def _check(values: Values, scope: Scope, check: Check) -> None:
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:
-    bins = bins_of(values.kernel, store) if values.shape.counted else None
+    bins = find_bins(values.kernel, store) if values.shape.counted else None
     if bins is not None:
         add_counts(values, scope, store, bins)
         return

@@ -1,11 +1,11 @@
-"""Updates of places that many points hit: a program counts how often, and adds the counts. See `coilwork_triton.facts.counted`."""
+"""Updates of places that many points hit: a program counts how often, and adds the counts. See `coilwork_triton.kernel_passes.histogram`."""
 
 from __future__ import annotations
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Store
 from coilwork_ir.scalar import Const
-from coilwork_triton.facts.counted import Bins
+from coilwork_triton.kernel_passes.histogram import Bins
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.text.tree import Binary, Expression, Name, Number, Text, conjunction, method, tl, tl_name
 from coilwork_triton.text.types import triton_type, typed_constant

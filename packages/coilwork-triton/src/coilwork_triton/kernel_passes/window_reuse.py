@@ -26,7 +26,7 @@ from coilwork_triton.facts.places import stores_at
 _LONGEST: Final = 8
 
 
-def with_windows_written_out(kernel: Kernel, loads: Sequence[Load]) -> Kernel | None:
+def unroll_windows(kernel: Kernel, loads: Sequence[Load]) -> Kernel | None:
     """`kernel` without the range along which `loads` slide as they do along its innermost range; None if there is none.
 
     Its stores have no masks.

@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import cast, index_value, load, op, reduce, sort
-from coilwork_triton.facts.chosen import chosen_of
+from coilwork_triton.kernel_passes.topk_range import split_topk_range
 
 F32 = DType.F32
 
@@ -25,7 +25,7 @@ def with_store(kernel: Kernel, store: Store) -> Kernel:
 
 
 def test_stores_of_the_first_elements_move_to_their_range() -> None:
-    found = chosen_of(kernel_of())
+    found = split_topk_range(kernel_of())
     assert found is not None
     assert found.axis.name == "r0" and found.index.extent is as_expr(8)
     for store in found.kernel.stores:
@@ -42,7 +42,7 @@ def test_what_follows_moves_along() -> None:
     total = reduce("sum", [element], [r0])
     value = op("mul", op("div", sort(element, r0), total), cast(index_value(r0), F32))
     store = replace(kernel.stores[0], value=op("add", value, element))
-    found = chosen_of(replace(kernel, stores=(store,)))
+    found = split_topk_range(replace(kernel, stores=(store,)))
     assert found is not None
     c0 = found.index
     moved = op("mul", op("div", sort(element, r0), total), cast(index_value(c0), F32))
@@ -53,13 +53,13 @@ def test_other_stores_stay() -> None:
     kernel = kernel_of()
     x0, r0 = (r.symbol for r in kernel.ranges)
     other = Store(buffer="out2", index=x0 * 100 + r0, value=load("in0", [x0 * 100 + r0], F32))
-    found = chosen_of(with_store(kernel, other))
+    found = split_topk_range(with_store(kernel, other))
     assert found is not None and found.kernel.stores[-1] is other
 
 
 @pytest.mark.parametrize("first", [0, 65, 99])
 def test_most_of_a_row_is_the_row(first: int) -> None:
-    assert chosen_of(kernel_of(first)) is None
+    assert split_topk_range(kernel_of(first)) is None
 
 
 def test_a_sort_that_is_used_elsewhere_is_a_whole_one() -> None:
@@ -67,10 +67,10 @@ def test_a_sort_that_is_used_elsewhere_is_a_whole_one() -> None:
     x0, r0 = (r.symbol for r in kernel.ranges)
     element = load("in0", [x0 * 100 + r0], F32)
     whole = Store(buffer="out2", index=x0 * 100 + r0, value=sort(element, r0))
-    assert chosen_of(with_store(kernel, whole)) is None
+    assert split_topk_range(with_store(kernel, whole)) is None
     middle = Store(buffer="out2", index=x0, value=reduce("max", [sort(element, r0)], [r0]))
-    assert chosen_of(with_store(kernel, middle)) is None
+    assert split_topk_range(with_store(kernel, middle)) is None
     masked = replace(kernel.stores[0], value=op("mul", middle.value, sort(element, r0)))
-    assert chosen_of(replace(kernel, stores=(masked,))) is None
+    assert split_topk_range(replace(kernel, stores=(masked,))) is None
     more = sorted_rows(16, 100, F32, first=9).stores
-    assert chosen_of(replace(kernel, stores=(kernel.stores[0], more[1]))) is None
+    assert split_topk_range(replace(kernel, stores=(kernel.stores[0], more[1]))) is None

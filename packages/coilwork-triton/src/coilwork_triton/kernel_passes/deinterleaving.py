@@ -7,7 +7,7 @@ reads every other element along its rows, once for each x0. With all of the neig
     store %out0[x1] = load %in0[2*x1]                       x1 < 64
     store %out0[64 + x1] = load %in0[2*x1 + 1]
 
-what is read lies together, and in steps (`coilwork_triton.facts.steps`) both are 16 bytes at a time.
+what is read lies together, and in steps (`coilwork_triton.kernel_passes.thread_coarsening`) both are 16 bytes at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coilwork_triton.facts.places import are_plain, stores_at
 _COUNTS: Final = (2, 4)
 
 
-def deinterleaved(kernel: Kernel) -> Kernel | None:
+def deinterleave(kernel: Kernel) -> Kernel | None:
     """`kernel`, in lines, over points that read a few neighbours and store each to a place of its own; None if it does nothing of the kind."""
     if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
         return None

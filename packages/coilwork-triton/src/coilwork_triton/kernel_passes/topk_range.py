@@ -31,7 +31,7 @@ from coilwork_triton.launch.parameters import next_power_of_two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class TopKRange:
     """A kernel over one more range, `index`, of the first elements of rows along `axis`."""
 
     kernel: Kernel
@@ -39,7 +39,7 @@ class Chosen:
     index: Expr
 
 
-def chosen_of(kernel: Kernel) -> Chosen | None:
+def split_topk_range(kernel: Kernel) -> TopKRange | None:
     """`kernel` with a range for the first elements of its rows, if these are all that it uses of its sorts."""
     sorts = {
         v.axis for s in kernel.stores for root in _roots(s) for v in postorder((root,)) if isinstance(v, Sort)
@@ -59,7 +59,7 @@ def chosen_of(kernel: Kernel) -> Chosen | None:
     stores = tuple(_moved(store, axis, index) if store in using else store for store in kernel.stores)
     if any(store is None for store in stores):
         return None
-    return Chosen(
+    return TopKRange(
         kernel=replace(kernel, stores=tuple(s for s in stores if s is not None)), axis=axis, index=index
     )
 

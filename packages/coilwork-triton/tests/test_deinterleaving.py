@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.deinterleaved import deinterleaved
+from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 
 F32 = DType.F32
 ROWS, LENGTH = 8, 256
@@ -43,7 +43,7 @@ def emitted(kernel: Kernel) -> KernelSource:
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_point_reads_all_neighbours(count: int) -> None:
-    found = deinterleaved(dealt(count))
+    found = deinterleave(dealt(count))
     assert found is not None
     assert [r.symbol.extent for r in found.ranges] == [as_expr(ROWS), as_expr(LENGTH)]
     assert {r.tile for r in found.ranges} == {"x"}
@@ -59,7 +59,7 @@ UNCHANGED: dict[str, Callable[[], Kernel]] = {
 
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_what_stays_as_it_is(name: str) -> None:
-    assert deinterleaved(UNCHANGED[name]()) is None
+    assert deinterleave(UNCHANGED[name]()) is None
 
 
 def test_rows_that_are_not_of_whole_steps_stay_tiles() -> None:

@@ -30,7 +30,7 @@ _WIDE: Final = 16
 _CHOOSING: Final = frozenset({"where", "lt", "le", "gt", "ge", "bitwise_and"})
 
 
-def over_one_part(kernel: Kernel) -> Kernel | None:
+def split_concat(kernel: Kernel) -> Kernel | None:
     """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to gain."""
     if (
         not are_plain(kernel.stores)

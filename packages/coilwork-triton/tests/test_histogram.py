@@ -29,7 +29,7 @@ from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.counted import bins_of, counted_of
+from coilwork_triton.kernel_passes.histogram import find_bins, privatize_histogram
 
 I64, I32, F32 = DType.I64, DType.I32, DType.F32
 POINTS = 20000
@@ -271,16 +271,16 @@ def test_open_rows(engine: TritonProcess) -> None:
 def test_where_a_number_is_known_to_lie() -> None:
     kernel = kernel_of(flat(), bins=100, span=5000)
     (store,) = kernel.stores
-    found = bins_of(kernel, store)
+    found = find_bins(kernel, store)
     assert found is not None and found.count == 100 and not found.certain
     # a check of something else says nothing, and the buffer is too long
     other = Check(condition=within(load("in0", [as_expr(0)], I64), 100), message="out of range")
-    assert bins_of(replace(kernel, checks=(other,)), store) is None
+    assert find_bins(replace(kernel, checks=(other,)), store) is None
     masked = replace(store, mask=within(store.indirect[0], 50))
-    found = bins_of(kernel, masked)
+    found = find_bins(kernel, masked)
     assert found is not None and found.count == 50
     byte = kernel_of(flat(), bins=256, dtype=DType.U8, checked=False)
-    found = bins_of(byte, byte.stores[0])
+    found = find_bins(byte, byte.stores[0])
     assert found is not None and found.count == 256 and found.certain
 
 
@@ -306,7 +306,7 @@ def test_narrowed_and_signed_numbers_are_not_certain() -> None:
             args=(arg("in0", dtype, POINTS), arg("io0", I32, 200)),
             stores=(store,),
         )
-        found = bins_of(kernel, store)
+        found = find_bins(kernel, store)
         # a byte by its own type is one
         assert found is not None and found.count == 200 and not found.certain
 
@@ -324,13 +324,13 @@ def test_other_updates_stay() -> None:
         replace(store, indirect=(load("in0", [as_expr(0)], I64),)),
     ]
     for other in different:
-        assert counted_of(replace(kernel, stores=(other,), checks=())) is None
+        assert privatize_histogram(replace(kernel, stores=(other,), checks=())) is None
         # and so does what could be counted beside them
-        assert counted_of(replace(kernel, stores=(store, other))) is None
+        assert privatize_histogram(replace(kernel, stores=(store, other))) is None
     of_floats = replace(store, value=const(1.0, F32))
     args = (kernel.args[0], arg("io0", F32, 100))
-    assert counted_of(replace(kernel, args=args, stores=(of_floats,))) is None
-    assert counted_of(replace(kernel, stores=())) is None
+    assert privatize_histogram(replace(kernel, args=args, stores=(of_floats,))) is None
+    assert privatize_histogram(replace(kernel, stores=())) is None
 
 
 @pytest.mark.parametrize(

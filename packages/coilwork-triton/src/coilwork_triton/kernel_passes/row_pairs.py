@@ -27,7 +27,7 @@ from coilwork_triton.facts.places import stores_at
 _SHARE: Final = 3 / 4
 
 
-def in_row_pairs(kernel: Kernel, loads: Callable[[Kernel], int]) -> Kernel | None:
+def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int]) -> Kernel | None:
     """`kernel`, whose stores have no masks, with each two of its rows in one; None if that leaves more than three quarters of its `loads`."""
     if len(kernel.ranges) < 2:
         return None

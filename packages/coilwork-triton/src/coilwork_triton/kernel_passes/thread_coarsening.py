@@ -36,10 +36,10 @@ from coilwork_ir.scalar import (
     postorder,
 )
 from coilwork_triton.facts.places import stores_at
-from coilwork_triton.facts.row_pairs import in_row_pairs
 from coilwork_triton.facts.runs import load_runs
-from coilwork_triton.facts.sliding import with_windows_written_out
 from coilwork_triton.facts.vectors import Access, wide_in_rows
+from coilwork_triton.kernel_passes.row_pairs import pair_rows
+from coilwork_triton.kernel_passes.window_reuse import unroll_windows
 
 _BYTES: Final = 16
 _MOST_POINTS: Final = 16
@@ -52,19 +52,19 @@ _SHARE: Final = 1 / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class CoarseKernel:
     """`kernel` over steps of `points` points each; each store of before is as many stores there, of neighbours in order, or twice as many."""
 
     kernel: Kernel
     points: int
 
 
-def in_steps(kernel: Kernel) -> Steps | None:
+def coarsen(kernel: Kernel) -> CoarseKernel | None:
     """`kernel` in the widest steps in which its points load at most half as often; None if there are none."""
     if not _is_plain(kernel):
         return None
     narrow = _narrow(kernel)
-    slid = with_windows_written_out(kernel, narrow)
+    slid = unroll_windows(kernel, narrow)
     if slid is not None:
         found = _widest(slid, _narrow(slid))
         if found is not None:
@@ -75,7 +75,7 @@ def in_steps(kernel: Kernel) -> Steps | None:
     return _widest(kernel, narrow)
 
 
-def _widest(kernel: Kernel, narrow: Sequence[Load]) -> Steps | None:
+def _widest(kernel: Kernel, narrow: Sequence[Load]) -> CoarseKernel | None:
     """`kernel`, of whose loads `narrow` are such, in the widest steps that pay."""
     if not narrow:
         return None
@@ -87,8 +87,8 @@ def _widest(kernel: Kernel, narrow: Sequence[Load]) -> Steps | None:
         if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
             found = _stepped(kernel, points)
             if _loads(found) - wide <= _SHARE * len(narrow) * points:
-                rows = in_row_pairs(found, _loads) if 2 * points * len(order) <= _MOST_SCALARS else None
-                return Steps(kernel=rows or found, points=points)
+                rows = pair_rows(found, _loads) if 2 * points * len(order) <= _MOST_SCALARS else None
+                return CoarseKernel(kernel=rows or found, points=points)
         points //= 2
     return None
 

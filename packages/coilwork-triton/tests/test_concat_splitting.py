@@ -16,7 +16,7 @@ from coilwork_ir.kernels import Combined, Kernel, Member, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, loads, op, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.side_by_side import over_one_part
+from coilwork_triton.kernel_passes.concat_splitting import split_concat
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 ROWS = 5
@@ -59,7 +59,7 @@ def found(kernel: Kernel) -> tuple[Load, ...]:
 
 def test_a_point_of_a_part_stores_into_all_of_them() -> None:
     kernel = joined(64)
-    one = over_one_part(kernel)
+    one = split_concat(kernel)
     assert one is not None
     assert [r.symbol.extent for r in one.ranges] == [as_expr(ROWS), as_expr(64)]
     assert len(one.stores) == 2
@@ -83,7 +83,7 @@ def masked(kernel: Kernel) -> Kernel:
 
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_what_stays_as_it_is(name: str) -> None:
-    assert over_one_part(UNCHANGED[name]()) is None
+    assert split_concat(UNCHANGED[name]()) is None
 
 
 @pytest.mark.parametrize("over", [False, True])

@@ -36,7 +36,7 @@ _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Histogram:
     """`kernel`, whose rows of bins are its tile `y`, and the most `bins` that one of its stores counts in."""
 
     kernel: Kernel
@@ -51,11 +51,11 @@ class Bins:
     certain: bool
 
 
-def counted_of(kernel: Kernel) -> Counted | None:
+def privatize_histogram(kernel: Kernel) -> Histogram | None:
     """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while."""
     if not kernel.stores or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
         return None
-    found = [bins_of(kernel, store) for store in kernel.stores]
+    found = [find_bins(kernel, store) for store in kernel.stores]
     counts = [bins.count for bins in found if bins is not None]
     if len(counts) < len(found):
         return None
@@ -67,10 +67,10 @@ def counted_of(kernel: Kernel) -> Counted | None:
     if not _many(kernel, rows, most):
         return None
     outer = tuple(replace(r, tile="y") for r in kernel.ranges[:rows])
-    return Counted(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
+    return Histogram(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
 
 
-def bins_of(kernel: Kernel, store: Store) -> Bins | None:
+def find_bins(kernel: Kernel, store: Store) -> Bins | None:
     """The numbers that `store` counts, if it adds one integer at a place that is a row and a number that data choose; else None.
 
     Each of them is at least 0: by its type, by a check, or because what lies before a buffer is not in it.

@@ -1,0 +1,167 @@
+"""The rewrites of kernels, in order and with reasons: `LEGALIZATION` by target, then `KERNEL_PASSES` by pattern.
+
+A kernel is legalized as a whole, and what that gives is what the text's comments and arguments show. The passes behind it work on one
+computation. Some of them settle a part of how it runs as well, which a `Draft` says beside the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.conversions import with_converted_constants
+from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
+from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.target import Target
+from coilwork_triton.kernel_passes.concat_splitting import split_concat
+from coilwork_triton.kernel_passes.deinterleaving import deinterleave
+from coilwork_triton.kernel_passes.histogram import privatize_histogram
+from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
+from coilwork_triton.kernel_passes.topk_range import split_topk_range
+from coilwork_triton.text.types import SMALL_FLOATS
+from coilwork_triton.values.ops import converted_constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A kernel on its way to text.
+
+    Attributes:
+        kernel: what is computed.
+        topk: the range of the first elements of sorted rows, if that is all that is kept of them.
+        coarsening: points of the original kernel that one of its points computes.
+        bins: programs count their points in so many at most, before they update memory; 0 if they do not.
+    """
+
+    kernel: Kernel
+    topk: Expr | None = None
+    coarsening: int = 1
+    bins: int = 0
+
+
+def _store_bits(kernel: Kernel, target: Target) -> Kernel:
+    return store_small_floats_as_bits(kernel, kept=SMALL_FLOATS if "fp8" in target.features else ())
+
+
+def _write_strict_functions(kernel: Kernel, target: Target) -> Kernel:
+    return with_strict_functions(kernel)
+
+
+def _convert_constants(kernel: Kernel, target: Target) -> Kernel:
+    return with_converted_constants(kernel, converted_constant)
+
+
+LEGALIZATION: Final[PassTable[Kernel, Target]] = PassTable(
+    passes=(
+        Pass(
+            name="store-small-floats-as-bits",
+            run=_store_bits,
+            why="devices without instructions for 8-bit floats have no type for them either",
+        ),
+        Pass(
+            name="write-strict-functions",
+            run=_write_strict_functions,
+            why="where `strict` is asked for, functions of the device are not exact enough",
+        ),
+        Pass(
+            name="convert-constants",
+            run=_convert_constants,
+            why="compilers fold a constant that its new type does not hold to something else than devices make of it",
+        ),
+    ),
+    order=(
+        Before(
+            "store-small-floats-as-bits",
+            "write-strict-functions",
+            "conversions of 8-bit floats are functions like others, once they are written out",
+        ),
+        Before(
+            "write-strict-functions",
+            "convert-constants",
+            "functions that are written out hold constants of their own",
+        ),
+    ),
+)
+
+
+def _split_topk_range(draft: Draft, target: Target) -> Draft:
+    found = split_topk_range(draft.kernel)
+    return draft if found is None else replace(draft, kernel=found.kernel, topk=found.index)
+
+
+def _split_concat(draft: Draft, target: Target) -> Draft:
+    found = split_concat(draft.kernel)
+    return draft if found is None else replace(draft, kernel=found)
+
+
+def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
+    found = deinterleave(draft.kernel)
+    return draft if found is None else _coarse(draft, coarsen(found))
+
+
+def _coarsen(draft: Draft, target: Target) -> Draft:
+    return draft if draft.coarsening > 1 else _coarse(draft, coarsen(draft.kernel))
+
+
+def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
+    return draft if found is None else replace(draft, kernel=found.kernel, coarsening=found.points)
+
+
+def _privatize_histogram(draft: Draft, target: Target) -> Draft:
+    found = privatize_histogram(draft.kernel)
+    return draft if found is None else replace(draft, kernel=found.kernel, bins=found.bins)
+
+
+KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
+    passes=(
+        Pass(
+            name="split-topk-range",
+            run=_split_topk_range,
+            why="a row of which the first elements are kept takes half a sort or less, and what follows is computed for these alone",
+        ),
+        Pass(
+            name="split-concat",
+            run=_split_concat,
+            why="parts that are joined again read the same elements: one point reads them once for all parts",
+        ),
+        Pass(
+            name="coarsen-deinterleaved",
+            run=_coarsen_deinterleaved,
+            why="neighbours that are dealt out to places far apart are read together where a point has all of them",
+        ),
+        Pass(
+            name="coarsen",
+            run=_coarsen,
+            why="a point that does what several neighbours did loads what they share once, and stores 16 bytes at a time",
+        ),
+        Pass(
+            name="privatize-histogram",
+            run=_privatize_histogram,
+            why="a program that counts its points first updates memory once per bin instead of once per point",
+        ),
+    ),
+    order=(
+        Before("split-topk-range", "split-concat", "sorted rows have reduced ranges, and stay whole"),
+        Before(
+            "split-concat",
+            "coarsen-deinterleaved",
+            "what is chosen between parts is no condition on points of one part, which then are neighbours in memory",
+        ),
+        Before("split-concat", "coarsen", "a part's loads are wide where those of the whole had conditions"),
+        Before(
+            "coarsen-deinterleaved",
+            "coarsen",
+            "neighbours that lie together after dealing them out are few enough loads, which they are not before",
+        ),
+        Before(
+            "coarsen",
+            "privatize-histogram",
+            "tiles are assigned last: other passes want all ranges in one tile",
+        ),
+    ),
+)
+# What the body of several computations in one launch goes through: its programs have lines of points of one size.
+MEMBER_PASSES: Final[PassTable[Draft, Target]] = KERNEL_PASSES.select("split-concat")
