@@ -1,4 +1,4 @@
-"""Tables of passes: they run in order, are observed, print themselves, and notice an order that nothing explains."""
+"""Tables of passes run in order, are observed, print themselves, and notice an order without reasons."""
 
 from __future__ import annotations
 

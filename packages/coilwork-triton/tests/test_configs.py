@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from launch_facts import change_facts, launch_facts
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import target
@@ -19,7 +19,9 @@ H200 = target("sm_90")
 
 def blocks(walk: Walk, streams: tuple[int, ...] = (2,), **extents: int) -> list[tuple[int, ...]]:
     across = {"x": 1.0, "r": 0.0} if walk != "pointwise" else {"x": 1.0}
-    facts = Facts(walk=walk, extents=extents, coalescing=across, element_bytes=4, tensors=2, streams=streams)
+    facts = launch_facts(
+        walk=walk, extents=extents, coalescing=across, element_bytes=4, tensors=2, stream_bytes=streams
+    )
     found = propose(facts, H200, 3)
     names = {"YBLOCK": "y", "XBLOCK": "x", "R0_BLOCK": "r"}
     return [
@@ -63,16 +65,16 @@ def test_one_narrow_operand_gives_threads_twice_as_much() -> None:
 
 
 def test_busy_columns_have_twice_the_threads() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent",
         extents={"x": 65536, "r": 512},
         coalescing={"x": 1.0, "r": 0.0},
         element_bytes=4,
         tensors=3,
-        streams=(2, 2, 2),
+        stream_bytes=(2, 2, 2),
         operations=8,
     )
-    (idle, *_), (busy, *_) = propose(facts, H200, 3), propose(replace(facts, operations=40), H200, 3)
+    (idle, *_), (busy, *_) = propose(facts, H200, 3), propose(change_facts(facts, operations=40), H200, 3)
 
     def each(config: Config) -> float:
         meta = dict(config.meta)
@@ -88,20 +90,20 @@ def test_few_columns_have_little_to_do_for_each_thread() -> None:
 
 def rows_on_chip(rows: int, length: int) -> Facts:
     """Rows of two bytes per element, read, reduced and written."""
-    return Facts(
+    return launch_facts(
         walk="persistent",
         extents={"x": rows, "r": length},
         coalescing={"r": 1.0},
         element_bytes=2,
         tensors=2,
-        streams=(2, 2),
+        stream_bytes=(2, 2),
     )
 
 
 def test_short_rows_have_16_elements_per_thread_in_large_or_small_blocks() -> None:
     facts = rows_on_chip(131072, 256)
     for streams in ((2, 2), (4, 4)):
-        found = propose(replace(facts, streams=streams), H200, 3)
+        found = propose(change_facts(facts, stream_bytes=streams), H200, 3)
         assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(16, 8), (4, 2)]
 
 
@@ -111,43 +113,43 @@ def test_rows_that_a_cache_holds_are_for_two_warps_or_four() -> None:
 
 
 def test_a_warp_has_two_rows_where_programs_of_one_ask_for_little() -> None:
-    facts = replace(rows_on_chip(65536, 784), streams=(2,))
+    facts = change_facts(rows_on_chip(65536, 784), stream_bytes=(2,))
     found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
     assert found == [(1, 1), (1, 4), (2, 1)]
     for others in (
-        replace(facts, streams=(4,)),
-        replace(facts, again=True),
-        replace(facts, extents={"x": 65537, "r": 784}),
-        replace(facts, extents={"x": 16384, "r": 784}),
-        replace(facts, extents={"x": 65536, "r": 2000}),
+        change_facts(facts, stream_bytes=(4,)),
+        change_facts(facts, rereads_rows=True),
+        change_facts(facts, extents={"x": 65537, "r": 784}),
+        change_facts(facts, extents={"x": 16384, "r": 784}),
+        change_facts(facts, extents={"x": 65536, "r": 2000}),
     ):
         assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(others, H200, 3))
-    bytes_each = replace(facts, element_bytes=1, streams=(1,), extents={"x": 65536, "r": 1900})
+    bytes_each = change_facts(facts, element_bytes=1, stream_bytes=(1,), extents={"x": 65536, "r": 1900})
     assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(bytes_each, H200, 3))
 
 
 def test_programs_of_few_long_rows_are_large() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"x": 256, "r": 240_000},
         coalescing={"r": 1.0},
         element_bytes=4,
-        streams=(4, 4),
+        stream_bytes=(4, 4),
         tensors=2,
     )
     assert [c.num_warps for c in propose(facts, H200, 3)] == [32, 8, 4]
-    many = replace(facts, extents={"x": 4096, "r": 240_000})
+    many = change_facts(facts, extents={"x": 4096, "r": 240_000})
     assert [c.num_warps for c in propose(many, H200, 3)] == [8, 4, 4]
 
 
 def test_few_short_columns_are_for_four_warps_or_for_two() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent",
         extents={"x": 65536, "r": 128},
         coalescing={"x": 1.0},
         element_bytes=2,
         tensors=2,
-        streams=(2,),
+        stream_bytes=(2,),
     )
     found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
     # of variances of 96 rows these take 96, 60 and 54 us on an H200; half of the second takes 61
@@ -176,14 +178,14 @@ def test_whole_rows_are_for_few_threads_or_more(row: int, warps: list[int]) -> N
     ],
 )
 def test_walked_rows_are_for_few_threads(columns: int, row: int, best: tuple[int, int, int]) -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent",
         extents={"x": 256, "w": 64, "r": row},
         coalescing={"r": 1.0},
         element_bytes=4,
         tensors=8,
-        columns=columns,
-        streams=(2, 2, 2),
+        column_sums=columns,
+        stream_bytes=(2, 2, 2),
     )
     found = propose(facts, target("sm_90"), 3)
     meta = dict(found[0].meta)
@@ -205,14 +207,14 @@ def test_walked_rows_are_for_few_threads(columns: int, row: int, best: tuple[int
 def test_sorted_blocks_are_powers_of_two_that_fit(
     rows: int, length: int, sort_bytes: int, along: str
 ) -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent",
         extents={"x": rows, "r": length},
         coalescing={along: 1.0},
         element_bytes=4,
         tensors=3,
-        streams=(4,),
-        sort_bytes=sort_bytes,
+        stream_bytes=(4,),
+        sort_key_bytes=sort_bytes,
     )
     for config in propose(facts, H200, 3):
         meta = dict(config.meta)
@@ -222,20 +224,20 @@ def test_sorted_blocks_are_powers_of_two_that_fit(
 
 def test_stencils_have_small_blocks_or_many_points_per_thread() -> None:
     # four neighbours of one tensor are read, one result is written
-    facts = Facts(
+    facts = launch_facts(
         walk="pointwise",
         extents={"x": 1 << 26},
         coalescing={"x": 1.0},
         element_bytes=2,
         tensors=2,
-        streams=(2,) * 5,
+        stream_bytes=(2,) * 5,
     )
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)] == [
         (512, 2),
         (1024, 1),
         (1024, 4),
     ]
-    four_tensors = replace(facts, tensors=5)
+    four_tensors = change_facts(facts, tensors=5)
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(four_tensors, H200, 3)] == [
         (2048, 4),
         (1024, 4),
@@ -243,51 +245,51 @@ def test_stencils_have_small_blocks_or_many_points_per_thread() -> None:
 
 
 def test_stencils_over_rows_have_several_rows_to_a_program() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="pointwise",
         extents={"y": 65408, "x": 1022},
         coalescing={"x": 1.0, "y": 0.0},
         element_bytes=4,
         tensors=2,
-        streams=(4,) * 5,
+        stream_bytes=(4,) * 5,
     )
     first, *_ = propose(facts, H200, 3)
     assert (dict(first.meta)["YBLOCK"], dict(first.meta)["XBLOCK"]) == (4, 512)
-    one_tensor_each = propose(replace(facts, tensors=5), H200, 3)
+    one_tensor_each = propose(change_facts(facts, tensors=5), H200, 3)
     assert all(dict(c.meta)["YBLOCK"] == 1 for c in one_tensor_each)
 
 
 def test_a_seed_does_not_make_threads_take_fewer_points() -> None:
     # one number of 8 bytes for all points, beside two streams of 2 bytes
-    facts = Facts(
+    facts = launch_facts(
         walk="pointwise",
         extents={"x": 1 << 26},
         coalescing={"x": 1.0},
         element_bytes=8,
         tensors=3,
-        streams=(2, 2),
+        stream_bytes=(2, 2),
     )
     (first, *_) = propose(facts, H200, 3)
     assert (dict(first.meta)["XBLOCK"], first.num_warps) == (2048, 4)
-    (wide, *_) = propose(replace(facts, streams=(2, 8)), H200, 3)
+    (wide, *_) = propose(change_facts(facts, stream_bytes=(2, 8)), H200, 3)
     assert (dict(wide.meta)["XBLOCK"], wide.num_warps) == (2048, 8)
 
 
 def test_one_point_per_thread_or_several_where_each_loads_a_sector() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="pointwise",
         extents={"x": 4_000_000},
         coalescing={"x": 0.8},
         element_bytes=8,
         tensors=3,
-        scattered=True,
+        is_scattered=True,
     )
     found = propose(facts, H200, 3)
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(256, 8), (4096, 16), (8192, 8)]
-    few = propose(replace(facts, extents={"x": 4096}), H200, 3)
+    few = propose(change_facts(facts, extents={"x": 4096}), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)
     # a search that scatters is long code as it is
-    searching = propose(replace(facts, turns=20), H200, 3)
+    searching = propose(change_facts(facts, load_chain=20), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] <= 4 * 32 * c.num_warps for c in searching)
 
 
@@ -299,14 +301,14 @@ def test_rows_that_are_read_again_are_tried_one_per_multiprocessor(
     length: int, again: bool, wanted: bool
 ) -> None:
     """As long as the cache holds that many, and would not hold several of each."""
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"x": 2048, "r": length},
         coalescing={"x": 0.0, "r": 1.0},
         element_bytes=4,
         tensors=2,
-        streams=(4, 4),
-        again=again,
+        stream_bytes=(4, 4),
+        rereads_rows=again,
     )
     assert any(c.num_warps == 32 for c in propose(facts, H200, 3)) is wanted
 
@@ -317,14 +319,14 @@ def test_many_columns_of_one_operand_are_also_tried_with_few_threads() -> None:
 
 
 def test_what_gathers_two_values_per_point_has_later_rows_on_their_way() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"x": 65536, "r": 2048},
         coalescing={"x": 1.0, "r": 0.0},
         element_bytes=4,
         tensors=3,
-        streams=(2,),
-        lanes=2,
+        stream_bytes=(2,),
+        accumulators=2,
     )
     found = propose(facts, H200, 3)
     assert dict(found[0].meta)["STAGES"] == 3
@@ -337,14 +339,14 @@ def test_what_gathers_two_values_per_point_has_later_rows_on_their_way() -> None
     ("columns", "streams"), [(8192, (2, 2)), (8192, (4, 4)), (16384, (2, 2, 8)), (512, (2, 2))]
 )
 def test_scanned_columns_have_enough_on_their_way(columns: int, streams: tuple[int, ...]) -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"x": columns, "r": 8192},
         coalescing={"x": 1.0, "r": 0.0},
         element_bytes=max(streams),
         tensors=len(streams),
-        streams=streams,
-        scans=1,
+        stream_bytes=streams,
+        scan_words=1,
     )
     for one in propose(facts, H200, 3):
         sizes = dict(one.meta)
@@ -358,13 +360,13 @@ def test_scanned_columns_have_enough_on_their_way(columns: int, streams: tuple[i
 
 def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: Any) -> list[tuple[int, ...]]:
     """(columns, rows, warps, stages) of the candidates."""
-    facts = Facts(
+    facts = launch_facts(
         walk=walk,
         extents={"x": x, "r": r},
         coalescing={"x": 1.0, "r": 0.0},
         element_bytes=max(streams, default=8),
         tensors=3,
-        streams=streams,
+        stream_bytes=streams,
         **others,
     )
     found: list[tuple[int, ...]] = []
@@ -375,11 +377,11 @@ def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: A
 
 
 def test_columns_that_are_looked_up_are_for_single_warps() -> None:
-    assert columns("persistent", (), x=1 << 23, r=20, turns=2, operations=8) == [
+    assert columns("persistent", (), x=1 << 23, r=20, load_chain=2, operations=8) == [
         (64, 32, 1, 1),
         (32, 32, 1, 1),
     ]
-    for width, depth, warps, _ in columns("persistent", (), x=1 << 20, r=300, turns=2):
+    for width, depth, warps, _ in columns("persistent", (), x=1 << 20, r=300, load_chain=2):
         assert width >= 16 and width * depth == 64 * 32 * warps
 
 
@@ -395,46 +397,46 @@ def test_busy_columns_of_little_have_64_points_per_thread_or_128() -> None:
 
 def test_few_columns_have_later_rows_on_their_way() -> None:
     assert columns("looped", (2, 2), x=12288, r=8192)[-1] == (64, 64, 4, 3)
-    assert columns("looped", (4,), x=20000, r=3000, lanes=2)[-1] == (32, 64, 4, 3)
+    assert columns("looped", (4,), x=20000, r=3000, accumulators=2)[-1] == (32, 64, 4, 3)
 
 
 def test_few_long_rows_have_more_threads() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"x": 512, "r": 1 << 18},
         coalescing={"x": 0.0, "r": 1.0},
         element_bytes=4,
         tensors=2,
-        streams=(2,),
+        stream_bytes=(2,),
     )
     assert propose(facts, H200, 3)[0].num_warps == 16
     # 16 bytes per thread
-    assert propose(replace(facts, streams=(4,)), H200, 3)[0].num_warps == 32
-    many = propose(replace(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
+    assert propose(change_facts(facts, stream_bytes=(4,)), H200, 3)[0].num_warps == 32
+    many = propose(change_facts(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
     assert max(one.num_warps for one in many) == 8
 
 
 def test_two_lines_of_scanned_columns_where_there_are_many() -> None:
-    wide = columns("looped", (4, 4), x=32768, r=2048, scans=1)
+    wide = columns("looped", (4, 4), x=32768, r=2048, scan_words=1)
     assert (64, 64, 4, 4) in wide
-    assert all(width == 32 for width, *_ in columns("looped", (4, 4), x=16384, r=2048, scans=1)[::2])
+    assert all(width == 32 for width, *_ in columns("looped", (4, 4), x=16384, r=2048, scan_words=1)[::2])
 
 
 def test_few_neighbours_along_another_range_are_no_transpose() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="pointwise",
         extents={"y": 192, "x": 262144},
         coalescing={"y": 0.2, "x": 0.8},
         element_bytes=4,
         tensors=4,
-        streams=(1, 4),
+        stream_bytes=(1, 4),
     )
 
     def sides(facts: Facts) -> list[tuple[int, int]]:
         return [(dict(c.meta)["XBLOCK"], dict(c.meta)["YBLOCK"]) for c in propose(facts, H200, 3)]
 
     assert (1024, 4) in sides(facts)
-    assert (1024, 4) not in sides(replace(facts, coalescing={"y": 0.5, "x": 0.5}))
+    assert (1024, 4) not in sides(change_facts(facts, coalescing={"y": 0.5, "x": 0.5}))
 
 
 @pytest.mark.parametrize(
@@ -445,9 +447,9 @@ def test_few_neighbours_along_another_range_are_no_transpose() -> None:
 def test_code_of_many_operations_is_for_few_elements(
     extents: dict[str, int], operations: int, across: dict[str, float]
 ) -> None:
-    facts = Facts(walk="pointwise", extents=extents, coalescing=across, element_bytes=4, tensors=2)
+    facts = launch_facts(walk="pointwise", extents=extents, coalescing=across, element_bytes=4, tensors=2)
     light = propose(facts, H200, 3)
-    heavy = propose(replace(facts, operations=operations), H200, 3)
+    heavy = propose(change_facts(facts, operations=operations), H200, 3)
     for found in heavy:
         elements = math.prod(size for _, size in found.meta) // (32 * found.num_warps)
         assert elements <= 1 or elements * operations <= LONGEST_CODE
@@ -456,9 +458,9 @@ def test_code_of_many_operations_is_for_few_elements(
 
 
 def test_rows_of_many_operations_have_more_threads() -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent", extents={"x": 4096, "r": 1024}, coalescing={"r": 1.0}, element_bytes=4, tensors=2
     )
-    light, heavy = (propose(replace(facts, operations=count), H200, 1)[0] for count in (100, 2000))
+    light, heavy = (propose(change_facts(facts, operations=count), H200, 1)[0] for count in (100, 2000))
     assert light == propose(facts, H200, 1)[0]
     assert heavy.meta == light.meta and heavy.num_warps == 16 > light.num_warps

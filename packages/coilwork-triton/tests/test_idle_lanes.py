@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from launch_facts import change_facts, launch_facts
 from triton_sample_kernels import layer_norm, layer_norm_backward, softmax
 
 from coilwork_ir.dtypes import DType
@@ -37,13 +37,13 @@ def launches(rows: int, length: int, streams: tuple[int, ...] = (2, 2)) -> list[
 
 
 def facts(rows: int, length: int, streams: tuple[int, ...] = (2, 2)) -> Facts:
-    return Facts(
+    return launch_facts(
         walk="persistent",
         extents={"x": rows, "r": length},
         coalescing={"r": 1.0},
         element_bytes=max(streams),
         tensors=len(streams),
-        streams=streams,
+        stream_bytes=streams,
         row=length,
     )
 
@@ -88,9 +88,9 @@ def test_few_rows_wide_elements_and_many_tensors_keep_their_threads() -> None:
     assert launches(MANY, 1152, (2,) * 7) == kept
     # registers take no more, or multiprocessors have fewer programs than room for them
     assert all(warps > 1 for _, warps in launches(2048, 1152))
-    unknown = replace(facts(MANY, 1152), row=0)
+    unknown = change_facts(facts(MANY, 1152), row=0)
     assert [c.num_warps for c in propose(unknown, H200, 3)] == [2, 8]
-    assert [c.num_warps for c in propose(replace(facts(MANY, 1152), scans=1), H200, 3)] == [2, 8]
+    assert [c.num_warps for c in propose(change_facts(facts(MANY, 1152), scan_words=1), H200, 3)] == [2, 8]
 
 
 @pytest.mark.parametrize("streams", [(2, 2), (2,), (4, 4)])

@@ -1,4 +1,4 @@
-"""The tables of passes: their order has reasons, and each rewrite of a kernel computes the same, of kernels drawn at random, by the IR's interpreter."""
+"""Tables of passes: orders have reasons, and rewrites of drawn kernels compute the same by the interpreter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMBINATIONS = ("add", "mul", "sub", "maximum")
 
 
 def draw_stencil(draw: random.Random) -> Kernel:
-    """A kernel that reads several elements, each at a row and a column that are quotients, multiples, clamped or wrapped."""
+    """A kernel that reads elements at rows and columns that are quotients, multiples, clamped or wrapped."""
     rows, columns = draw.choice([2, 15, 32]), draw.choice([64, 72, 100])
     x0, x1, x2 = along("x0", 3), along("x1", rows), along("x2", columns)
     height, width = draw.choice([8, 40]), draw.choice([16, 80, 96])
@@ -88,7 +88,7 @@ def draw_stencil(draw: random.Random) -> Kernel:
 
 
 def draw_joined(draw: random.Random) -> Kernel:
-    """A kernel that joins two or three parts, of rows or of columns, each computed from the same elements of both arguments."""
+    """A kernel that joins two or three parts, of rows or columns, each of the same elements of both arguments."""
     parts, length, others = draw.choice([2, 3]), draw.choice([32, 48, 64]), draw.randint(1, 5)
     whole = along("x1", parts * length)
     outer = along("x0", others)
@@ -123,7 +123,7 @@ def draw_joined(draw: random.Random) -> Kernel:
 
 
 def draw_dealt(draw: random.Random) -> Kernel:
-    """A kernel that deals neighbours out to rows of their own, with a weight for each of these rows now and then."""
+    """A kernel that deals neighbours out to rows of their own, now and then with a weight for each row."""
     count, rows, length = draw.choice([2, 2, 3, 4]), draw.randint(2, 4), draw.choice([512, 520, 520, 513])
     row, way, column = along("y0", rows, "y"), along("y1", count, "y", 0.5), along("x0", length, "x", 0.5)
     place = (row.symbol * length + column.symbol) * count + way.symbol
@@ -204,7 +204,7 @@ def without_idle_arguments(kernel: Kernel) -> Kernel:
 
 
 def arguments(kernel: Kernel, seed: int) -> dict[str, Tensor]:
-    """Random memory for `kernel`: numbers around 0, or below the number of bins, and NaN where it is to write."""
+    """Random memory for `kernel`: numbers around 0, or numbers of bins, and NaN where it is to write."""
     make = torch.Generator().manual_seed(seed)
     found: dict[str, Tensor] = {}
     spans = {a.name: as_int(a.span) or 0 for a in kernel.args}
@@ -227,7 +227,7 @@ def computed(kernel: Kernel, seed: int) -> dict[str, Tensor]:
 
 
 def with_declared_ranges(draft: Draft) -> Kernel:
-    """The kernel of `draft` with stores of first elements at the first places of rows: the IR has no range of their own."""
+    """The kernel of `draft` with first elements stored along rows: the IR has no range of their own."""
     if draft.topk is None:
         return draft.kernel
     row, first = draft.kernel.ranges[-1].symbol, as_int(draft.topk.extent)

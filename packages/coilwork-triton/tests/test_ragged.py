@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from kernel_bench import TritonProcess, along, run_source
+from launch_facts import launch_facts
 from triton_sample_kernels import ragged_sums
 
 from coilwork_ir.dtypes import DType
@@ -17,7 +18,6 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.ragged import along_rows, is_ragged, points_of
 from coilwork_triton.launch.configs import propose
-from coilwork_triton.launch.parameters import Facts
 
 X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
 COUNT = load("in0", [X], DType.I64)
@@ -88,13 +88,13 @@ def test_what_is_added_to_sums_is_loaded_before_their_loop() -> None:
     [(64, (8, 64)), (300, (2, 256)), (512, (1, 512)), (768, (1, 1024)), (4096, (1, 1024))],
 )
 def test_programs_take_what_a_row_fills(columns: int, block: tuple[int, int]) -> None:
-    facts = Facts(
+    facts = launch_facts(
         walk="looped",
         extents={"y": 50000, "x": columns, "r": 574},
         coalescing={},
         element_bytes=4,
         tensors=4,
-        ragged=True,
+        is_segmented=True,
     )
     for config in propose(facts, target("sm_90"), 2):
         blocks = dict(config.meta)

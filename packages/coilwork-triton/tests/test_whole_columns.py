@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_bench import TritonProcess, along, arg, run_source
+from launch_facts import launch_facts
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Hints, Kernel, Store
@@ -13,7 +14,6 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.launch.configs import propose
-from coilwork_triton.launch.parameters import Facts
 
 H200 = target("sm_90")
 F16, F32 = DType.F16, DType.F32
@@ -23,13 +23,13 @@ def launches(
     row: int, streams: tuple[int, ...] = (2, 2), *, x: float = 0.5, rows: int = 1 << 20
 ) -> list[tuple[int, int]]:
     """(columns, warps) of programs for columns of `row` points, of which tensors have a share `x` of neighbours along x."""
-    facts = Facts(
+    facts = launch_facts(
         walk="persistent",
         extents={"x": rows, "r": row},
         coalescing={"x": x, "r": 1 - x},
         element_bytes=max(streams),
         tensors=len(streams),
-        streams=streams,
+        stream_bytes=streams,
         row=row,
     )
     return [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]

@@ -1,4 +1,4 @@
-"""Sequences of steps as tables: rows of passes over one immutable value, why each is there, and why in this order.
+"""Sequences of steps as tables: passes over one immutable value, with reasons for each and for the order.
 
     PASSES = PassTable(
         passes=(Pass(name="inline", run=inline, why="values that are cheap to compute need no memory"), ...),
@@ -26,7 +26,8 @@ class Pass(Generic[Value, Context]):
 
     Attributes:
         name: unique in its table; stable, as tests and traces name it.
-        run: gets the value, and all else that it reads as the context. Returns the value itself if it has nothing to change.
+        run: gets the value, and all else that it reads as the context. Returns the value itself if nothing
+            changes.
         why: what is gained by it.
     """
 
@@ -70,7 +71,8 @@ class PassTable(Generic[Value, Context]):
     ) -> Value:
         """The result of all passes on `value`, one after the other.
 
-        `observe` is called after each pass, with its name, its argument and its result: to verify it, or to print what changed.
+        `observe` is called after each pass with its name, its argument and its result: to verify it, or to
+        print what changed.
         """
         for row in self.passes:
             changed = row.run(value, context)
@@ -95,7 +97,7 @@ class PassTable(Generic[Value, Context]):
         )
 
     def violations(self) -> tuple[str, ...]:
-        """Describes names that stand twice, rows of `order` that are broken, and neighbours whose order has no reason."""
+        """Names that stand twice, broken rows of `order`, and neighbours whose order has no reason."""
         place = {name: position for position, name in enumerate(self.names)}
         found = [f"{name} runs twice" for name in place if self.names.count(name) > 1]
         for row in self.order:

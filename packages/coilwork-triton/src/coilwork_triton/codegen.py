@@ -12,14 +12,14 @@ from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.combined import write_combined
 from coilwork_triton.combining.functions import own_functions
+from coilwork_triton.emit_kernel import Written, write
+from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import parse_options
-from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.written import Written, write
 
 
 class TritonCodegen:

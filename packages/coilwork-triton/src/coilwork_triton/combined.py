@@ -31,6 +31,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
+from coilwork_triton.emit_kernel import Written, write_part
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
@@ -52,7 +53,6 @@ from coilwork_triton.text.tree import (
     tl,
 )
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.written import Written, write_part
 
 _INT32_MAX: Final = 2**31 - 1
 # Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer is not to double.

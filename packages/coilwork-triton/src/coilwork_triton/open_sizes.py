@@ -38,15 +38,14 @@ from coilwork_ir.index import (
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
-from coilwork_ir.target import Target
 from coilwork_triton.facts.intermediate import largest_operands, magnitude
+from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.likely import assumed
-from coilwork_triton.iteration.shape import Shape, plan
+from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
-from coilwork_triton.iteration.vectorized import in_whole_vectors
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
-from coilwork_triton.statements.actions import roots_of
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, plan_kernel
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
@@ -191,18 +190,17 @@ def _largest(numbers: Iterable[Expr]) -> list[Expr]:
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
 
-def forms_of(
-    kernel: Kernel, target: Target, options: TritonOptions, *, step: int, bins: int = 0
-) -> Forms | None:
-    """`kernel` in several forms; None if one will do. `step` and `bins` are as in `plan`."""
+def forms_of(setting: Setting) -> Forms | None:
+    """The kernel of `setting` in several forms; None if one will do."""
+    kernel, options = setting.kernel, setting.options
+    if setting.draft.topk is not None or not kernel.sizes:
+        return None
     if options.batch_invariant or options.index_dtype == "i64":
         return None
-    roots = roots_of(kernel)
-    if assumed(kernel, roots) is None:
+    if assumed(kernel, setting.analysis.roots) is None:
         return None
     # calls that are unlike the first may be of many more rows
-    general = plan(kernel, roots, target, options, step=step, bins=bins, least=UNKNOWN_EXTENT)
-    general = in_whole_vectors(kernel, general, roots)
+    general = _planned(replace(setting, least=UNKNOWN_EXTENT))
     wide = general.index_dtype is DType.I64
     forms: list[Form] = []
     kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
@@ -210,7 +208,7 @@ def forms_of(
         # accesses are wide whether or not sizes are multiples of anything
         kinds = (_SHORT,)
     for kind in kinds:
-        form = _form(kernel, kind, target, options, step=step, bins=bins, wide=wide)
+        form = _form(setting, kind, wide=wide)
         if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
             continue
         if not forms or set(form.demands) != set(forms[-1].demands):
@@ -228,7 +226,7 @@ def forms_of(
             shape=general,
             units=ones,
             demands=(),
-            warp_size=target.warp_size,
+            warp_size=setting.target.warp_size,
         )
     )
     flat = any(form.shape.flat_grid for form in forms)
@@ -236,35 +234,35 @@ def forms_of(
     return Forms(kernel=kernel, forms=tuple(told))
 
 
-def _form(
-    kernel: Kernel,
-    kind: Kind,
-    target: Target,
-    options: TritonOptions,
-    *,
-    step: int,
-    bins: int,
-    wide: bool,
-) -> Form | None:
-    """`kernel` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
-    found = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows)
+def _planned(setting: Setting) -> Shape:
+    return OF_OPEN_SIZES.run(plan_kernel(setting), setting.options).shape
+
+
+def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
+    """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
+    kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
+    found = assumed(kernel, roots, multiples=kind.multiples, rows=kind.rows)
     if found is None:
         return None
-    divided = largest_operands(_positions(kernel, roots_of(kernel)))
-
-    def planned(one: Kernel) -> Shape:
-        own = roots_of(one)
-        narrow = divided is not None and not any(map(leaves_32_bits, _positions(one, own)))
-        short = replace(options, index_dtype="i32") if narrow else options
-        return plan(one, own, target, short, step=step, bins=bins, least=1 if kind.rows else UNKNOWN_EXTENT)
-
-    shape = planned(found.kernel)
+    divided = largest_operands(_positions(kernel, roots))
+    narrow = divided is not None and not any(
+        map(leaves_32_bits, _positions(found.kernel, roots_of(found.kernel)))
+    )
+    special = plan_kernel(
+        replace(
+            setting,
+            draft=replace(setting.draft, kernel=found.kernel),
+            options=replace(options, index_dtype="i32") if narrow else options,
+            least=1 if kind.rows else UNKNOWN_EXTENT,
+        )
+    )
+    shape = special.shape
     block = dict(shape.configs[0].meta).get(BLOCKS["r"], 0)
     if kind is _RAGGED and shape.walk == "persistent" and block > _LONGEST_ROW:
         return None
     if shape.walk != "persistent":
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
-        shape = in_whole_vectors(found.kernel, shape, roots_of(found.kernel))
+        shape = OF_OPEN_SIZES.run(special, options).shape
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:
         values = _values_of_positions(kernel)
@@ -280,7 +278,7 @@ def _form(
         shape=shape,
         units=tuple(unit for _, unit in found.units),
         demands=tuple(demands),
-        warp_size=target.warp_size,
+        warp_size=setting.target.warp_size,
     )
 
 

@@ -2,57 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
+    as_int,
+    bounds,
     ceildiv,
     product,
+    provably_divisible,
     provably_le,
     symbol,
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
-from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.overwriting import loads_ahead
-from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.facts.streamed import streamed
-from coilwork_triton.facts.vectors import (
-    Access,
-    accesses_of,
-    even_width,
-    neighbourly,
-    row_width,
-)
-from coilwork_triton.iteration.grouping import chosen_tile, grouped_of, numels_of, tiles_of
-from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
-from coilwork_triton.iteration.tiles import Letter, Tile, needs_64_bits
+from coilwork_triton.iteration.sharing import ROW, Sharing
+from coilwork_triton.iteration.tiles import Tile, flat_tile, padded_tile
 from coilwork_triton.iteration.two_rows import TwoRows
-from coilwork_triton.iteration.walking import (
-    check_sorts,
-    facts_of,
-    looks_up_across,
-    walk_of,
-)
 from coilwork_triton.iteration.whole_vectors import WholeVectors
-from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.counted import LEAST_BLOCK
-from coilwork_triton.launch.idle_lanes import narrower
-from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import RUN, STAGES, Facts, Walk
-from coilwork_triton.launch.pointwise import TRANSPOSED
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Walk
 from coilwork_triton.launch.search_space import Side, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.proposals.access_width import WHOLE_VECTOR
+from coilwork_triton.proposals.proposal import Proposal, Setting, first_elements
+from coilwork_triton.proposals.table import PROPOSALS
 
 _GRID_AXIS_MAX: Final = 65535
-_CHUNK: Final = 4
-# Bytes of elements of one thread beside which those of the next are near.
-_PAIR: Final = 8
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
 _FAST_F64: Final = frozenset({"80", "90", "100"})
 
@@ -165,118 +146,96 @@ class Shape:
         return frozenset(found)
 
 
-def plan(
-    kernel: Kernel,
-    values: tuple[Scalar, ...],
-    target: Target,
-    options: TritonOptions,
-    *,
-    points: int | None = None,
-    chosen: Expr | None = None,
-    step: int = 1,
-    least: int = 1,
-    bins: int = 0,
-) -> Shape:
-    """The shape of `kernel`, whose roots are `values`, on `target`.
-
-    `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
-    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps; `bins`, how many
-    its programs count in, if they count.
-    Of open sizes, those that say how many rows there are count as at least `least`, whatever is likely.
+def plan(setting: Setting) -> Shape:
+    """The shape of the kernel of `setting`, as `coilwork_triton.proposals.table` has it.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
-    touched, ragged = accesses_of(kernel, values), is_ragged(values)
-    flat = step > 1 or bins > 0
-    grouped = grouped_of(kernel, values, touched, ragged=ragged, flat=flat)
-    numels, lanes = numels_of(kernel, grouped, touched, target, flat=flat)
-    sorts = any(isinstance(v, Sort) for v in postorder(values))
-    if sorts:
-        check_sorts(kernel, grouped)
-    invariant = options.batch_invariant and "r" in grouped and not sorts
-    sharing = None if invariant or sorts or ragged else sharing_of(kernel, values, target)
-    walk = walk_of(
-        kernel, numels.get("r"), options, sorts=sorts, looped=ragged or (invariant and "w" not in grouped)
-    )
-    if sharing is not None:
-        walk = "shared"
-    facts = facts_of(
-        kernel,
-        values,
-        grouped,
-        touched,
-        walk=walk,
-        points=points,
-        ragged=ragged,
-        chosen=chosen,
-        least=least,
-    )
-    piece = 0 if sharing is None else sharing.length
-    facts = replace(facts, step=step, padded=lanes > 0, piece=piece, bins=bins)
-    proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
-    ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
-    configs = tuple(_launched(c, kernel, ahead=ahead) for c in proposed)
-    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
-    width = 1 if invariant else _width(kernel, grouped, touched, facts)
-    order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
-    if walk == "persistent" and not (sorts or facts.scans) and looks_up_across(grouped, touched, facts):
-        order = ("r", "z", "y", "x")
-    tiles = tiles_of(grouped, numels, walk, configs, order, lanes)
-    wide = options.index_dtype == "i64" or (
-        options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
-    )
+    return shape_of(setting, PROPOSALS.run(Proposal(), setting))
+
+
+def shape_of(setting: Setting, proposal: Proposal) -> Shape:
+    """What follows from `proposal` for the kernel of `setting`."""
+    draft, target, sharing = setting.draft, setting.target, proposal.sharing
+    tiles = _tiles(proposal)
+    configs = proposal.configs
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
-    chunk = min(width, _chunk(configs, target))
-    sides = [_side(t, walk, crowded) for t in tiles]
-    space = SearchSpace() if invariant else _space(sides, configs, facts, target, chunk=chunk, ahead=ahead)
+    chunk = min(proposal.width, _chunk(configs, target))
+    sides = [_side(t, proposal.walk, crowded) for t in tiles]
+    rank = sum(t.axis is not None for t in tiles)
     return Shape(
         tiles=tuple(tiles),
-        walk=walk,
+        walk=proposal.walk,
         configs=configs,
-        space=space,
-        index_dtype=DType.I64 if wide else DType.I32,
+        space=SearchSpace() if proposal.is_invariant else _space(sides, setting, proposal, chunk),
+        index_dtype=proposal.index_dtype,
         flat_grid=crowded if sharing is None else len(tiles) > 2,
         program="" if sharing is None else ROW.id,
         sharing=sharing,
-        neighbourly=width == 1,
-        step=step,
+        neighbourly=proposal.width == 1,
+        step=draft.coarsening,
         chunk=chunk,
-        counted=bins > 0,
-        together=0 if invariant or sorts else _together(grouped, facts, configs[0], target),
-        chosen=None if chosen is None else chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
+        counted=draft.bins > 0,
+        together=proposal.together,
+        chosen=None if draft.topk is None else _topk_tile(draft.topk, rank - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
-        streamed=streamed(kernel, values, target),
+        streamed=streamed(setting.kernel, setting.analysis.roots, target),
     )
 
 
-def _launched(config: Config, kernel: Kernel, *, ahead: bool) -> Config:
-    """`config` with the arithmetic of `kernel`; one block of a loop at a time, unless loads may go `ahead`."""
-    meta = config.meta if ahead else tuple((name, 1 if name == STAGES else v) for name, v in config.meta)
-    return replace(config, meta=meta, fp_fusion=kernel.numerics == "fast")
+def _tiles(proposal: Proposal) -> list[Tile]:
+    """In the order of block axes. A tile whose every block is a point has no axis."""
+    tiles: list[Tile] = []
+    rank = 0
+    for letter in proposal.axes:
+        if letter not in proposal.groups:
+            continue
+        sizes = [dict(c.meta)[BLOCKS[letter]] for c in proposal.configs]
+        scalar = letter != "r" and all(size == 1 for size in sizes)
+        numel, ranges = proposal.numels[letter], list(proposal.groups[letter])
+        masked = not all(size == 1 or provably_divisible(numel, size) for size in sizes)
+        if letter == "r" and proposal.walk == "persistent":
+            # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
+            masked = masked or (bounds(numel).lo or 0) < 1
+        axis = None if scalar else rank
+        if proposal.lanes:
+            tiles.append(padded_tile(letter, ranges, axis, masked, proposal.lanes))
+        else:
+            tiles.append(flat_tile(letter, ranges, axis, masked))
+        rank += not scalar
+    return tiles
 
 
-def _space(
-    sides: Sequence[Side],
-    configs: tuple[Config, ...],
-    facts: Facts,
-    target: Target,
-    *,
-    chunk: int,
-    ahead: bool,
-) -> SearchSpace:
-    """What a search may try beside `configs`; `chunk` neighbours along r belong to one thread, and `ahead` is as in `_launched`."""
+def _topk_tile(topk: Expr, axis: int) -> Tile:
+    """The tile of the first elements of sorted rows, along dimension `axis` of blocks."""
+    assert topk.extent is not None
+    block = first_elements(topk)
+    return Tile(
+        letter="c",
+        numel=topk.extent,
+        block=str(block),
+        index=topk,
+        axis=axis,
+        masked=as_int(topk.extent) != block,
+        parts=(),
+    )
+
+
+def _space(sides: Sequence[Side], setting: Setting, proposal: Proposal, chunk: int) -> SearchSpace:
+    """What a search may try beside the proposed launches; `chunk` neighbours along r belong to one thread."""
+    work = setting.analysis.work
     return search_space(
         sides,
-        configs,
-        target=target,
-        chunk=chunk if facts.walk == "looped" else 1,
-        scans=facts.scans > 0,
-        staged=ahead,
-        most_warps=MOST_WARPS if facts.sort_bytes else None,
-        least_block=LEAST_BLOCK if facts.bins else 1,
+        proposal.configs,
+        target=setting.target,
+        chunk=chunk if proposal.walk == "looped" else 1,
+        scans=work.scan_words > 0,
+        staged=proposal.loads_ahead,
+        most_warps=MOST_WARPS if work.sort_key_bytes else None,
+        least_block=LEAST_BLOCK if setting.draft.bins else 1,
     )
 
 
@@ -294,46 +253,7 @@ def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
 def _chunk(configs: tuple[Config, ...], target: Target) -> int:
     """Elements of 4 bytes in 16, which a thread loads at once, if all threads of every candidate then have some."""
     blocks = [(dict(c.meta).get("R0_BLOCK", 1), c.num_warps * target.warp_size) for c in configs]
-    return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
-
-
-def _width(
-    kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
-) -> int:
-    """Neighbours that a thread has together, at least; 1 where neighbouring threads touch neighbouring elements."""
-    if facts.padded and row_width(kernel.ranges[-1].symbol, touched) * facts.element_bytes <= _PAIR:
-        # what a thread has is little, so that neighbouring threads are near each other
-        return _CHUNK
-    if facts.step > 1 or not _neighbourly(kernel, grouped, touched, facts):
-        return _CHUNK
-    if facts.ragged or "r" not in grouped or not _along(facts):
-        return 1
-    return even_width(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
-
-
-def _together(grouped: Mapping[Letter, list[Range]], facts: Facts, first: Config, target: Target) -> int:
-    alone = "r" in grouped and _along(facts) and facts.coalescing.get("x", 0.0) <= TRANSPOSED
-    return narrower(facts, first, target) if alone else 0
-
-
-def _along(facts: Facts) -> bool:
-    """Neighbouring addresses lie along the reduction."""
-    return facts.coalescing["r"] >= facts.coalescing.get("x", 0.0)
-
-
-def _neighbourly(
-    kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
-) -> bool:
-    share = facts.coalescing
-    if facts.ragged and "y" not in grouped:
-        # what single elements look up lies anywhere, and lanes in another order would have to be brought into it at each step
-        return True
-    if "r" in grouped and _along(facts):
-        return neighbourly(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
-    if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
-        return False
-    others = [r for r in kernel.ranges if r not in grouped["x"]]
-    return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1 and not facts.padded)
+    return WHOLE_VECTOR if all(block >= WHOLE_VECTOR * threads for block, threads in blocks) else 1
 
 
 def _programs_bound(tile: Tile, configs: tuple[Config, ...]) -> Expr:

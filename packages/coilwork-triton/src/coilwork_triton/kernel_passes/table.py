@@ -1,7 +1,7 @@
-"""The rewrites of kernels, in order and with reasons: `LEGALIZATION` by target, then `KERNEL_PASSES` by pattern.
+"""The rewrites of kernels, in order and with reasons: `LEGALIZATION` by target, then `KERNEL_PASSES`.
 
-A kernel is legalized as a whole, and what that gives is what the text's comments and arguments show. The passes behind it work on one
-computation. Some of them settle a part of how it runs as well, which a `Draft` says beside the kernel.
+A kernel is legalized as a whole; comments and arguments of the text show the result. The passes behind that
+work on one computation. Some of them settle a part of how it runs as well, which a `Draft` says beside the kernel.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ LEGALIZATION: Final[PassTable[Kernel, Target]] = PassTable(
         Pass(
             name="convert-constants",
             run=_convert_constants,
-            why="compilers fold a constant that its new type does not hold to something else than devices make of it",
+            why=(
+                "compilers fold a constant that its new type does not hold "
+                "to something else than devices make of it"
+            ),
         ),
     ),
     order=(
@@ -120,7 +123,10 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
         Pass(
             name="split-topk-range",
             run=_split_topk_range,
-            why="a row of which the first elements are kept takes half a sort or less, and what follows is computed for these alone",
+            why=(
+                "a row of which the first elements are kept takes half a sort or "
+                "less, and what follows is computed for these alone"
+            ),
         ),
         Pass(
             name="split-concat",
@@ -130,17 +136,25 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
         Pass(
             name="coarsen-deinterleaved",
             run=_coarsen_deinterleaved,
-            why="neighbours that are dealt out to places far apart are read together where a point has all of them",
+            why=(
+                "neighbours that are dealt out to places far apart are "
+                "read together where a point has all of them"
+            ),
         ),
         Pass(
             name="coarsen",
             run=_coarsen,
-            why="a point that does what several neighbours did loads what they share once, and stores 16 bytes at a time",
+            why=(
+                "a point that does what several neighbours did loads what "
+                "they share once, and stores 16 bytes at a time"
+            ),
         ),
         Pass(
             name="privatize-histogram",
             run=_privatize_histogram,
-            why="a program that counts its points first updates memory once per bin instead of once per point",
+            why=(
+                "a program that counts its points first updates memory once per bin instead of once per point"
+            ),
         ),
     ),
     order=(
@@ -148,13 +162,15 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
         Before(
             "split-concat",
             "coarsen-deinterleaved",
-            "what is chosen between parts is no condition on points of one part, which then are neighbours in memory",
+            "what is chosen between parts is no condition on points of "
+            "one part, which then are neighbours in memory",
         ),
         Before("split-concat", "coarsen", "a part's loads are wide where those of the whole had conditions"),
         Before(
             "coarsen-deinterleaved",
             "coarsen",
-            "neighbours that lie together after dealing them out are few enough loads, which they are not before",
+            "neighbours that lie together after dealing them out are "
+            "few enough loads, which they are not before",
         ),
         Before(
             "coarsen",
@@ -163,5 +179,5 @@ KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(
         ),
     ),
 )
-# What the body of several computations in one launch goes through: its programs have lines of points of one size.
+# Those for the body of several computations in one launch, whose programs have lines of points of one size.
 MEMBER_PASSES: Final[PassTable[Draft, Target]] = KERNEL_PASSES.select("split-concat")

@@ -33,7 +33,7 @@ def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     while True:
         elements, threads = math.prod(blocks.values()), warps * target.warp_size
-        if elements <= threads or facts.operations * elements <= LONGEST_CODE * threads:
+        if elements <= threads or facts.work.operations * elements <= LONGEST_CODE * threads:
             break
         if facts.walk == "pointwise":
             blocks[max(blocks, key=lambda name: blocks[name])] //= 2

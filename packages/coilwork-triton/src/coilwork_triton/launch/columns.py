@@ -42,17 +42,17 @@ _FULL: Final = 0.9
 
 def scanned_columns(facts: Facts, target: Target) -> list[Config]:
     """Blocks of rows of neighbouring columns, of which some are on their way while one is scanned."""
-    widest = max(facts.streams, default=facts.element_bytes)
+    widest = max(facts.work.stream_bytes, default=facts.work.element_bytes)
     columns = facts.extents["x"]
     programs = columns * prod(facts.extents.get(tile, 1) for tile in ("y", "z"))
     enough = _FULL * target.multiprocessors
     # of narrow elements beside wide ones at least half a line, too
-    least = _LINE // 2 // min(facts.streams, default=widest)
+    least = _LINE // 2 // min(facts.work.stream_bytes, default=widest)
     widths = [max(size // widest, min(least, size)) for size in (_LINE, _LINE // 2, _SECTOR)]
     fitting = [width for width in widths if programs >= enough * width] or widths[-1:]
     width = fitting[0]
     narrow = next((w for w in fitting if w < width), width)
-    each = 64 if facts.scans == 1 and sum(facts.streams) <= _LITTLE else 32
+    each = 64 if facts.work.scan_words == 1 and sum(facts.work.stream_bytes) <= _LITTLE else 32
     crowded = programs >= 2 * enough * width
     shapes = [
         (width, 4 if crowded else 8, each, 3),
@@ -76,9 +76,9 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
 def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
     """`configs` with the length of threads' runs along a scan, if there is one and all of them have room for runs."""
     sizes = [dict(c.meta) for c in configs]
-    if not facts.scans or any(s["XBLOCK"] < 2 or s["R0_BLOCK"] < _SHORTEST for s in sizes):
+    if not facts.work.scan_words or any(s["XBLOCK"] < 2 or s["R0_BLOCK"] < _SHORTEST for s in sizes):
         return list(configs)
-    lanes = max(1, _WIDE // min(facts.streams, default=facts.element_bytes))
+    lanes = max(1, _WIDE // min(facts.work.stream_bytes, default=facts.work.element_bytes))
     found = []
     for one, size in zip(configs, sizes, strict=True):
         x, r = size["XBLOCK"], size["R0_BLOCK"]

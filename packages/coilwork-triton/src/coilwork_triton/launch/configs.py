@@ -32,8 +32,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.kernel_source import Config
@@ -44,21 +44,87 @@ from coilwork_triton.launch.parameters import STAGES, Facts, config
 from coilwork_triton.launch.pointwise import pointwise
 from coilwork_triton.launch.reductions import looped, persistent, shared, walked
 from coilwork_triton.launch.sorting import sorted_rows
+from coilwork_triton.proposals.rules import Rule, RuleTable, always
 
 # Elements of a row that `batch_invariant` reduces at a time.
 FIXED_ROW: Final = 1024
 
 
+def _rule(
+    name: str,
+    launches: Callable[[Facts, Target], list[Config]],
+    why: str,
+    matches: Callable[[Facts], bool],
+    *,
+    length: bool = True,
+) -> Rule[Facts, Launches]:
+    return Rule(
+        name=name,
+        matches=matches,
+        answer=lambda facts: Launches(propose=launches, has_code_limit=length),
+        why=why,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """Proposes the launches of one kind of kernel; blocks with a `has_code_limit` shrink where a point takes hundreds of instructions."""
+
+    propose: Callable[[Facts, Target], list[Config]]
+    has_code_limit: bool
+
+
+LAUNCHES: Final[RuleTable[Facts, Launches]] = RuleTable(
+    rules=(
+        _rule(
+            "histogram",
+            counted,
+            "programs with many points update memory least",
+            lambda facts: facts.bins > 0,
+            length=False,
+        ),
+        _rule(
+            "sorted-rows",
+            sorted_rows,
+            "threads exchange elements of a row, so that few with many elements each are best",
+            lambda facts: facts.work.sort_key_bytes > 0,
+            length=False,
+        ),
+        _rule(
+            "row-loop",
+            walked,
+            "the next rows are on their way while some are reduced",
+            lambda facts: "w" in facts.extents,
+            length=False,
+        ),
+        _rule(
+            "shared-rows",
+            shared,
+            "a program has one piece of a row in registers",
+            lambda facts: facts.walk == "shared",
+        ),
+        _rule(
+            "rows-in-registers",
+            persistent,
+            "16 to 32 elements per thread reach the bandwidth of a copy",
+            lambda facts: facts.walk == "persistent",
+        ),
+        _rule(
+            "long-rows",
+            looped,
+            "blocks are as long as enough loads in flight ask for",
+            lambda facts: facts.walk == "looped",
+        ),
+        _rule("points", pointwise, "a thread moves most with a few loads of 16 bytes in flight", always),
+    )
+)
+
+
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
-    rules = {"pointwise": pointwise, "persistent": persistent, "looped": looped, "shared": shared}
-    if facts.bins:
-        found = counted(facts, target)
-    elif facts.sort_bytes:
-        found = sorted_rows(facts, target)
-    else:
-        found = walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
-    if not facts.bins and not facts.sort_bytes and not facts.scans and "w" not in facts.extents:
+    launches = LAUNCHES.answer(facts)
+    found = launches.propose(facts, target)
+    if launches.has_code_limit and not facts.work.scan_words:
         found = [shortened(one, facts, target) for one in found]
     return tuple(dict.fromkeys(found))[:limit]
 

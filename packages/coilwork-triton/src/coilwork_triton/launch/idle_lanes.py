@@ -29,7 +29,7 @@ _BY_ACCESSES: Final = 6
 
 def together(facts: Facts) -> int:
     """Neighbours along a row that a thread accesses at once."""
-    width = _WIDE // min(facts.streams, default=_WIDE)
+    width = _WIDE // min(facts.work.stream_bytes, default=_WIDE)
     while width > 1 and facts.row % width:
         width //= 2
     return max(1, width)
@@ -49,12 +49,12 @@ def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     """
     half, width = warps // 2, together(facts)
     many = facts.extents.get("x", 1) >= _PROGRAMS * target.multiprocessors
-    if not facts.row or not facts.streams or facts.scans or not many or half < 1:
+    if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
         return warps
     before = worked_lanes(facts.row, warps * target.warp_size, width)
     after = worked_lanes(facts.row, half * target.warp_size, width)
     each = after // (half * target.warp_size)
-    fits = each <= _MOST_EACH and each * sum(facts.streams) <= _MOST_BYTES
+    fits = each <= _MOST_EACH and each * sum(facts.work.stream_bytes) <= _MOST_BYTES
     return half if fits and _saves(before, after, _BY_THREADS) else warps
 
 
@@ -65,11 +65,13 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
     no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead of 27.
     """
     row = next_power_of_two(facts.row)
-    spread = bool(facts.streams) and row > target.warp_size * together(facts)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * together(facts)
     alone = [
-        (lanes, each) for lanes, each in ((1024, 32), (2048, 64)) if each * sum(facts.streams) <= _MOST_BYTES
+        (lanes, each)
+        for lanes, each in ((1024, 32), (2048, 64))
+        if each * sum(facts.work.stream_bytes) <= _MOST_BYTES
     ]
-    if alone and spread and not facts.scans and _saves(row, facts.row, _BY_THREADS):
+    if alone and spread and not facts.work.scan_words and _saves(row, facts.row, _BY_THREADS):
         return [*alone, (4096, 16)][:2]
     return [(4096, 16), (1024, 16)]
 
@@ -80,8 +82,8 @@ def narrower(facts: Facts, first: Config, target: Target) -> int:
     `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that are wider than two
     bytes few enough come at a time for all that is computed of them.
     """
-    width, narrowest = together(facts), min(facts.streams, default=_WIDE)
-    if not facts.row or facts.scans or narrowest > 2 or width * narrowest <= _NARROW:
+    width, narrowest = together(facts), min(facts.work.stream_bytes, default=_WIDE)
+    if not facts.row or facts.work.scan_words or narrowest > 2 or width * narrowest <= _NARROW:
         return 0
     threads = first.num_warps * target.warp_size
     lanes = dict(first.meta)[BLOCKS["r"]]

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.facts.kernel_analysis import Work
 
 Walk = Literal["pointwise", "persistent", "looped", "shared"]
 
@@ -44,25 +45,13 @@ _SEARCH: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the choice rests on.
+    """What the choice of launches rests on: what a kernel does, and what is decided already of how it runs.
 
     Attributes:
+        work: what it does at each point.
         walk: how the reduction ranges, if any, are walked.
         extents: estimated number of points per tile: `x`, `y`, `z`, `w`, `r` where present.
         coalescing: share of bytes at unit stride per tile, 0 to 1.
-        element_bytes: size of the widest element loaded or stored.
-        tensors: number of tensor arguments.
-        scans: 4-byte values per point that a scan along r carries; 0 if there is none.
-        lanes: values per point of a block that one reduction gathers in registers over a loop, at most.
-        scattered: neighbouring points load from sectors of their own.
-        columns: reductions along w.
-        ragged: rows of r end where data says, most of them early.
-        streams: element sizes of what is accessed at every point.
-        operations: weighted arithmetic per point.
-        turns: loads of a point that wait for each other.
-        again: rows are read again once they are reduced.
-        sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
-        sort_width: neighbours along r that one thread loads at once where it is sorted.
         padded: rows stand in more lanes than they have points.
         step: points of the kernel's result that one of its points, a step, gives.
         piece: points of the piece of a row that a program has, if programs share rows.
@@ -71,22 +60,10 @@ class Facts:
         bins: programs count their points in so many at most; 0 if they do not.
     """
 
+    work: Work
     walk: Walk
     extents: dict[str, int]
     coalescing: dict[str, float]
-    element_bytes: int
-    tensors: int
-    scans: int = 0
-    lanes: int = 0
-    scattered: bool = False
-    columns: int = 0
-    ragged: bool = False
-    streams: tuple[int, ...] = ()
-    operations: int = 0
-    turns: int = 0
-    again: bool = False
-    sort_bytes: int = 0
-    sort_width: int = 1
     padded: bool = False
     step: int = 1
     piece: int = 0
@@ -97,7 +74,7 @@ class Facts:
 
 def searches(facts: Facts) -> bool:
     """What takes time is to wait for one load after the other, which many threads do at once."""
-    return facts.turns >= _SEARCH
+    return facts.work.load_chain >= _SEARCH
 
 
 def next_power_of_two(n: int) -> int:

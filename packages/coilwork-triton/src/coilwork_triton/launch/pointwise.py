@@ -33,7 +33,7 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     shapes = (
         [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1), facts)
     )
-    if transposing and facts.element_bytes <= 2:
+    if transposing and facts.work.element_bytes <= 2:
         shapes = [(64, 64, 8), (128, 128, 16)]
     elif transposing and facts.coalescing["x"] >= _MOSTLY and extents["x"] >= 1024:
         # little lies along another range, perhaps few neighbours, as of the three colours of pictures: 68 us instead of 80
@@ -58,7 +58,7 @@ def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
         return 1 - length / (-(-length // width) * width)
 
     # 32 bytes per thread: half as many threads for narrow elements
-    few = 1 if facts.element_bytes > 2 else 2
+    few = 1 if facts.work.element_bytes > 2 else 2
     shapes = ((2048, 1, 4), (1024, 1, 4 // few), (2048, 1, 8), (512, 1, 2 // few))
     long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
     # without masks if there is a choice
@@ -66,7 +66,9 @@ def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
     if exact or long:
         found = (exact or long)[:2]
         # neighbours in other rows are read once by programs that have these rows as well
-        return [(512, 4, 8), (256, 8, 8), found[0]] if _is_stencil(facts) and facts.streams else found
+        return (
+            [(512, 4, 8), (256, 8, 8), found[0]] if _is_stencil(facts) and facts.work.stream_bytes else found
+        )
     return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
@@ -80,7 +82,7 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     if facts.padded:
         # few threads, which have the same columns of many rows
         return [config({"x": size}, warps, target) for size, warps in ((1024, 1), (2048, 2), (2048, 4))]
-    if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
+    if facts.work.is_scattered and extent >= 1024 * 2 * target.multiprocessors:
         # many of few threads are on their way where the sectors turn out to be in a cache
         few = ((256, 1), (4096, 8), (8192, 32))
         if searches(facts):
@@ -90,7 +92,7 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     if searches(facts) and extent < 1024 * 2 * target.multiprocessors:
         return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
-    per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
+    per_thread = 4 if max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
@@ -120,4 +122,4 @@ def _steps(extent: int, target: Target) -> list[Config]:
 
 def _is_stencil(facts: Facts) -> bool:
     """Points read several elements of one tensor, which their neighbours read as well."""
-    return len(facts.streams) > facts.tensors + 1
+    return len(facts.work.stream_bytes) > facts.work.tensors + 1

@@ -49,13 +49,13 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     across = reduces_across(facts)
     if "x" not in facts.extents or (row >= 1024 and not across):
         # 64 bytes per thread of one-byte elements, as of others
-        warps = max(1, min(16, warps_for(row, 16 if facts.element_bytes > 1 else 64, target)))
+        warps = max(1, min(16, warps_for(row, 16 if facts.work.element_bytes > 1 else 64, target)))
         if row >= 8192:
             warps = max(8, min(16, warps_for(row, 32, target)))
         blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
         # few threads have much in flight each; what takes many registers needs more of them
         tried = (warps, warps // 2) if row >= 8192 else (max(1, warps // 2), 2 * warps)
-        if rows * row * sum(facts.streams) <= target.l2_bytes // 2 and 2 <= warps <= 4:
+        if rows * row * sum(facts.work.stream_bytes) <= target.l2_bytes // 2 and 2 <= warps <= 4:
             # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
         fewer = fewer_warps(facts, tried[0], target)
@@ -80,10 +80,10 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
     So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and which take an H200 half as long again as a copy.
     """
     rows = facts.extents.get("x", 1)
-    little = facts.extents["r"] * sum(facts.streams) * _PROGRAMS < _ON_THE_WAY
+    little = facts.extents["r"] * sum(facts.work.stream_bytes) * _PROGRAMS < _ON_THE_WAY
     several = _MOST_EACH * target.warp_size // one["r"]
     enough = rows % max(1, several) == 0 and rows >= several * _WAVES * _PROGRAMS * target.multiprocessors
-    if several < 2 or not little or not enough or facts.again or not facts.streams:
+    if several < 2 or not little or not enough or facts.work.rereads_rows or not facts.work.stream_bytes:
         return []
     return [config({**one, "x": several}, 1, target)]
 
@@ -103,13 +103,13 @@ def walked(facts: Facts, target: Target) -> list[Config]:
     row = next_power_of_two(facts.extents["r"])
     most = next_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
-    each = max(8, min(32, power_of_two_below(_SUMS // max(1, facts.columns))))
+    each = max(8, min(32, power_of_two_below(_SUMS // max(1, facts.work.column_sums))))
     step = 4 * target.warp_size * each
     # (elements per step, elements per thread, stages): the next rows are on their way in further stages
-    if row * max(facts.streams, default=facts.element_bytes) <= 16 * target.warp_size:
+    if row * max(facts.work.stream_bytes, default=facts.work.element_bytes) <= 16 * target.warp_size:
         # the loads of many rows at once keep memory busy
         # of two columns' sums, twice as many do not spill yet
-        more = 2 if facts.columns <= 2 else 1
+        more = 2 if facts.work.column_sums <= 2 else 1
         shapes = [(step, each, 1), (more * step, more * each, 1), (step, each // 2, 1)]
     elif row >= step:
         shapes = [(row, each, 3), (row, each // 2, 3), (row, each // 2, 1)]
@@ -162,9 +162,9 @@ def _ragged_width(columns: int) -> int:
 
 
 def looped(facts: Facts, target: Target) -> list[Config]:
-    if facts.ragged:
+    if facts.work.is_segmented:
         return _ragged(facts, target)
-    if facts.scans and reduces_across(facts):
+    if facts.work.scan_words and reduces_across(facts):
         return in_runs(scanned_columns(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
     found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
@@ -180,12 +180,12 @@ def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> l
     """
     blocks: list[tuple[int, int, int, int]] = []
     place = 2
-    if len(facts.streams) == 1 and _many_columns(facts, target):
+    if len(facts.work.stream_bytes) == 1 and _many_columns(facts, target):
         blocks.append((128, 32, 2, 2))
-        if facts.lanes >= _MUCH:
+        if facts.work.accumulators >= _MUCH:
             blocks, place = [(64, 32, 4, 3), (64, 64, 8, 3)], 0
-    elif 1 <= len(facts.streams) <= 2:
-        blocks.append((128 // max(facts.streams), 64, 4, 3))
+    elif 1 <= len(facts.work.stream_bytes) <= 2:
+        blocks.append((128 // max(facts.work.stream_bytes), 64, 4, 3))
     staged = []
     for x, r, warps, stages in blocks:
         size = {"x": x, "r": min(r, next_power_of_two(facts.extents["r"]))}
@@ -201,7 +201,7 @@ def _many_columns(facts: Facts, target: Target) -> bool:
 def _one_row_each_stays(facts: Facts, target: Target) -> bool:
     """The second-level cache holds a row of every multiprocessor until it is read again, but not several of each."""
     rows = _rows(facts)
-    in_flight = facts.extents["r"] * sum(facts.streams) // 2 * target.multiprocessors
+    in_flight = facts.extents["r"] * sum(facts.work.stream_bytes) // 2 * target.multiprocessors
     few, many = _STAYS * target.l2_bytes, target.l2_bytes
     return rows >= 2 * target.multiprocessors and in_flight <= few and _SEVERAL * in_flight > many
 
@@ -217,12 +217,17 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         one = {"x": 1} if "x" in facts.extents else {}
         found = []
         # 32 bytes per thread of two-byte elements per step
-        sizes = [(4096, 8), (8192, 16), (2048, 4)] if facts.scans else [(4096, 8), (2048, 4), (1024, 4)]
-        if facts.again and _one_row_each_stays(facts, target):
+        sizes = (
+            [(4096, 8), (8192, 16), (2048, 4)] if facts.work.scan_words else [(4096, 8), (2048, 4), (1024, 4)]
+        )
+        if facts.work.rereads_rows and _one_row_each_stays(facts, target):
             sizes = [(4096, 8), (8192, 32)]
-        elif not facts.scans and target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors:
+        elif (
+            not facts.work.scan_words
+            and target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors
+        ):
             # programs of 256 threads would leave room for others
-            wide = max(facts.streams, default=facts.element_bytes) >= 4
+            wide = max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 4
             sizes = [(4096, 32 if wide else 16), (4096, 8), (1024, 4)]
         for size, warps in sizes:
             r = min(size, length)
@@ -234,9 +239,9 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     # few columns: narrower blocks, down to one 32-byte sector, keep every multiprocessor busy
     columns = _rows(facts)
     # 32 bytes per thread in flight: deeper blocks of small elements
-    deep = 2 if 0 < sum(facts.streams) <= 2 else 1
+    deep = 2 if 0 < sum(facts.work.stream_bytes) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
-    if _many_columns(facts, target) and facts.lanes < _MUCH:
+    if _many_columns(facts, target) and facts.work.accumulators < _MUCH:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]

@@ -64,7 +64,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     # long rows that lie across memory come one at a time: threads would have to exchange most of several
     across = reduces_across(facts) and row <= _SHORT_ROW
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
-    room = 256 // facts.sort_bytes
+    room = 256 // facts.work.sort_key_bytes
     found = []
     # each takes seconds to build
     for most in (room, room // 2):
@@ -74,11 +74,11 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
         together = min(rows, max(1, min(most, 32) * target.warp_size // row), max(enough, 1))
         if across:
             # threads exchange what they hold through shared memory
-            most_rows = power_of_two_below(target.shared_memory_bytes // (facts.sort_bytes * row))
+            most_rows = power_of_two_below(target.shared_memory_bytes // (facts.work.sort_key_bytes * row))
             together = min(rows, max(32, together), most_rows)
             warps = max(1, min(MOST_WARPS, together * row // (most * target.warp_size)))
         found.append(_shared(facts, target, together, warps, across=across))
-    bounded = _BOUNDED[facts.sort_bytes]
+    bounded = _BOUNDED[facts.work.sort_key_bytes]
     if facts.first and not across and row >= max(bounded.length, bounded.rooms * _room(facts.first)):
         fewer = [_bounded(facts, target, rows, own) for own in bounded.own]
         if fewer[0] != fewer[1]:
@@ -97,7 +97,7 @@ def _shared(facts: Facts, target: Target, together: int, warps: int, *, across: 
     if across:
         width, along = 1, max(1, min(row, threads // together))
     else:
-        width = max(1, min(facts.sort_width, together * row // threads, row))
+        width = max(1, min(facts.work.sort_width, together * row // threads, row))
         along = max(1, min(threads, row // width))
     meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
     if facts.first:

@@ -35,7 +35,7 @@ _BUSY: Final = 4.0
 
 def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
-    if not facts.streams and facts.turns > 1 and not searches(facts):
+    if not facts.work.stream_bytes and facts.work.load_chain > 1 and not searches(facts):
         return _gathered_columns(facts, target, row, most)
     blocks: list[tuple[int, int]] = []
     alone: list[tuple[int, int]] = []
@@ -60,15 +60,15 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
     """(columns, points per thread) of two blocks of whole columns, or three."""
-    line = 128 // max(facts.streams, default=facts.element_bytes)
+    line = 128 // max(facts.work.stream_bytes, default=facts.work.element_bytes)
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
         # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
         if searches(facts):
             return [(max(1, best // 4), 2)]
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
-    little = sum(facts.streams) * 64 <= 4 * _LOADED
-    if _busy(facts) and 0 < sum(facts.streams) <= _LITTLE and best * row <= _MOST_WIDE:
+    little = sum(facts.work.stream_bytes) * 64 <= 4 * _LOADED
+    if _busy(facts) and 0 < sum(facts.work.stream_bytes) <= _LITTLE and best * row <= _MOST_WIDE:
         # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32;
         # half as many threads have fewer instructions still, if registers leave room for enough of them
         return [(max(1, best // 2), 64), (best, 64), (max(1, best // 2), 128)]
@@ -80,7 +80,7 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         # four warps are kept busy by nothing less
         ordered = [2 * best, best]
     shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
-    if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
+    if sum(facts.work.stream_bytes) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
         # what is loaded takes half a register each
         shapes.insert(0, (best, 2 * each))
     return shapes[:2]
@@ -93,11 +93,11 @@ def both_ways(facts: Facts, row: int) -> list[tuple[int, int]]:
     of both, and few threads exchange what they have with few instructions: 12.6 per element of 96 channels, where 16 points
     per thread take 28.8.
     """
-    width = _SECTORS // max(facts.streams, default=_SECTORS)
+    width = _SECTORS // max(facts.work.stream_bytes, default=_SECTORS)
     both = min(facts.coalescing.get("x", 0.0), facts.coalescing.get("r", 0.0)) > TRANSPOSED
-    if not both or row < width or facts.scans or not facts.streams:
+    if not both or row < width or facts.work.scan_words or not facts.work.stream_bytes:
         return []
-    few = [(width * row, each) for each in (64, 128) if each * sum(facts.streams) <= 4 * _LOADED]
+    few = [(width * row, each) for each in (64, 128) if each * sum(facts.work.stream_bytes) <= 4 * _LOADED]
     return [*few, (4096, 16)]
 
 
@@ -109,7 +109,9 @@ def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list
     found = []
     for points in (2048, 1024):
         x = min(
-            max(_WIDE_LOAD // facts.element_bytes, points // row), most, next_power_of_two(facts.extents["x"])
+            max(_WIDE_LOAD // facts.work.element_bytes, points // row),
+            most,
+            next_power_of_two(facts.extents["x"]),
         )
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps_for(x * row, 64, target), target))
     return found
@@ -117,4 +119,4 @@ def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list
 
 def _busy(facts: Facts) -> bool:
     """Arithmetic takes about as long as memory."""
-    return facts.operations > _BUSY * max(1, sum(facts.streams))
+    return facts.work.operations > _BUSY * max(1, sum(facts.work.stream_bytes))

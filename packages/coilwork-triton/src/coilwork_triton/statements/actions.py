@@ -10,10 +10,11 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels import Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
+from coilwork_triton.facts.kernel_analysis import action_roots
 from coilwork_triton.iteration.vector_lanes import RowAccess
 from coilwork_triton.kernel_passes.histogram import find_bins
 from coilwork_triton.statements.counts import add_counts
@@ -56,31 +57,6 @@ class Action:
     stage: int
     reduced: bool
     walked: bool
-
-
-def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:
-    """Everything `kernel` does: checks first, then stores."""
-    found: list[Store | Check] = [*kernel.checks, *kernel.stores]
-    return tuple(found)
-
-
-def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Everything that `kernel` stores or checks.
-
-    Raises:
-        EmitError: that is nothing.
-    """
-    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
-    if not roots:
-        raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
-    return roots
-
-
-def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
-    """The scalar graphs that an action evaluates."""
-    if isinstance(what, Check):
-        return (what.condition,)
-    return (what.value, *what.indirect, *(() if what.mask is None else (what.mask,)))
 
 
 def perform(values: Values, scope: Scope, what: Store | Check) -> None:

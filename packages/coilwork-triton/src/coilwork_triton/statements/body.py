@@ -12,12 +12,13 @@ from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_triton.combining.reductions import REDUCTIONS
+from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.ragged import is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
-from coilwork_triton.statements.actions import Action, action_roots, actions_of
+from coilwork_triton.statements.actions import Action
 from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.statements.early_loads import early_loads
 from coilwork_triton.statements.needed import needed

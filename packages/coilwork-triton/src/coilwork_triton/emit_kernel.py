@@ -13,14 +13,14 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.dispatch import dispatch
+from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
-from coilwork_triton.iteration.in_two_rows import in_two_rows
 from coilwork_triton.iteration.shape import Shape, plan
-from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.open_sizes import forms_of
-from coilwork_triton.statements.actions import roots_of
+from coilwork_triton.open_sizes import Forms, forms_of
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import REFINEMENTS, plan_kernel
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -62,22 +62,14 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     if contraction is not None:
         return _contracted(kernel, *contraction, target, options, library)
     draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
-    kernel = draft.kernel
-    if draft.topk is None and kernel.sizes:
-        found = _in_forms(kernel, target, options, library, step=draft.coarsening, bins=draft.bins)
-        if found is not None:
-            return found
-    roots = roots_of(kernel)
-    shape = plan(kernel, roots, target, options, chosen=draft.topk, step=draft.coarsening, bins=draft.bins)
-    if not options.batch_invariant:
-        # which elements are added first depends on where a row begins
-        if wants_a_loop(kernel, shape, roots):
-            kernel = replace(kernel, hints=replace(kernel.hints, reduction="looped"))
-            shape = plan(kernel, roots, target, options, chosen=draft.topk, step=draft.coarsening)
-        shape = in_whole_vectors(kernel, shape, roots)
-    shape = in_two_rows(kernel, shape, roots)
+    setting = Setting(draft=draft, target=target, options=options)
+    forms = forms_of(setting)
+    if forms is not None:
+        return _in_forms(forms, library)
+    planned = REFINEMENTS.run(plan_kernel(setting), options)
+    shape = planned.shape
     return Written(
-        body=statements(kernel, shape, library),
+        body=statements(planned.setting.kernel, shape, library),
         grid=shape.grid,
         configs=shape.configs,
         space=shape.space,
@@ -86,23 +78,18 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     )
 
 
-def _in_forms(
-    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, step: int, bins: int
-) -> Written | None:
-    """`kernel` for likely sizes and for others; None if one form will do."""
-    found = forms_of(kernel, target, options, step=step, bins=bins)
-    if found is None:
-        return None
-    bodies = [statements(form.kernel, form.shape, library) for form in found.forms]
-    functions, body = dispatch(found, bodies)
+def _in_forms(forms: Forms, library: set[str]) -> Written:
+    """A kernel for likely sizes and for others."""
+    bodies = [statements(form.kernel, form.shape, library) for form in forms.forms]
+    functions, body = dispatch(forms, bodies)
     return Written(
         body=body,
-        grid=found.grid,
-        configs=found.configs,
-        space=found.shape.space,
-        departure=found.departure,
-        index_dtype=found.general_shape.index_dtype,
-        neighbourly=found.shape.neighbourly,
+        grid=forms.grid,
+        configs=forms.configs,
+        space=forms.shape.space,
+        departure=forms.departure,
+        index_dtype=forms.general_shape.index_dtype,
+        neighbourly=forms.shape.neighbourly,
         functions=functions,
     )
 
@@ -136,7 +123,8 @@ def write_part(
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    shape = plan(kernel, roots_of(kernel), target, options, points=points)
+    setting = Setting(draft=Draft(kernel=kernel), target=target, options=options, points=points)
+    shape = plan(setting)
     shape = replace(shape, program=program, flat_grid=len(shape.parallel) > 1)
     return shape, statements(kernel, shape, library)
 

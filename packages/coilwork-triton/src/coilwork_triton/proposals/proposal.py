@@ -1,0 +1,147 @@
+"""What proposals are made of: the kernel and where it runs (`Setting`), and what is decided (`Proposal`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.target import Target
+from coilwork_triton.facts.kernel_analysis import KernelAnalysis
+from coilwork_triton.iteration.sharing import Sharing
+from coilwork_triton.iteration.tiles import Letter
+from coilwork_triton.kernel_passes.table import Draft
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What proposals are about: all that they may ask for.
+
+    Attributes:
+        draft: the kernel, and what its passes settled.
+        target: what it runs on.
+        options: the generator's settings.
+        points: those of a whole launch of which the kernel does a part; they stand for an unknown extent.
+        least: as which open sizes that say how many rows there are count at least, whatever is likely.
+    """
+
+    draft: Draft
+    target: Target
+    options: TritonOptions
+    points: int | None = None
+    least: int = 1
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is computed."""
+        return self.draft.kernel
+
+    @cached_property
+    def analysis(self) -> KernelAnalysis:
+        """Facts about the kernel."""
+        return KernelAnalysis(self.kernel)
+
+    @property
+    def is_flat(self) -> bool:
+        """Rows have no tile of their own: a point is a step, or the kernel counts its points."""
+        return self.draft.coarsening > 1 or self.draft.bins > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """How a kernel is to run, as far as that is decided.
+
+    Attributes:
+        groups: the ranges of each tile.
+        numels: the points of each tile.
+        lanes: in how many lanes each row of the x tile stands; 0 where rows follow each other.
+        sharing: how programs share rows, if they do.
+        walk: how the r tile is walked.
+        is_invariant: one launch for all numbers of rows is asked for, and concerns this kernel.
+        configs: launch candidates, best guess first.
+        loads_ahead: loads may be in flight for blocks of a loop that are still to come.
+        axes: tiles in the order of their axes in blocks.
+        width: neighbours that a thread has together, at least; 1 where the next thread has the next element.
+        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes
+            idle; else 0.
+        index_dtype: type of offsets and sizes.
+    """
+
+    groups: Mapping[Letter, Sequence[Range]] = field(default_factory=lambda: MappingProxyType({}))
+    numels: Mapping[Letter, Expr] = field(default_factory=lambda: MappingProxyType({}))
+    lanes: int = 0
+    sharing: Sharing | None = None
+    walk: Walk = "pointwise"
+    is_invariant: bool = False
+    configs: tuple[Config, ...] = ()
+    loads_ahead: bool = False
+    axes: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
+    width: int = 1
+    together: int = 0
+    index_dtype: DType = DType.I64
+
+
+def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
+    """What launches rest on, once tiles and walks are proposed."""
+    known = setting.analysis.likely_sizes
+    larger = {size: max(setting.least, number) for size, number in known.items()}
+    groups, walk, draft = proposal.groups, proposal.walk, setting.draft
+    row = as_int(product(r.extent for r in groups.get("r", ()))) or 0
+    return Facts(
+        work=setting.analysis.work,
+        walk=walk,
+        extents={
+            letter: _estimate(
+                product(r.extent for r in ranges),
+                letter,
+                walk,
+                setting.points,
+                known if letter == "r" or (letter == "x" and "y" in groups) else larger,
+            )
+            for letter, ranges in groups.items()
+        },
+        coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in groups.items()},
+        padded=proposal.lanes > 0,
+        step=draft.coarsening,
+        piece=0 if proposal.sharing is None else proposal.sharing.length,
+        row=row if walk == "persistent" else 0,
+        first=0 if draft.topk is None else first_elements(draft.topk),
+        bins=draft.bins,
+    )
+
+
+def first_elements(topk: Expr) -> int:
+    """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
+
+    Raises:
+        EmitError: nothing says how many.
+    """
+    count = None if topk.extent is None else as_int(topk.extent)
+    if count is None:
+        raise EmitError("range-extent", f"range {topk.name} has no known extent")
+    return next_power_of_two(count)
+
+
+def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None, likely: Mapping[Expr, int]) -> int:
+    exact = as_int(numel)
+    if exact is not None:
+        return exact
+    if points is not None and letter == "x":
+        return points
+    longest = bounds(numel).hi
+    if letter == "r" and walk == "persistent" and longest is not None:
+        return longest
+    return max(1, evaluate(numel, {s.name: likely.get(s) or _typical(s) for s in numel.free_symbols}))
+
+
+def _typical(size: Expr) -> int:
+    low, high = bounds(size)
+    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))

@@ -1,0 +1,151 @@
+"""How rows are reduced, scanned or sorted: in one piece, block by block, or by several programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, bounds, product
+from coilwork_triton.facts.sort_keys import LONGEST_ROW
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import Walk, next_power_of_two
+from coilwork_triton.proposals.proposal import Proposal, Setting
+from coilwork_triton.proposals.rules import Rule, RuleTable, always
+
+# Points of a row up to which it is kept in registers if nobody says how to walk it.
+_SHORT: Final = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    setting: Setting
+    proposal: Proposal
+
+    @property
+    def row(self) -> Expr | None:
+        """Points of a row, if there are rows."""
+        return self.proposal.numels.get("r")
+
+    @property
+    def longest(self) -> int | None:
+        """Most points of a row, if that is known."""
+        return None if self.row is None else bounds(self.row).hi
+
+    @property
+    def wanted(self) -> str:
+        """What the scheduler asks for."""
+        return self.setting.kernel.hints.reduction
+
+    @property
+    def is_in_row_loop(self) -> bool:
+        """Rows are taken one after the other, for sums of their columns."""
+        return any(r.kind == "walked" for r in self.setting.kernel.ranges)
+
+    def fits(self, limit: int) -> bool:
+        """A row takes at most `limit` lanes."""
+        return self.longest is not None and next_power_of_two(self.longest) <= limit
+
+
+_Pattern = Callable[[_Question], bool]
+
+
+def _fits_in_row_loop(q: _Question) -> bool:
+    # there is no other way to walk rows
+    limit = max(q.setting.options.persistent_limit, TritonOptions().persistent_limit)
+    return q.is_in_row_loop and q.fits(limit)
+
+
+def _is_to_stay(q: _Question) -> bool:
+    return q.wanted == "persistent" and q.fits(q.setting.options.persistent_limit)
+
+
+def _is_short(q: _Question) -> bool:
+    short = q.longest is not None and q.longest <= _SHORT
+    return q.wanted in ("none", "contracted") and short and q.fits(q.setting.options.persistent_limit)
+
+
+def _rule(name: str, walk: Walk, why: str, matches: _Pattern) -> Rule[_Question, Walk]:
+    return Rule(name=name, matches=matches, answer=lambda q: walk, why=why)
+
+
+WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
+    rules=(
+        _rule(
+            "shared-rows",
+            "shared",
+            "programs that share a row tell each other what their pieces combine to",
+            lambda q: q.proposal.sharing is not None,
+        ),
+        _rule(
+            "sorted-rows",
+            "persistent",
+            "elements of a row to sort are exchanged in registers",
+            lambda q: bool(q.setting.analysis.sorts),
+        ),
+        _rule(
+            "segments",
+            "looped",
+            "a loop over rows that end early ends early",
+            lambda q: q.setting.analysis.is_segmented,
+        ),
+        _rule(
+            "invariant-rows",
+            "looped",
+            "blocks of one length add a row's elements in the same order whatever rows are beside it",
+            lambda q: q.proposal.is_invariant and "w" not in q.proposal.groups,
+        ),
+        _rule("no-rows", "pointwise", "there is nothing to reduce, scan or sort", lambda q: q.row is None),
+        _rule(
+            "row-loop",
+            "persistent",
+            "each row of a loop is reduced in registers, between its loads and the sums of columns",
+            _fits_in_row_loop,
+        ),
+        _rule(
+            "wanted-in-registers",
+            "persistent",
+            "the scheduler counts on one read of each row, and it fits",
+            lambda q: not q.is_in_row_loop and _is_to_stay(q),
+        ),
+        _rule(
+            "short-rows",
+            "persistent",
+            "a row that fits the registers of one program is read once",
+            lambda q: not q.is_in_row_loop and _is_short(q),
+        ),
+        _rule("long-rows", "looped", "what does not fit registers goes through them in blocks", always),
+    )
+)
+
+
+def choose_walk(setting: Setting, proposal: Proposal) -> Walk:
+    """How rows are walked.
+
+    Raises:
+        EmitError: rows that are walked along with their columns do not stay in registers.
+    """
+    question = _Question(setting=setting, proposal=proposal)
+    walk = WALKS.answer(question)
+    if walk != "persistent" and question.is_in_row_loop:
+        raise EmitError(
+            "walked-rows",
+            f"rows of kernel {setting.kernel.name} are walked, but do not stay in registers",
+            origins=setting.kernel.origins,
+            remedy="schedule rows and columns as two kernels",
+        )
+    return walk
+
+
+def check_sorts(setting: Setting, proposal: Proposal) -> None:
+    """Raises EmitError: the rows that the kernel sorts do not stay in registers."""
+    row = proposal.groups.get("r", ())
+    length = bounds(product(r.extent for r in row)).hi
+    if len(row) != 1 or "w" in proposal.groups or length is None or length > LONGEST_ROW:
+        raise EmitError(
+            "sort-row",
+            f"kernel {setting.kernel.name} sorts rows that do not stay in registers",
+            origins=setting.kernel.origins,
+            remedy="run the sort as an external call",
+        )

@@ -1,0 +1,115 @@
+"""Tables of how a kernel runs: orders have reasons, some kernel meets each rule, shapes follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from kernel_bench import along, arg
+from triton_sample_kernels import SAMPLES
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.passes import PassTable
+from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.target import target
+from coilwork_triton.iteration.shape import plan, shape_of
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, Draft
+from coilwork_triton.launch.configs import LAUNCHES
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.proposals.access_width import WIDTHS
+from coilwork_triton.proposals.proposal import Proposal, Setting
+from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, plan_kernel
+from coilwork_triton.proposals.rules import RuleTable
+from coilwork_triton.proposals.table import PROPOSALS
+from coilwork_triton.proposals.tiling import TILINGS
+from coilwork_triton.proposals.walks import WALKS
+
+H200, F32 = target("sm_90"), DType.F32
+SINGLE = [
+    name
+    for name, kernel in SAMPLES.items()
+    if kernel.combined is None and kernel.hints.reduction != "contracted"
+]
+
+
+def setting_of(kernel: Kernel, **options: bool) -> Setting:
+    draft = KERNEL_PASSES.run(Draft(kernel=LEGALIZATION.run(kernel, H200)), H200)
+    return Setting(draft=draft, target=H200, options=TritonOptions(**options))
+
+
+@pytest.mark.parametrize("table", [PROPOSALS, REFINEMENTS, OF_OPEN_SIZES])
+def test_the_order_of_decisions_has_reasons(table: PassTable[object, object]) -> None:
+    assert table.violations() == ()
+
+
+def test_a_shape_follows_from_the_kernel_and_the_proposal_alone() -> None:
+    for name in SINGLE:
+        setting = setting_of(SAMPLES[name])
+        proposal = PROPOSALS.run(Proposal(), setting)
+        assert shape_of(setting, proposal) == plan(replace(setting))
+
+
+def test_each_decision_adds_to_those_before_it() -> None:
+    decided: dict[str, set[str]] = {}
+
+    def observe(name: str, before: Proposal, after: Proposal) -> None:
+        changed = {f for f in Proposal.__slots__ if getattr(before, f) != getattr(after, f)}
+        decided.setdefault(name, set()).update(changed)
+
+    for name in SINGLE:
+        PROPOSALS.run(Proposal(), setting_of(SAMPLES[name]), observe=observe)
+        PROPOSALS.run(Proposal(), setting_of(SAMPLES[name], batch_invariant=True), observe=observe)
+    assert set(decided) == set(PROPOSALS.names)
+    several = [a & b for one, a in decided.items() for other, b in decided.items() if one < other]
+    assert not any(several)
+
+
+def long_rows() -> Kernel:
+    """Rows of whole blocks, each with a weight of its own."""
+    row, column = along("x0", 64, "x", 0.0), along("x1", 4096, "x", 1.0)
+    at = row.symbol * 4096 + column.symbol
+    value = op("mul", load("in0", [at], F32), load("in1", [row.symbol], F32))
+    return Kernel(
+        name="long_rows",
+        ranges=(row, column),
+        args=(arg("in0", F32, 64 * 4096), arg("in1", F32, 64), arg("out0", F32, 64 * 4096)),
+        stores=(Store(buffer="out0", index=at, value=value),),
+    )
+
+
+def pieces_of_columns() -> Kernel:
+    """Sums of four pieces of each of 257 columns."""
+    piece, column, r = along("x0", 4, "x"), along("x1", 257, "x", 1.0), along("r0", 64, "r")
+    element = load("in0", [(piece.symbol * 64 + r.symbol) * 257 + column.symbol], F32)
+    at = column.symbol * 4 + piece.symbol
+    return Kernel(
+        name="pieces",
+        ranges=(piece, column, r),
+        args=(arg("in0", F32, 256 * 257), arg("out0", F32, 4 * 257)),
+        stores=(Store(buffer="out0", index=at, value=reduce("sum", [element], [r.symbol])),),
+        hints=Hints(reduction="looped"),
+    )
+
+
+@pytest.mark.parametrize("table", [TILINGS, WALKS, WIDTHS, LAUNCHES])
+def test_every_rule_is_the_first_for_some_kernel(
+    table: RuleTable[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str] = set()
+    first: Callable[..., object] = RuleTable.first
+
+    def recorded(self: object, question: object) -> object:
+        rule = first(self, question)
+        if self is table:
+            seen.add(rule.name)
+        return rule
+
+    monkeypatch.setattr(RuleTable, "first", recorded)
+    unhinted = replace(SAMPLES["softmax_short"], hints=Hints())
+    for kernel in [*map(SAMPLES.__getitem__, SINGLE), unhinted, long_rows(), pieces_of_columns()]:
+        plan_kernel(setting_of(kernel))
+        plan_kernel(setting_of(kernel, batch_invariant=True))
+    assert {rule.name for rule in table.rules} == seen
+    assert all(rule.why in str(table) for rule in table.rules)
