@@ -31,11 +31,13 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
-from coilwork_triton.emit_kernel import Written, write_part
+from coilwork_triton.emit_kernel import Written, statements
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import Planned, plan_kernel
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
     Assign,
@@ -78,17 +80,14 @@ def write_combined(
     Raises:
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
-    body = replace(combined.body, numerics=kernel.numerics)
-    body = MEMBER_PASSES.run(Draft(kernel=body), target).kernel
+    planned = plan_member(kernel, combined, target, options)
+    body = planned.setting.kernel
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})
     if taken:
         raise EmitError("combined-names", f"{min(taken)} of {kernel.name} is a name of its body too")
-    narrow = options.index_dtype != "auto" or all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
-    points = sum(_points(body, member) for member in combined.members)
-    few = options.max_configs if _worth_measuring(kernel, body, points, target) else 1
-    own = replace(options, max_configs=few, index_dtype=options.index_dtype if narrow else "i64")
-    shape, inside = write_part(body, target, own, library, points=points, program=_OWN)
+    shape = planned.shape
+    inside = statements(body, shape, library)
     part = _part(kernel, body, shape, inside)
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
@@ -110,6 +109,23 @@ def write_combined(
         neighbourly=shape.neighbourly,
         functions=(part,),
     )
+
+
+def plan_member(kernel: Kernel, combined: Combined, target: Target, options: TritonOptions) -> Planned:
+    """How the body of `kernel`, which is `combined`, runs as a part of its launch.
+
+    Raises:
+        EmitError: the body holds something Triton lacks.
+    """
+    body = replace(combined.body, numerics=kernel.numerics)
+    draft = MEMBER_PASSES.run(Draft(kernel=body), target)
+    narrow = options.index_dtype != "auto" or all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
+    points = sum(_points(draft.kernel, member) for member in combined.members)
+    few = options.max_configs if _worth_measuring(kernel, draft.kernel, points, target) else 1
+    own = replace(options, max_configs=few, index_dtype=options.index_dtype if narrow else "i64")
+    planned = plan_kernel(Setting(draft=draft, target=target, options=own, points=points))
+    shape = replace(planned.shape, program=_OWN, flat_grid=len(planned.shape.parallel) > 1)
+    return replace(planned, shape=shape)
 
 
 def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:

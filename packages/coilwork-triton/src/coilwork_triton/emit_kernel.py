@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Contraction, Reduce, contraction_in
+from coilwork_ir.scalar import contraction_in
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
-from coilwork_triton.contraction.shape import shape_of
+from coilwork_triton.contraction.shape import ContractionShape, shape_of
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
-from coilwork_triton.iteration.shape import Shape, plan
+from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import Forms, forms_of
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, plan_kernel
+from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, plan_kernel
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -50,8 +51,12 @@ class Written:
     functions: tuple[Function, ...] = ()
 
 
-def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
-    """`kernel`, which is one computation. Device functions that it uses are added to `library`.
+# How one computation runs: a matrix product, a kernel of open sizes in several forms, or one kernel for all sizes.
+Plan: TypeAlias = ContractionShape | Forms | Planned
+
+
+def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
+    """How `kernel`, which is one computation, runs.
 
     Raises:
         EmitError: the kernel holds something Triton lacks.
@@ -60,16 +65,26 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
     contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
     if contraction is not None:
-        return _contracted(kernel, *contraction, target, options, library)
+        return shape_of(kernel, *contraction, target, options)
     draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
     setting = Setting(draft=draft, target=target, options=options)
-    forms = forms_of(setting)
-    if forms is not None:
-        return _in_forms(forms, library)
-    planned = REFINEMENTS.run(plan_kernel(setting), options)
-    shape = planned.shape
+    return forms_of(setting) or REFINEMENTS.run(plan_kernel(setting), options)
+
+
+def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
+    """`kernel`, which is one computation. Device functions that it uses are added to `library`.
+
+    Raises:
+        EmitError: the kernel holds something Triton lacks.
+    """
+    plan = plan_computation(kernel, target, options)
+    if isinstance(plan, Forms):
+        return _in_forms(plan, library)
+    if isinstance(plan, ContractionShape):
+        return _contracted(kernel, plan, library)
+    shape = plan.shape
     return Written(
-        body=statements(planned.setting.kernel, shape, library),
+        body=statements(plan.setting.kernel, shape, library),
         grid=shape.grid,
         configs=shape.configs,
         space=shape.space,
@@ -94,15 +109,8 @@ def _in_forms(forms: Forms, library: set[str]) -> Written:
     )
 
 
-def _contracted(
-    kernel: Kernel,
-    node: Reduce,
-    parts: Contraction,
-    target: Target,
-    options: TritonOptions,
-    library: set[str],
-) -> Written:
-    shape = shape_of(kernel, node, parts, target, options)
+def _contracted(kernel: Kernel, shape: ContractionShape, library: set[str]) -> Written:
+    parts = shape.parts
     ranges = frozenset(r.symbol for r in kernel.ranges)
     levels = find_levels((*roots_of(kernel), parts.left, parts.right), ranges)
     return Written(
@@ -113,20 +121,6 @@ def _contracted(
         index_dtype=shape.index_dtype,
         neighbourly=False,
     )
-
-
-def write_part(
-    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, points: int, program: str
-) -> tuple[Shape, tuple[Statement, ...]]:
-    """`kernel` as a part of a launch of `points` points in all, in which the variable `program` counts its programs.
-
-    Raises:
-        EmitError: the kernel holds something Triton lacks.
-    """
-    setting = Setting(draft=Draft(kernel=kernel), target=target, options=options, points=points)
-    shape = plan(setting)
-    shape = replace(shape, program=program, flat_grid=len(shape.parallel) > 1)
-    return shape, statements(kernel, shape, library)
 
 
 def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:

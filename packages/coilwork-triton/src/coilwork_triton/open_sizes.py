@@ -37,6 +37,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import Condition, Guard
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.kernel_analysis import roots_of
@@ -79,18 +80,27 @@ _SHORT: Final = Kind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A kernel as it is for some sizes: `kernel` in `shape`, whose own sizes are those of the kernel divided by `units`.
+    """A kernel as it is for some sizes: that of `setting` in `shape`, whose sizes are those of the kernel divided by `units`.
 
-    It is right where all its `demands` are 0.
+    It is right for the sizes that `guard` allows; None: for all.
     """
 
     name: str
     doc: str
-    kernel: Kernel
+    setting: Setting
     shape: Shape
     units: tuple[int, ...]
-    demands: tuple[Expr, ...]
-    warp_size: int
+    guard: Guard | None
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it computes, over sizes of its own."""
+        return self.setting.kernel
+
+    @property
+    def demands(self) -> tuple[Expr, ...]:
+        """Expressions over the general kernel's sizes that are all 0 where it is right."""
+        return () if self.guard is None else tuple(map(_demand, self.guard.conditions))
 
     @property
     def config(self) -> Config:
@@ -103,7 +113,7 @@ class Form:
         """Its configurations; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
         if self.shape.walk != "persistent" or not self.shape.neighbourly:
             return self.shape.configs
-        return tuple(dict.fromkeys(_with_room(c, self.warp_size) for c in self.shape.configs))
+        return tuple(dict.fromkeys(_with_room(c, self.setting.target.warp_size) for c in self.shape.configs))
 
     @property
     def shorter(self) -> bool:
@@ -180,8 +190,11 @@ def _with_blocks(config: Config, blocks: Iterable[str], likely: int) -> Config:
     return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (LIKELY, likely)))
 
 
-def _above(number: Expr, most: int) -> Expr:
-    return maximum(as_expr(0), number - most)
+def _demand(condition: Condition) -> Expr:
+    """An expression that is 0 where `condition` holds: of a remainder, itself."""
+    if condition.relation == "==":
+        return condition.left
+    return maximum(as_expr(0), condition.left - condition.right)
 
 
 def _largest(numbers: Iterable[Expr]) -> list[Expr]:
@@ -222,11 +235,10 @@ def forms_of(setting: Setting) -> Forms | None:
         Form(
             name="any",
             doc="Any sizes.",
-            kernel=kernel,
+            setting=setting,
             shape=general,
             units=ones,
-            demands=(),
-            warp_size=setting.target.warp_size,
+            guard=None,
         )
     )
     flat = any(form.shape.flat_grid for form in forms)
@@ -268,17 +280,21 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
         values = _values_of_positions(kernel)
         shape = replace(shape, short_values=values is not None)
         numbers = [*_numbers_of(kernel, divided or ()), *(values or ())]
-    demands = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
-    demands += [_above(size, most) for size, most in found.most]
-    demands += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
+    conditions = [
+        Condition(mod(size, as_expr(unit)), "==", as_expr(0)) for size, unit in found.units if unit > 1
+    ]
+    conditions += [Condition(size, "<=", as_expr(most)) for size, most in found.most]
+    most_points = as_expr(MOST_POINTS)
+    conditions += [
+        Condition(n, "<=", most_points) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)
+    ]
     return Form(
         name=kind.name,
         doc=kind.doc,
-        kernel=found.kernel,
+        setting=special.setting,
         shape=shape,
         units=tuple(unit for _, unit in found.units),
-        demands=tuple(demands),
-        warp_size=setting.target.warp_size,
+        guard=Guard(tuple(conditions)),
     )
 
 

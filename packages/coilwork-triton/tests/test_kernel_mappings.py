@@ -1,0 +1,130 @@
+"""What is decided of a kernel, as a mapping: it prints, parses, is legal, and launches the same configuration again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from triton_sample_kernels import SAMPLES
+
+from coilwork_ir.index import evaluate
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import (
+    Keep,
+    Lanes,
+    Loop,
+    Runs,
+    Select,
+    Sequential,
+    Share,
+    Values,
+    find_fault,
+    format_versions,
+    parse_versions,
+)
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.emit_kernel import plan_computation
+from coilwork_triton.kernel_passes.table import LEGALIZATION
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.mapping import config_of, map_kernel, map_versions
+from coilwork_triton.proposals.refinements import Planned
+
+H200 = target("sm_90")
+OPEN_SOFTMAX = """kernel @softmax fast {
+  size n0 in [0, inf]
+  size n1 in [1, inf]
+  range x0: `n0` parallel x 0.0
+  range r0: `n1` reduction r 1.0
+  arg in0: f32 in span `n0*n1` aligned
+  arg out0: f32 out span `n0*n1` aligned
+  hints looped split 1
+  likely (16, 64) persistent
+  body {
+    t0 = load %in0[n1*x0 + r0] : f32
+    t1 = reduce online_softmax 0 (t0) over (r0)
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    t4 = reduce online_softmax 1 (t0) over (r0)
+    t5 = div(t3, t4)
+    store %out0[n1*x0 + r0] = t5
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_mapping_is_legal_and_parses_back(name: str) -> None:
+    kernel = SAMPLES[name]
+    kernels, versions = map_versions(kernel, H200, TritonOptions())
+    assert parse_versions(format_versions(versions), kernel.sizes) == versions
+    for one, version in zip(kernels, versions.versions, strict=True):
+        mapping = version.mapping
+        assert mapping.is_closed
+        fault = find_fault(one, mapping)
+        # of rows that programs share, pieces are no blocks by the rules of what lies within a block
+        is_piece = (
+            mapping.find(Share) is not None and fault is not None and isinstance(fault[0], Lanes | Runs)
+        )
+        assert fault is None or is_piece, fault
+
+
+def test_a_configuration_launches_as_its_mapping_says() -> None:
+    count = 0
+    for kernel in SAMPLES.values():
+        if kernel.combined is not None:
+            continue
+        plan = plan_computation(LEGALIZATION.run(kernel, H200), H200, TritonOptions())
+        if isinstance(plan, Planned):
+            for config in plan.shape.configs:
+                assert config_of(map_kernel(plan.setting, plan.shape, config), plan.shape) == config
+                count += 1
+    assert count > 60
+
+
+def test_how_rows_are_walked_is_read_from_the_mapping() -> None:
+    def found(name: str, *kinds: type) -> list[bool]:
+        _, versions = map_versions(SAMPLES[name], H200, TritonOptions())
+        return [versions.general.find(kind) is not None for kind in kinds]
+
+    assert found("softmax_persistent", Keep, Loop) == [True, False]
+    assert found("softmax_looped", Keep, Loop) == [False, True]
+    assert found("layer_norm_backward", Keep, Sequential) == [True, True]
+    assert found("first_of_rows", Keep, Select) == [True, True]
+    assert found("cumsum_shared", Share, Loop) == [True, False]
+
+
+def open_softmax() -> Kernel:
+    return parse_kernel(OPEN_SOFTMAX)
+
+
+def test_versions_choose_the_form_that_the_departure_chooses() -> None:
+    kernel, draw = open_softmax(), random.Random(3)
+    source = TritonCodegen().emit(kernel, H200, {})
+    _, versions = map_versions(kernel, H200, TritonOptions())
+    assert source.departure is not None and len(versions.versions) == 4
+    taken: set[int] = set()
+    for _ in range(300):
+        sizes = {
+            "n0": draw.choice([1, 16, 40, 1 << 22, draw.randint(1, 5000)]),
+            "n1": draw.choice([16, 48, 64, 63, 4096, 1 << 20, draw.randint(1, 5000)]),
+        }
+        number = evaluate(source.departure, sizes)
+        assert versions.choose(sizes) is versions.versions[number].mapping
+        taken.add(number)
+    assert taken == set(range(4))
+
+
+def test_versions_are_legal_where_their_guards_hold() -> None:
+    kernels, versions = map_versions(open_softmax(), H200, TritonOptions())
+    for one, version in zip(kernels, versions.versions, strict=True):
+        fault = find_fault(one, version.mapping)
+        # the guard promises that these fit, of spans; the rule knows bounds of single sizes
+        assert fault is None or (isinstance(fault[0], Values) and version.guard is not None), fault
+
+
+def test_a_description_holds_the_kernel_that_passes_leave() -> None:
+    described = TritonCodegen().describe(SAMPLES["first_of_rows"], H200, {})
+    assert "store %out0[c0 + 50*x0]" in described and "select r0 first 50" in described
+    assert TritonCodegen().describe(SAMPLES["softmax_persistent"], H200, {}).startswith("mapping @")
