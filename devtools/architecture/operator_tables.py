@@ -36,7 +36,6 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.layout.products", "_MATRICES"): _CONTRACTION,
     ("coilwork_lowering.rewrites.packing", "_PRODUCTS"): _CONTRACTION,
     ("coilwork_runtime.executor.products", "_OPERANDS"): _CONTRACTION,
-    ("coilwork_scheduler.contractions.product", "_CALLS"): _CONTRACTION,
     ("coilwork_lowering.decompositions.prims", "_RENAMED"): "registers what prims mean in ATen's operators",
     ("coilwork_lowering.decompositions.strides", "_ROUNDING"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_BY_THE_SECOND"): _LAYOUT,
