@@ -6,10 +6,10 @@ import pytest
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, const, floordiv, mod, symbol
+from coilwork_ir.index import as_expr, as_int, const, floordiv, mod, substitute, symbol
+from coilwork_ir.scalar import Op, index_value, load, loads, op
 from coilwork_ir.scalar import const as literal
-from coilwork_ir.scalar import index_value, load, loads, op
-from coilwork_scheduler.inlining.guarded import Guards, share
+from coilwork_scheduler.inlining.guarded import COMPARISONS, Guards, share
 
 F64 = DType.F64
 ROW, COLUMN = symbol("i", lo=0, extent=const(64)), symbol("j", lo=0, extent=const(1024))
@@ -125,3 +125,27 @@ def test_conditions_along_one_range_are_taken_together():
     middle = both(below(COLUMN, 768), op("ge", index_value(COLUMN), literal(512, DType.I64)))
     assert share(middle) == 0.25
     assert share(None) == 1.0
+
+
+def test_a_few_rows_of_many_are_counted():
+    """Eight of 2,048 places, wherever they are, though places that are tried stand for 32 each."""
+    many = symbol("m", lo=0, extent=const(2048))
+    for start in (0, 5, 16, 1000, 2040):
+        few = both(op("ge", index_value(many), literal(start, DType.I64)), below(many - start, 8))
+        assert share(few) == 8 / 2048
+
+
+@pytest.mark.parametrize("name", sorted(COMPARISONS))
+@pytest.mark.parametrize("slope", [-3, -1, 1, 2])
+def test_places_are_counted_as_comparisons_hold_there(name, slope):
+    short, compare = symbol("s", lo=0, extent=const(20)), COMPARISONS[name]
+    for start in (-61, -40, -3, 0, 1, 7, 20, 59):
+        line, bound = short * slope + start, short + 3
+        for left, right in ((line, const(6)), (const(-1), line), (line, bound), (bound, line)):
+            mask = op(name, index_value(left), index_value(right))
+            held = [
+                compare(*(as_int(substitute(side, {short: const(place)})) for side in (left, right)))
+                for place in range(20)
+            ]
+            if isinstance(mask, Op):
+                assert share(mask) == sum(held) / 20

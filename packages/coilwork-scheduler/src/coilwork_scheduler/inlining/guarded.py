@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_int, bounds, evaluate, provably_lt, provably_nonneg
+from coilwork_ir.index import Expr, as_int, bounds, coefficients, evaluate, provably_lt, provably_nonneg
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, op, postorder
 
 # Symbols of a mask of which every combination of a few places is tried.
@@ -33,6 +33,8 @@ _HARDLY: Final = 1 / 32
 COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = MappingProxyType(
     {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 )
+# A comparison whose sides both change their sign.
+_TURNED: Final[Mapping[str, str]] = MappingProxyType({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"})
 
 
 class Guards:
@@ -146,11 +148,62 @@ def share(mask: Scalar | None) -> float:
     for symbol, values in along.items():
         extent = None if symbol.extent is None else as_int(symbol.extent)
         if extent is not None and extent > 0:
-            order = tuple(postorder(values))
-            count = min(extent, _PLACES)
-            places = [(2 * k + 1) * extent // (2 * count) for k in range(count)]
-            result *= sum(_hold(order, values, {symbol.name: place}) for place in places) / count
+            result *= _share_along(symbol, extent, values)
     return result
+
+
+def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
+    """The share of the places along `symbol` at which all `values` hold; places are tried where it can't be counted."""
+    runs = [_places_of(value, symbol, extent) for value in values]
+    if None not in runs:
+        # a few rows of many: places that are tried would miss them, or find one of them by chance
+        first = max(run.start for run in runs if run is not None)
+        end = min(run.stop for run in runs if run is not None)
+        return max(end - first, 0) / extent
+    order = tuple(postorder(values))
+    count = min(extent, _PLACES)
+    places = [(2 * k + 1) * extent // (2 * count) for k in range(count)]
+    return sum(_hold(order, values, {symbol.name: place}) for place in places) / count
+
+
+def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
+    """The places along `symbol` at which a comparison of positions that grow evenly holds, which are a run; None for others."""
+    match value:
+        case Op(op=name, operands=(left, right)) if name in COMPARISONS:
+            lines = _line(left, symbol), _line(right, symbol)
+        case _:
+            return None
+    if lines[0] is None or lines[1] is None:
+        return None
+    slope, start = lines[0][0] - lines[1][0], lines[0][1] - lines[1][1]
+    if slope == 0:
+        return range(extent if COMPARISONS[name](start, 0) else 0)
+    if slope < 0:
+        slope, start, name = -slope, -start, _TURNED[name]
+    # where the difference of the sides reaches 0, and where it is above
+    reached, above = -(start // slope), -start // slope + 1
+    first, end = {
+        "lt": (0, reached),
+        "le": (0, above),
+        "gt": (above, extent),
+        "ge": (reached, extent),
+    }[name]
+    return range(min(max(first, 0), extent), min(max(end, 0), extent))
+
+
+def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
+    """By how much a position grows at each step along `symbol`, and where it starts; None if it does not grow evenly."""
+    match value:
+        case Const(value=number) if number == int(number):
+            return 0, int(number)
+        case IndexValue(expr=expr, operands=()):
+            found = coefficients(expr, (symbol,))
+        case _:
+            return None
+    if found is None:
+        return None
+    slope, start = as_int(found[0][0]), as_int(found[1])
+    return None if slope is None or start is None else (slope, start)
 
 
 def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:

@@ -130,7 +130,8 @@ def _obstacle(
     """Why the call of `candidate` cannot move to `launch`; empty if it can."""
     if any(place[earlier] >= launch.place for earlier in unit.before):
         return "waits for a step behind the earlier call of its kind"
-    if len(launch.names.union(candidate.names)) > max_args:
+    new = sum(name not in launch.names for name in dict.fromkeys(candidate.names))
+    if len(launch.names) + new > max_args:
         return "a launch takes no more arguments"
     return ""
 
