@@ -220,3 +220,35 @@ def test_what_cancels_is_one_kernel_however_long(build):
         )
     (call,) = calls(schedule(build.graph("c400"), target("sm_90")))
     assert set(call.args) == {"c0", "c400"}
+
+
+def assigned(build, length: int, rows: int, columns: int = 8, height: int = 4) -> Graph:
+    """`x[k : k + height] = x[k : k + height] * 2`, for one `k` after the other: slices that overlap."""
+    build.input("x0", rows, columns)
+    for k in range(length):
+        build.pointwise(
+            f"part{k}",
+            [height, columns],
+            lambda i, j, k=k: op("mul", build.at(f"x{k}", i + k, j), const(2.0, F64)),
+        )
+
+        def value(i, j, k=k):
+            inside = op(
+                "bitwise_and",
+                op("ge", index_value(i), const(k, I64)),
+                op("lt", index_value(i), const(k + height, I64)),
+            )
+            return where(inside, load(f"part{k}", (i - k, j), F64, mask=inside), build.at(f"x{k}", i, j))
+
+        build.pointwise(f"x{k + 1}", [rows, columns], value)
+    return build.graph(f"x{length}")
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_slices_of_a_tall_tensor_need_no_more_than_those_of_a_short_one(build, length):
+    """How many rows there are beside a slice says nothing of how often a slice is computed."""
+    tall, short = (
+        schedule(assigned(type(build)(), length, rows), target("x86-64-avx512")) for rows in (4000, 64)
+    )
+    assert len(calls(tall)) <= len(calls(short))
+    assert written(tall) <= written(short)

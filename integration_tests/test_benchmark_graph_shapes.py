@@ -1,0 +1,71 @@
+"""The benchmark of shapes of graph: its limit is processor time, and its page can be made from parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.graph_shapes.__main__ import merge
+from benchmarks.graph_shapes.figures import Figures, Measured, Options, read_figures, write_figures
+from benchmarks.graph_shapes.report import page
+
+LIMITED = """
+import time
+from benchmarks.graph_shapes.worker import end_after
+with end_after(1):
+    time.sleep(2.5)
+print("slept", flush=True)
+with end_after(1):
+    while True:
+        sum(range(1000))
+print("not reached")
+"""
+
+
+def measured(backend: str, shape: str, size: int, seconds: float | None) -> Measured:
+    stages = {} if seconds is None else {"all": seconds}
+    return Measured(backend=backend, shape=shape, size=size, nodes=size, stages=stages)
+
+
+def options(*backends: str, limit: int = 60) -> Options:
+    return Options(backends=backends, shapes=("tree", "chain"), sizes=(1000, 3000), limit=limit)
+
+
+def test_waiting_does_not_count_and_working_does() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "slept\n"), done.stderr
+
+
+def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:
+    first = Figures(
+        (options("coilwork"),),
+        (measured("coilwork", "tree", 1000, 1.0), measured("coilwork", "tree", 3000, None)),
+    )
+    second = Figures(
+        (options("coilwork", "inductor"),),
+        (
+            measured("coilwork", "tree", 3000, 9.0),
+            measured("coilwork", "chain", 1000, 2.0),
+            measured("inductor", "chain", 1000, 1.0),
+            measured("inductor", "tree", 3000, None),
+        ),
+    )
+    paths = [tmp_path / "first.json", tmp_path / "second.json"]
+    for figures, path in zip((first, second), paths, strict=True):
+        write_figures(figures, path)
+        assert read_figures(path) == figures
+    both = merge(paths)
+    assert [(one.backend, one.shape, one.size, one.seconds) for one in both.measured] == [
+        ("coilwork", "chain", 1000, 2.0),
+        ("inductor", "chain", 1000, 1.0),
+        ("coilwork", "tree", 1000, 1.0),
+        ("coilwork", "tree", 3000, 9.0),
+        ("inductor", "tree", 3000, 0.0),
+    ]
+    text = page(both, shapes=79)
+    assert "| tree | 3000 | 9.00 | - |  | 1.76 | all 9.00 |" in text
+    assert "1 slower; the highest ratios: 2.00 (chain, 1000)" in text
+    assert "1.76 (tree, to 3000); no result within the limit: none" in text
+    assert "no result within the limit: tree 3000" in text
+    assert "--shapes tree chain --backends coilwork inductor --sizes 1000 3000 --limit 60" in text
