@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 
 import pytest
 from allocator_simulation import measured_peak
@@ -375,3 +377,43 @@ graph @g {
     (call,) = [i for i in program.instructions if isinstance(i, ExternCall)]
     assert call.paths == ((0,), (1, 0))
     assert call.aligned == (0,)
+
+
+def levels(count: int) -> str:
+    """Three levels of `count` calls that share launches: what the first made dies in the second, and fits nothing of the third."""
+    lines = ["graph @levels {", *(f"  input %x{k}: f32[64]" for k in range(count))]
+    for before, after, dtype in (("x", "a", "f32"), ("a", "b", "f32"), ("b", "c", "f64")):
+        source = "f32"
+        for k in range(count):
+            lines += [
+                f"  %{after}{k}: {dtype}[64] = pointwise [i0: 64] {{",
+                f"    t0 = load %{before}{k}[63 - i0] : {source}",
+                *(["    t1 = cast(t0) : f64"] if dtype == "f64" else ["    t1 = exp(t0)"]),
+                "    yield t1",
+                "  }",
+            ]
+    return "\n".join([*lines, f"  return ({', '.join(f'%c{k}' for k in range(count))})", "}"])
+
+
+def test_work_of_large_launches_grows_with_their_members() -> None:
+    def lines(members: int) -> int:
+        options = ScheduleOptions(fuse=False, inline=False, max_combined_args=1000)
+        scheduled = schedule(parse_graph(levels(members)), target("sm_90"), options)
+        launches = [step for step in scheduled.steps if isinstance(step, KernelCall)]
+        assert max(len(launch.args) for launch in launches) >= members / 2
+        counted = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> object:
+            nonlocal counted
+            counted += 1
+            return trace if frame.f_code.co_filename == plan.__code__.co_filename else None
+
+        sys.settrace(trace)
+        try:
+            plan(scheduled, PlanOptions(pools=False))
+        finally:
+            sys.settrace(None)
+        return counted
+
+    few, many = lines(64), lines(256)
+    assert many <= 4.5 * few, (few, many)
