@@ -85,7 +85,7 @@ def page(figures: Figures, shapes: int) -> str:
     return f"""# Benchmarks: compile time by shape of graph
 
 `python -m benchmarks.graph_shapes --json RUN.json` with the options of each run, and `--merge RUN.json ... -o
-docs/benchmarks/compile-time.md`; later runs replace what earlier ones found for the same graph.
+docs/benchmarks/compile-time.md`; later runs replace what earlier ones found for the same graph. Rows show how far a run came: one that was cut has fewer.
 
 {runs}
 

@@ -477,7 +477,7 @@ def chain_trained(g: Recorder, n: int) -> list[Node]:
     for _ in range(n // 4):
         saved.append(x)
         x = g.call(aten.sin.default, x)
-    grad = g.call(aten.full_like.default, x, 1.0)
+    grad = g.call(aten.full.default, [ROWS, COLUMNS], 1.0, dtype=torch.float32)
     for given in reversed(saved):
         grad = g.call(aten.mul.Tensor, grad, g.call(aten.cos.default, given))
     return [x, grad]
