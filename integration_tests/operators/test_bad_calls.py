@@ -42,9 +42,22 @@ def test_the_compiled(name: str) -> None:
     assert {one.status for one in found} == {"ok"}, found
 
 
-def test_the_compiled_for_open_sizes() -> None:
-    found = check_bad_calls("nn.functional.embedding", device="cpu", way="bad_dynamic")
-    assert {one.status for one in found} == {"ok"}, found
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("nn.functional.embedding", "bad_dynamic"),
+        ("aten.scatter_.src", "bad"),
+        ("function.native_channel_shuffle", "bad"),
+        ("function.celu_", "bad_reused"),
+        ("gather", "bad_reused"),
+        ("module.nn.MaxUnpool1d", "bad_training"),
+        ("module.nn.NLLLoss2d", "bad"),
+    ],
+)
+def test_other_ways_and_subjects(name: str, way: str) -> None:
+    found = check_bad_calls(name, device="cpu", way=way)
+    assert {one.status for one in found} <= {"ok", "torch"}, found
+    assert sum(one.samples for one in found) > 5
 
 
 @pytest.mark.parametrize("calls", [POSITIONS, NUMBERS, WORDS, MEMORY])

@@ -40,6 +40,7 @@ from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, restore
 from coilwork.capture.refused_outputs import writes_other_types
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
+from coilwork.capture.scaled_products import restore_scaled_products
 from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.capture.storages import copy_of, given_storages
@@ -132,6 +133,7 @@ def compile_dynamo_graph(
     if has_opaque_inputs(gm, example_inputs):
         left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
         return watched_in_eager(left, options, "a captured graph")
+    restore_scaled_products(gm)
     if has_refused_types(gm):
         # not as a call of the module, which would print where an error is raised
         return gm.forward

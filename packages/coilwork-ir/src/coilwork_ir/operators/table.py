@@ -21,6 +21,7 @@ _SIGNED_REAL: Final = EagerLimits(types=("float", "integer"), rejects_wide_unsig
 _FLOATS_OR_COMPLEX: Final = EagerLimits(types=("float", "complex"))
 _FLOATS_AMONG_REAL: Final = EagerLimits(types=("float",), types_everywhere=("float", "integer", "bool"))
 _REAL_OR_BOOL: Final = EagerLimits(types=("float", "integer", "bool"))
+_REAL_OR_BOOL_OPERANDS: Final = EagerLimits(types_everywhere=("float", "integer", "bool"))
 _WIDE_FLOATS: Final = EagerLimits(types=("wide_float",))
 _WIDE_OR_WHOLE: Final = EagerLimits(types=("wide_float", "integer", "bool"))
 _FLOATS_OR_BYTES: Final = EagerLimits(types=("float", "uint8"))
@@ -244,6 +245,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         takes_float8=True,
     ),
     OpInfo("_conj_physical", limits=_SIGNED),
+    OpInfo("col2im", limits=EagerLimits(types=("float", "wide_complex", "bool"))),
     OpInfo("conj_physical", limits=_SIGNED),
     OpInfo(
         "constant_pad_nd",
@@ -445,7 +447,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("igamma", limits=_FLOATS),
     OpInfo("igammac", limits=_FLOATS),
     OpInfo(
-        "im2col", limits=EagerLimits(types=("float", "complex", "bool"), required_number=("padding", "ge", 0))
+        "im2col", limits=EagerLimits(types=("float", "wide_complex", "bool"), required_number=("padding", "ge", 0))
     ),
     OpInfo("index", is_reduction=True, is_batch_invariant=True, decision="moves", takes_float8=True),
     OpInfo(
@@ -629,6 +631,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("_native_batch_norm_legit", decomposition="torch", norm="batch", limits=_FLOATS),
     OpInfo("_native_batch_norm_legit_functional", decomposition="torch", norm="batch", limits=_FLOATS),
     OpInfo("_native_batch_norm_legit_no_training", decomposition="torch", norm="batch", limits=_FLOATS),
+    OpInfo("native_channel_shuffle", limits=_SIGNED),
     OpInfo("native_dropout", is_batch_invariant=True, decomposition="none"),
     OpInfo("native_dropout_backward", decomposition="torch", limits=_SIGNED),
     OpInfo("native_group_norm", decomposition="torch", norm="group", limits=_FLOATS),
@@ -860,7 +863,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("special_shifted_chebyshev_polynomial_v", limits=_WIDE_OR_WHOLE),
     OpInfo("special_shifted_chebyshev_polynomial_w", limits=_WIDE_OR_WHOLE),
     OpInfo("special_spherical_bessel_j0", limits=_WIDE_OR_WHOLE),
-    OpInfo("special_xlog1py", limits=_REAL_OR_BOOL),
+    OpInfo("special_xlog1py", limits=_REAL_OR_BOOL_OPERANDS),
     OpInfo("split", is_plumbing=True, is_batch_invariant=True, decomposition="none", takes_float8=True),
     OpInfo("split_copy", takes_float8=True),
     OpInfo(
@@ -1018,7 +1021,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         takes_float8=True,
         limits=_ALIKE_FLOAT8,
     ),
-    OpInfo("xlogy", limits=_REAL_OR_BOOL),
+    OpInfo("xlogy", limits=_REAL_OR_BOOL_OPERANDS),
     OpInfo("zero_", is_batch_invariant=True),
     OpInfo("zeros", is_batch_invariant=True, decomposition="none", takes_float8=True),
     OpInfo("zeros_like", is_filled=True, decomposition="none", takes_float8=True),

@@ -135,6 +135,24 @@ def _chosen_once(arguments: Arguments) -> bool:
     return index.dim() == 0 or holds(index.shape[0] == 1)
 
 
+def _labelled(arguments: Arguments) -> bool:
+    """Tell if there is a label for every place of an image, and no other."""
+    scores, labels = arguments.get("self"), arguments.get("target")
+    if not isinstance(scores, torch.Tensor) or not isinstance(labels, torch.Tensor) or scores.dim() != 4:
+        return True
+    return _are_equal((scores.shape[0], *scores.shape[2:]), labels.shape)
+
+
+def _with_elements_behind_the_batch(name: str) -> Rule:
+    """No dimension of `name` but the first is empty."""
+
+    def rule(arguments: Arguments) -> bool:
+        sizes = [size for one in _tensors(arguments, (name,)) for size in one.shape[1:]]
+        return not any(surely(size == 0) for size in sizes)
+
+    return rule
+
+
 def _all_of(*rules: Rule) -> Rule:
     return lambda arguments: all(rule(arguments) for rule in rules)
 
@@ -170,6 +188,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             ("_softmax_backward_data", "_log_softmax_backward_data"), _alike("grad_output", "output")
         ),
         **dict.fromkeys(list_operators(lambda info: info.norm == "batch"), _BATCH_NORM),
+        **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d_backward"), _labelled),
         "binary_cross_entropy": _onto("self", "weight", "target"),
         "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
         "soft_margin_loss": _onto("self", "target"),
@@ -178,6 +197,10 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             f"{kind}_pad{spatial}d": _of_dimensions(spatial + 1, spatial + 2)
             for kind in ("replication", "reflection")
             for spatial in (1, 2, 3)
+        },
+        **{
+            f"adaptive_max_pool{spatial}d_backward": _with_elements_behind_the_batch("grad_output")
+            for spatial in (2, 3)
         },
         "fractional_max_pool2d": _sampled(2),
         "fractional_max_pool3d": _sampled(3),

@@ -29,6 +29,7 @@ _CLASSES: Final[Mapping[TypeClass, Types]] = MappingProxyType(
         "wide_float": _WIDE,
         "integer": _INTEGERS,
         "complex": _COMPLEX,
+        "wide_complex": _COMPLEX - {torch.complex32},
         "bool": frozenset({torch.bool}),
         "uint8": frozenset({torch.uint8}),
         "int32": frozenset({torch.int32}),

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from coilwork.capture.margin_calls import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
 from coilwork.torch_compat.operators import native_function
-from coilwork_lowering.facts.accepted_numbers import accepts_numbers
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers, fits
 from coilwork_lowering.facts.accepted_types import accepts
 
 # operators that are others inside, which have the kernels
@@ -46,6 +46,17 @@ _BY_MODE: Final = MappingProxyType(
         "trilinear": torch.ops.aten.upsample_trilinear3d.default,
     }
 )
+# Other names of `interpolate`, which say the mode.
+_NAMED_MODES: Final = MappingProxyType(
+    {functional.upsample_nearest: "nearest", functional.upsample_bilinear: "bilinear"}
+)
+_CHOSEN_MODES: Final = frozenset({functional.interpolate, functional.upsample})
+_POOLS_WITH_POSITIONS: Final = frozenset(
+    {
+        *(functional.max_pool1d_with_indices, torch.max_pool1d_with_indices),
+        *(torch.ops.aten.max_pool1d_with_indices, torch.ops.aten.max_pool1d_with_indices.default),
+    }
+)
 _ROW_POOLS: Final = frozenset(
     {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
 )
@@ -62,9 +73,29 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
     nodes = [node for graph in graphs for node in graph.nodes]
     calls = [margin_call(node) for node in nodes]
     return any(call is not None and _is_refused(call) for call in calls) or any(
-        _shrinks_by_too_much(node) or _resizes_other_than_floats(node) or _pools_other_than_floats(node)
+        _is_shrunk_otherwise(node)
+        or _is_resized_otherwise(node)
+        or _pools_other_than_floats(node)
+        or _has_long_windows(node)
         for node in nodes
     )
+
+
+def _has_long_windows(node: fx.Node) -> bool:
+    """Tell if a row is pooled with positions, or for a gradient, by windows of more than 32 bits. Else eager counts in 64."""
+    if node.op != "call_function" or node.target not in _ROW_POOLS | _POOLS_WITH_POSITIONS or not node.args:
+        return False
+    row = node.args[0].meta.get("example_value") if isinstance(node.args[0], fx.Node) else None
+    asked = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
+    counted = node.target in _POOLS_WITH_POSITIONS or bool(asked)
+    if not counted and not (isinstance(row, torch.Tensor) and row.requires_grad):
+        return False
+    given = [item for one in (*node.args[1:], *node.kwargs.values()) for item in _items(one)]
+    return any(type(one) is int and not fits(one, torch.int32) for one in given)
+
+
+def _items(given: object) -> tuple[object, ...]:
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
 def _pools_other_than_floats(node: fx.Node) -> bool:
@@ -76,29 +107,35 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_floating_point()
 
 
-def _resizes_other_than_floats(node: fx.Node) -> bool:
+def _is_resized_otherwise(node: fx.Node) -> bool:
+    """Tell if an image is resized that eager refuses: of other numbers than floats, or without elements in more than its batch."""
     if node.op != "call_function":
         return False
     target: Any = node.target
     kernel = _RESIZED.get(target)
-    if node.target is functional.interpolate:
+    if target in _CHOSEN_MODES or target in _NAMED_MODES:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
         antialias = node.kwargs.get("antialias", False) or len(node.args) > 6
-        kernel = None if antialias else _BY_MODE.get(str(mode))
+        kernel = None if antialias else _BY_MODE.get(_NAMED_MODES.get(target, str(mode)))
     if kernel is None:
         return False
     given = node.args[0] if node.args else node.kwargs.get("input")
     value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
-    return isinstance(value, torch.Tensor) and not accepts(kernel, {"self": value})
+    result = node.meta.get("example_value")
+    sizes = [size for one in (value, result) if isinstance(one, torch.Tensor) for size in one.shape[1:]]
+    is_empty = any(type(size) is int and size == 0 for size in sizes)
+    return isinstance(value, torch.Tensor) and (is_empty or not accepts(kernel, {"self": value}))
 
 
-def _shrinks_by_too_much(node: fx.Node) -> bool:
+def _is_shrunk_otherwise(node: fx.Node) -> bool:
+    """Tell if other numbers than floats are shrunk, or by a number that does not fit their type."""
     if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
         return False
     given = node.args[0]
     value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
     bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("lambd")
-    return not accepts_numbers(_HARDSHRINK, {"self": value, "lambd": bound})
+    arguments = {"self": value, "lambd": bound}
+    return not accepts_numbers(_HARDSHRINK, arguments) or not accepts(_HARDSHRINK, arguments)
 
 
 def _is_refused(call: MarginCall) -> bool:
