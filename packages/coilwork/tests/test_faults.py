@@ -310,6 +310,42 @@ def test_backward_graphs(stage: str, leniently: Compile, monkeypatch: Patch, tmp
     assert not any(report["fallback"] for report in found.values())
 
 
+PARTITION = {
+    "joint rewrites": "clean_up",
+    "joint layouts": "lay_out_convolutions",
+    "dropouts": "write_out_dropouts",
+    "recomputing": "recompute_from_memory",
+}
+
+
+@pytest.mark.parametrize("name", PARTITION.values(), ids=list(PARTITION))
+def test_a_fault_of_the_partition_costs_no_call(
+    name: str, leniently: Compile, strictly: Compile, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (torch.sin(x) * x.exp()).tanh().sum()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyError("injected")
+
+    monkeypatch.setattr(f"coilwork_lowering.joint.partition.{name}", fail)
+    x = inputs()[0].requires_grad_()
+    with told() as said:
+        leniently(function, trace=str(tmp_path), cache=False)(x).backward()
+    gradient, x.grad = x.grad, None
+    function(x).backward()
+    torch.testing.assert_close(gradient, x.grad)
+    assert ["forward and backward are compiled without" in str(one.message) for one in said] == [True]
+    found = reports(tmp_path)
+    assert {role: (one["extern_calls"], one["fallback"]) for role, one in found.items()} == {
+        "forward": (0, ""),
+        "backward": (0, ""),
+    }
+    torch._dynamo.reset()
+    with pytest.raises(BackendCompilerFailed, match="injected"):
+        strictly(function, cache=False)(x)
+
+
 def test_several_calls_of_different_operators(leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
     """Neither is enough by itself, and nothing says which they are."""
     break_stage(

@@ -197,24 +197,130 @@ def test_writes_to_repeated_elements() -> None:
         y = (x * 1).expand(2, 3)
         return y.fill_(2.0), x.broadcast_to(2, 3).expand(4, 2, 3).zero_()
 
-    def masked(x: Tensor) -> Tensor:
-        return x.expand(2, 3).masked_fill_(x > 1, 5.0)
-
-    def a_row(x: Tensor) -> Tensor:
-        x.expand(2, 3)[0].add_(1.0)
-        return x * 2
-
     found, wanted = torch.arange(3.0), torch.arange(3.0)
     torch.testing.assert_close(compiled(filled, strict=True)(found), filled(wanted))
     torch.testing.assert_close(found, wanted)
-    for program in (masked, a_row):
-        found, wanted = torch.arange(3.0), torch.arange(3.0)
-        with pytest.raises(Exception, match="repeated-elements"):
-            compiled(program, strict=True)(found)
-        with pytest.warns(CoilworkFallbackWarning, match="before it is expanded"):
-            result = compiled(program, strict=False)(found)
-        torch.testing.assert_close(result, program(wanted))
+
+
+def _write_to_one_of_several_rows(x: Tensor) -> Tensor:
+    x.expand(2, 3)[0].add_(1.0)
+    return x * 2
+
+
+def _write_in_the_middle(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    z = y.expand(4, 2, 3)
+    z[1, 0, 1:].mul_(3)
+    z[2].select(1, 0).add_(1)
+    return y, z + 1
+
+
+def _write_to_each(x: Tensor) -> Tensor:
+    y = x * 1
+    for row in y.expand(3, 3).unbind(0):
+        row.add_(1)
+    return y
+
+
+def _assign(x: Tensor) -> Tensor:
+    y = x.clone()
+    y.expand(4, 3)[1] = 7.0
+    y.expand(4, 3)[2, 1:] = x[1:] * 9
+    return y
+
+
+def _fill_views(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 1
+    filled = y.expand(4, 3)[:2].fill_(4.0)
+    y.expand(2, 3)[:, 1].zero_()
+    return y, filled
+
+
+def _write_results(x: Tensor) -> Tensor:
+    y = x * 1
+    torch.add(x, 1, out=y.expand(2, 3)[1])
+    y.expand(4, x.shape[0])[1].add_(x)
+    return y
+
+
+def _fill_by_a_mask(x: Tensor) -> Tensor:
+    return x.expand(2, 3).masked_fill_(torch.stack((x > 1, x == 0)), 5.0)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(_write_to_one_of_several_rows, _write_in_the_middle, _write_to_each, _assign),
+        *(_fill_views, _write_results, _fill_by_a_mask),
+    ],
+)
+def test_views_of_expansions_are_written_to(program: Program, dynamic: bool) -> None:
+    """Traced by torch an element gets what each of its copies gained; here it is written once."""
+    given = torch.arange(6.0).reshape(2, 3) if program is _write_in_the_middle else torch.arange(3.0)
+    found, wanted = given.clone(), given.clone()
+    torch.testing.assert_close(compiled(program, strict=True, dynamic=dynamic)(found), program(wanted))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_an_input_that_is_expanded_already() -> None:
+    def program(x: Tensor) -> Tensor:
+        x[0].add_(1.0)
+        return x * 2
+
+    found, wanted = torch.arange(3.0).expand(2, 3), torch.arange(3.0).expand(2, 3)
+    with pytest.raises(Exception, match="repeated-elements"):
+        compiled(program, strict=True)(found)
+    with pytest.warns(CoilworkFallbackWarning, match="before it is expanded"):
+        result = compiled(program, strict=False)(found)
+    torch.testing.assert_close(result, program(wanted))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_scaled_products_of_integers(dynamic: bool) -> None:
+    """Eager divides none by `addcdiv`, and adds no fractions of their products."""
+    refused: tuple[Program, ...] = (
+        lambda x: torch.addcdiv(x, x, x + 1, value=2),
+        lambda x: torch.addcdiv(x.float(), x, x + 1, value=2),
+        lambda x: x.addcdiv_(x, x + 1, value=2),
+    )
+    for program in refused:
+        with pytest.raises(RuntimeError, match="Integer division with addcdiv"):
+            compiled(program, strict=True, dynamic=dynamic)(torch.arange(3))
+    taken: tuple[Program, ...] = (
+        lambda x: x.addcmul_(x, x, value=2.5),
+        lambda x: torch.addcmul(x, x, x, value=2),
+        lambda x: torch.add(x, torch.mul(torch.div(x, x + 1), 2)),
+    )
+    for program in taken:
+        found, wanted = torch.arange(3), torch.arange(3)
+        torch.testing.assert_close(compiled(program, strict=True, dynamic=dynamic)(found), program(wanted))
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_images_without_elements_and_long_windows() -> None:
+    resize = nn.functional.interpolate
+    programs: tuple[tuple[Program, Tensor], ...] = (
+        (lambda x: resize(x, scale_factor=0.1), torch.ones(1, 1, 4, 4)),
+        (lambda x: resize(x, scale_factor=0.1, mode="bilinear"), torch.ones(1, 1, 4, 4)),
+        (lambda x: resize(x, size=4), torch.ones(1, 1, 0)),
+        (lambda x: resize(x, size=(4, 4), mode="bicubic"), torch.ones(1, 0, 4, 4)),
+        (lambda x: nn.functional.upsample(x, (4, 5)), torch.ones(2, 3, 8, 8, dtype=torch.int64)),
+        (lambda x: nn.functional.max_pool1d(x, 2, 2**40, return_indices=True), torch.ones(1, 1, 4)),
+        (nn.functional.hardshrink, torch.ones(3, dtype=torch.int64)),
+        (lambda x: x.put_(torch.tensor([0]), torch.ones(1)), torch.empty(0)),
+    )
+    for program, given in programs:
+        with pytest.raises(Exception) as wanted:
+            program(given.clone())
+        with pytest.raises(wanted.type):
+            compiled(program, strict=True)(given.clone())
+    taken = torch.ones(0, 1, 4, 4)
+    assert compiled(lambda x: resize(x, size=(2, 2)), strict=True)(taken).shape == (0, 1, 2, 2)
 
 
 def test_inputs_that_lie_in_one_place() -> None:

@@ -328,7 +328,9 @@ class _Lowering:
             return lower_wait(self.builder, value, borrowed=borrowed)
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
-        return call_extern(self.builder, call, target)
+        # nobody reads a result without elements, but eager may refuse the call
+        unread = _has_no_elements(call.result) and not _accepts(target, call)
+        return call_extern(self.builder, call, target, effect=unread)
 
     def _is_for_aten(self, call: Call, target: Overload) -> bool:
         return (
@@ -336,9 +338,7 @@ class _Lowering:
             or call.touches_opaque
             # programs allocate none
             or call.arguments.get("pin_memory") is True
-            or not accepts(target, call.fakes)
-            or not accepts_numbers(target, call.fakes)
-            or not accepts_shapes(target, call.fakes)
+            or not _accepts(target, call)
         )
 
     def effectful(self, node: torch.fx.Node) -> Value:
@@ -433,6 +433,21 @@ class _Lowering:
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
         return refusal(node, code, what, origins=self.builder.origins, reason=reason)
+
+
+def _accepts(target: Overload, call: Call) -> bool:
+    """Tell if eager takes the types, numbers and shapes of the call, as far as tables know."""
+    return (
+        accepts(target, call.fakes)
+        and accepts_numbers(target, call.fakes)
+        and accepts_shapes(target, call.fakes)
+    )
+
+
+def _has_no_elements(result: object) -> bool:
+    if not isinstance(result, torch.Tensor):
+        return False
+    return any(type(size) is int and size == 0 for size in result.shape)
 
 
 def _fake(given: Any) -> Any:

@@ -33,6 +33,7 @@ from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.capture.overlapping_writes import (
     fill_what_is_expanded,
     repeated_elements,
+    write_to_what_is_expanded,
     writes_to_overlaps,
 )
 from coilwork.capture.process_groups import has_group_inputs, with_named_groups
@@ -68,6 +69,7 @@ from coilwork.rewriting import (
     packs_weights,
     rewrite_captured,
     rewrites_of,
+    warn_of_partition,
     warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
@@ -222,6 +224,7 @@ def _mend_captured(gm: torch.fx.GraphModule) -> None:
     broadcast_selections(gm)
     check_values(gm)
     fill_what_is_expanded(gm)
+    write_to_what_is_expanded(gm)
     write_out_label_margins(gm)
     keep_resizing(gm)
 
@@ -268,6 +271,7 @@ def _partition(
     objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
     joint = run_passes(joint, options.joint_passes, where="joint")
     rewrites = rewrites_of("aten", options)
+    only_compiled = options.strict or options.batch_invariant or bool(options.rewrites)
     halves = partition(
         joint,
         inputs,
@@ -275,6 +279,7 @@ def _partition(
         lowering=lowering_options(options, options.fallback),
         rewrites=rewrites,
         record=log.extend,
+        on_fault=None if only_compiled else warn_of_partition,
         **rest,
     )
     guards.extend(watch.added())

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork.capture.untraced import is_told
 from coilwork.errors import CoilworkFallbackWarning, OptionError, UncachedPassWarning, describe
 from coilwork.options import CompileOptions
 from coilwork.torch_compat.tensors import is_static_input
@@ -31,6 +32,22 @@ def warn_of_rewrites(error: Exception) -> None:
     """Say that a captured graph is compiled without rewrites, because of `error`."""
     warnings.warn(
         f"a graph is compiled without rewrites: {describe(error)}\n"
+        '  try     options={"strict": True} for the traceback, to report it',
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_partition(error: Exception) -> None:
+    """Say that forward and backward are compiled as they were captured, because of `error`.
+
+    Raises:
+        Exception: `error`, if it is for others to see.
+    """
+    if is_told(error):
+        raise error
+    warnings.warn(
+        f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"
         '  try     options={"strict": True} for the traceback, to report it',
         CoilworkFallbackWarning,
         stacklevel=3,

@@ -15,7 +15,7 @@ import torch
 
 from coilwork_ir.operators import Relation, find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.torch_compat.sizes import holds, surely
 
 _IN_EVERY_TYPE: Final = 127
 _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingProxyType(
@@ -54,8 +54,15 @@ def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relati
     """Tell if the numbers that the argument `name` holds are in this relation to `bound`."""
     given = arguments.get(name)
     numbers = given if isinstance(given, list | tuple) else (given,)
-    holds = _RELATIONS[relation]
-    return all(not isinstance(number, int | float) or holds(number, bound) for number in numbers)
+    compare: Callable[[Any, int], Any] = _RELATIONS[relation]
+    return all(_holds_of(number, compare, bound) for number in numbers)
+
+
+def _holds_of(number: object, compare: Callable[[Any, int], Any], bound: int) -> bool:
+    """Tell if `number` is as required, which is guarded on where a later call may give another one."""
+    if isinstance(number, torch.SymFloat | torch.SymInt):
+        return holds(compare(number, bound))
+    return not isinstance(number, int | float) or bool(compare(number, bound))
 
 
 def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:

@@ -5,14 +5,16 @@ AOTAutograd makes them functional, and gives results. So eager is asked, on copi
 memory as they do, if there is one in a captured graph.
 
 Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
-copy of an element gained, which is three times the difference, and rounded. What fills a whole tensor fills
-`x` here; the other graphs are eager's.
+copy of an element gained, which is three times the difference, and rounded. So the expansion is not written to:
+what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated is looked for in
+the memory of `x`, with `as_strided`. Graphs that write to inputs that are expanded already are eager's.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
@@ -21,6 +23,7 @@ from coilwork.capture.storages import overwritten_values, storage_of
 from coilwork.errors import CompileError
 from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.sizes import hint_of
+from coilwork.torch_compat.tensors import mode_of
 
 _FILLING: Final = frozenset({"fill_", "zero_", torch.fill_, torch.zero_})
 _EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broadcast_to})
@@ -49,6 +52,93 @@ def fill_what_is_expanded(gm: fx.GraphModule) -> None:
         gm.recompile()
 
 
+def write_to_what_is_expanded(gm: fx.GraphModule) -> None:
+    """Let writes to views of expansions in Dynamo's graph `gm`, in place, be to views of what is expanded."""
+    origins: dict[int, fx.Node] = {}
+    changed = False
+    for node in list(gm.graph.nodes):
+        storage = storage_of(node)
+        if storage is not None:
+            origins.setdefault(storage, node)
+        changed |= node.target is operator.setitem and _assign_to_view(node)
+        for value in overwritten_values(node):
+            if _comes_of_repeats(value):
+                changed |= _write_to_origin(node, value, origins[storage_of(value) or 0])
+    if changed:
+        gm.recompile()
+
+
+def _assign_to_view(node: fx.Node) -> bool:
+    """Take the view that an assignment writes to out of it, if it is of a tensor with repeated elements."""
+    whole, key, value = node.args
+    keys = key if isinstance(key, tuple) else (key,)
+    if not isinstance(whole, fx.Node) or not _comes_of_repeats(whole) or not all(map(_is_plain_key, keys)):
+        return False
+    with node.graph.inserting_before(node), torch.no_grad():
+        view = node.graph.call_function(operator.getitem, (whole, key))
+        shown = whole.meta["example_value"]
+        with mode_of(shown):
+            view.meta["example_value"] = shown[key]
+    if isinstance(value, bool | int | float | complex):
+        node.op, node.target, node.args = "call_method", "fill_", (view, value)
+    else:
+        everything: Any = ...
+        node.args = (view, everything, value)
+    return True
+
+
+def _is_plain_key(key: object) -> bool:
+    """Tell if indexing by `key` gives a view, and does not depend on sizes that a graph computes."""
+    if isinstance(key, slice):
+        return all(one is None or type(one) is int for one in (key.start, key.stop, key.step))
+    return key is None or key is ... or type(key) is int
+
+
+def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
+    """Let `node` write to the place of `value` in the memory of `origin`, of which it is a view."""
+    shown: Tensor = value.meta["example_value"]
+    repeated = [dim for dim, n in enumerate(shown.shape) if shown.stride(dim) == 0 and n != 1]
+    # all copies of an element are filled alike
+    is_masked = node.target == "masked_fill_" and len(node.args) == 3
+    if _repeats(origin) or (repeated and node.target not in _FILLING and not is_masked):
+        return False
+    dims = [dim for dim in range(shown.dim()) if dim not in repeated]
+    graph = node.graph
+    with graph.inserting_before(node):
+        numbers = [
+            *(_number(graph, value, "size", dim) for dim in dims),
+            *(_number(graph, value, "stride", dim) for dim in dims),
+        ]
+        sizes, strides = numbers[: len(dims)], numbers[len(dims) :]
+        place = (sizes, strides, _number(graph, value, "storage_offset"))
+        made = graph.call_function(torch.as_strided, (origin, *place))
+    known = fx.map_arg(place, lambda one: one.meta["example_value"])
+    with torch.no_grad(), mode_of(shown):
+        made.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
+    if storage_of(node) is not None:
+        node.replace_all_uses_with(value)
+    if repeated and is_masked:
+        # an element is filled if the mask says so of one of its copies
+        with graph.inserting_before(node):
+            whole = [_number(graph, value, "size", dim) for dim in range(shown.dim())]
+            mask = graph.call_function(torch.broadcast_to, (node.args[1], whole))
+            for dim in reversed(repeated):
+                mask = graph.call_method("any", (mask, dim))
+        node.update_arg(1, mask)
+    node.replace_input_with(value, made)
+    return True
+
+
+def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.Node:
+    """A number that says where `value` lies: itself where it is known, else what asks `value` for it."""
+    number = getattr(value.meta["example_value"], name)(*dims)
+    if type(number) is int:
+        return number
+    asked = graph.call_method(name, (value, *dims))
+    asked.meta["example_value"] = number
+    return asked
+
+
 def repeated_elements(gm: fx.GraphModule) -> CompileError | None:
     """The error for a write to a part of a tensor with repeated elements; None if there is none."""
     for node in gm.graph.nodes:
@@ -71,7 +161,9 @@ def _comes_of_repeats(node: object) -> bool:
         view = pending.pop()
         storage = storage_of(view)
         # a list of views has no place itself
-        if view in seen or (storage is not None and place is not None and storage != place.storage):
+        if view in seen or isinstance(view.meta.get("example_value"), int | torch.SymInt):
+            continue
+        if storage is not None and place is not None and storage != place.storage:
             continue
         if _repeats(view):
             return True
