@@ -155,6 +155,8 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
     ),
     "bitwise_and": (((I64, I64), (BOOL, I32)), ((I64, F32), (F32, F32)), torch.bitwise_and),
     "bitwise_not": (((I64, I64), (BOOL, BOOL)), ((F32, F32),), lambda x, y: torch.bitwise_not(y)),
+    "xlogy": (((F32, I64), (F32, BOOL)), ((F32, C64),), torch.xlogy),
+    "xlog1py": (((F32, I64), (F32, F64)), ((F32, C64), (C64, F32)), torch.special.xlog1py),
     "gcd": (((I64, I32),), ((I64, F32),), torch.gcd),
     "fmod": (((F32, BOOL), (I64, I64)), ((BOOL, BOOL),), torch.fmod),
     "remainder": (((F32, BOOL), (I64, I64)), ((BOOL, BOOL),), torch.remainder),

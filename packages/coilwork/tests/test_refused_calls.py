@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork import attempts
 from coilwork.backend import backend
+from coilwork.capture.value_checks import check_values
 from coilwork.errors import CoilworkFallbackWarning
 
-Program = Callable[[Tensor], object]
+Program = Callable[..., object]
 
 
 def compiled(function: Program, *, strict: bool, dynamic: bool = False) -> Program:
@@ -354,6 +356,31 @@ def test_values_that_tracing_does_not_see(dynamic: bool) -> None:
                 program(given)
             with pytest.raises(RuntimeError):
                 run(given)
+
+
+def test_classes_on_a_gpu_are_looked_up() -> None:
+    graph = torch.fx.Graph()
+    classes = graph.placeholder("classes")
+    with FakeTensorMode():
+        classes.meta["example_value"] = torch.empty(2, dtype=torch.int64, device="cuda")
+    graph.output(graph.call_function(nn.functional.one_hot, (classes, 4)))
+    gm = torch.fx.GraphModule({}, graph)
+    check_values(gm)
+    targets = [node.target for node in gm.graph.nodes]
+    assert targets.index(torch.index_select) < targets.index(nn.functional.one_hot)
+    assert classes not in next(n for n in gm.graph.nodes if n.target is nn.functional.one_hot).args
+
+
+@pytest.mark.parametrize("first", [0.5, 2.0])
+def test_a_float_that_a_later_call_changes(first: float) -> None:
+    def program(x: Tensor, alpha: float) -> Tensor:
+        return nn.functional.celu(x, alpha)
+
+    run = compiled(program, strict=True, dynamic=True)
+    x = torch.linspace(-2.0, 2.0, 5)
+    torch.testing.assert_close(run(x, first), program(x, first))
+    with pytest.raises(RuntimeError, match="alpha cannot be 0"):
+        run(x, 0.0)
 
 
 @pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")

@@ -1,8 +1,8 @@
 """Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of quantiles.
 
 Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
-goes in front. On accelerators eager's look is an assertion on the device, or none; there is no such check
-here either.
+goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked up among
+all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
 """
 
 from __future__ import annotations
@@ -45,11 +45,30 @@ def check_values(gm: fx.GraphModule) -> None:
 def _check_classes(node: fx.Node) -> bool:
     """Have the classes lie below their number, if that is said."""
     classes, count = _argument(node, 0, "input", "self", "tensor"), _argument(node, 1, "num_classes")
+    if count in (None, -1):
+        return False
     value = _value_on_cpu(classes)
-    if value is None or value.dtype is not torch.int64 or count in (None, -1):
+    if value is None:
+        return _look_classes_up(node, classes, count)
+    if value.dtype is not torch.int64:
         return False
     _require(node.graph, operator.ge, classes, 0, "Class values must be non-negative.")
     _require(node.graph, operator.lt, classes, count, "Class values must be smaller than num_classes.")
+    return True
+
+
+def _look_classes_up(node: fx.Node, classes: Any, count: Any) -> bool:
+    """Have classes on a GPU be what stands at their place among all classes."""
+    value = classes.meta.get("example_value") if isinstance(classes, fx.Node) else None
+    if not isinstance(value, Tensor) or value.device.type != "cuda" or value.dtype is not torch.int64:
+        return False
+    if is_functorch_tensor(value):
+        return False
+    graph = node.graph
+    every = graph.call_function(torch.arange, (count,), {"device": value.device})
+    places = graph.call_method("reshape", (classes, -1))
+    found = graph.call_function(torch.index_select, (every, 0, places))
+    node.replace_input_with(classes, graph.call_method("view_as", (found, classes)))
     return True
 
 

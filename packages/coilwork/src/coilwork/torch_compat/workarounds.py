@@ -47,8 +47,20 @@ WORKAROUNDS: Final = (
     Workaround(
         what="what is written to an expanded tensor changes its elements by several times the difference",
         versions=("2.13",),
+        fix="coilwork.capture.overlapping_writes:write_to_what_is_expanded",
+        test="tests/test_refused_calls.py:test_views_of_expansions_are_written_to",
+    ),
+    Workaround(
+        what="what is written to an input that is expanded already changes its elements by several times the difference",
+        versions=("2.13",),
         fix="coilwork.capture.overlapping_writes:repeated_elements",
-        test="tests/test_refused_calls.py:test_writes_to_repeated_elements",
+        test="tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
+    ),
+    Workaround(
+        what="addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to multiply by",
+        versions=("2.13",),
+        fix="coilwork.capture.scaled_products:restore_scaled_products",
+        test="tests/test_refused_calls.py:test_scaled_products_of_integers",
     ),
     Workaround(
         what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",
