@@ -10,7 +10,9 @@ Decomposition = Literal["core", "torch", "none"]
 ScalarTypes = Literal["promoted", "float", "bool"]
 IndexFault = Literal["IndexError", "RuntimeError"]
 Norm = Literal["", "batch", "batch gradient", "group", "layer"]
-TypeClass = Literal["float", "wide_float", "integer", "complex", "wide_complex", "bool", "uint8", "int32", "int64"]
+TypeClass = Literal[
+    "float", "wide_float", "integer", "complex", "wide_complex", "bool", "uint8", "int32", "int64"
+]
 """Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of which 8 bits at most are
 unsigned, `wide_complex` those of two wide floats."""
 Relation = Literal["ne", "ge", "gt"]

@@ -244,8 +244,8 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         decision="moves",
         takes_float8=True,
     ),
-    OpInfo("_conj_physical", limits=_SIGNED),
     OpInfo("col2im", limits=EagerLimits(types=("float", "wide_complex", "bool"))),
+    OpInfo("_conj_physical", limits=_SIGNED),
     OpInfo("conj_physical", limits=_SIGNED),
     OpInfo(
         "constant_pad_nd",
@@ -447,7 +447,8 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("igamma", limits=_FLOATS),
     OpInfo("igammac", limits=_FLOATS),
     OpInfo(
-        "im2col", limits=EagerLimits(types=("float", "wide_complex", "bool"), required_number=("padding", "ge", 0))
+        "im2col",
+        limits=EagerLimits(types=("float", "wide_complex", "bool"), required_number=("padding", "ge", 0)),
     ),
     OpInfo("index", is_reduction=True, is_batch_invariant=True, decision="moves", takes_float8=True),
     OpInfo(
