@@ -94,6 +94,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, grid: aten.grid_sampler_2d_backward(x, x, grid, 0, 0, False, [True, True]),
         (torch.ones(2, 1, 3, 3), torch.ones(1, 3, 3, 2)),
     ),
+    "adaptive_max_pool2d's gradient of nothing": (
+        lambda x: aten.adaptive_max_pool2d_backward(x[:, :, :0], x, x[:, :, :0].long()),
+        (torch.ones(2, 3, 4, 4),),
+    ),
     "fractional_max_pool3d": (
         lambda x, samples: aten.fractional_max_pool3d(x, [2, 2, 2], [1, 1, 1], samples),
         (torch.ones(3, 1, 4, 4, 4), torch.ones(2, 1, 3)),
