@@ -5,9 +5,10 @@ AOTAutograd makes them functional, and gives results. So eager is asked, on copi
 memory as they do, if there is one in a captured graph.
 
 Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
-copy of an element gained, which is three times the difference, and rounded. So the expansion is not written to:
-what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated is looked for in
-the memory of `x`, with `as_strided`. Graphs that write to inputs that are expanded already are eager's.
+copy of an element gained, which is three times the difference, and rounded. So the expansion is not
+written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
+is looked for in the memory of `x`, with `as_strided`. Graphs that write to inputs that are expanded already
+are eager's.
 """
 
 from __future__ import annotations

@@ -82,7 +82,10 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
 
 
 def _has_long_windows(node: fx.Node) -> bool:
-    """Tell if a row is pooled with positions, or for a gradient, by windows of more than 32 bits. Else eager counts in 64."""
+    """Tell if a row is pooled with positions, or for a gradient, by windows of more than 32 bits.
+
+    Otherwise eager counts in 64.
+    """
     if node.op != "call_function" or node.target not in _ROW_POOLS | _POOLS_WITH_POSITIONS or not node.args:
         return False
     row = node.args[0].meta.get("example_value") if isinstance(node.args[0], fx.Node) else None
@@ -108,7 +111,7 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
 
 
 def _is_resized_otherwise(node: fx.Node) -> bool:
-    """Tell if an image is resized that eager refuses: of other numbers than floats, or without elements in more than its batch."""
+    """Tell if an image is resized that eager refuses: of integers, or without elements in more than its batch."""
     if node.op != "call_function":
         return False
     target: Any = node.target

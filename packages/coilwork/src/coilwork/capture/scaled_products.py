@@ -1,8 +1,9 @@
-"""`addcmul` and `addcdiv` by a number: Dynamo writes them out, of types too for which eager computes something else, or nothing.
+"""`addcmul` and `addcdiv` by a number: Dynamo writes them out, whatever types they are of.
 
-Eager refuses to divide integers so and to multiply truth values, and cuts a fraction that multiplies integers off. What
-Dynamo wrote is put together again for these types, before anything looks at the graph. It is told from what a user
-writes by the place in the source: calls that a user writes one in another have places of their own.
+Eager refuses to divide integers so and to multiply truth values, and cuts a fraction off that multiplies
+integers. What Dynamo wrote is put together again for these types, before anything looks at the graph. It is
+told from what a user writes by the place in the source: calls that a user writes one in another have places
+of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Scaled:
 
 
 def restore_scaled_products(gm: fx.GraphModule) -> None:
-    """Put `addcmul` and `addcdiv` of integers and truth values into Dynamo's graph `gm`, in place, where they were written out."""
+    """Put `addcmul` and `addcdiv` of integers and truth values back into Dynamo's graph `gm`, in place."""
     changed = False
     for node in list(gm.graph.nodes):
         found = _written_out(node)

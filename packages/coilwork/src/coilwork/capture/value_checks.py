@@ -1,8 +1,8 @@
 """Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of quantiles.
 
 Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
-goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked up among
-all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
+goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked
+up among all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
 """
 
 from __future__ import annotations
