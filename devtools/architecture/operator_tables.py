@@ -30,8 +30,6 @@ _LAYOUT = "registers decompositions that lay their results out as eager does, by
 _SPELLING = "the ways in which programs call one function, before torch makes operators of it"
 # Tables that stand elsewhere: module, name and why.
 ALLOWED: Mapping[tuple[str, str], str] = {
-    ("coilwork_lowering.extern.calls", "CONTRACTIONS"): _CONTRACTION,
-    ("coilwork_lowering.extern.calls", "_FRESH"): _CONTRACTION,
     ("coilwork_lowering.layout.gaps", "_OPERANDS"): _CONTRACTION,
     ("coilwork_lowering.layout.products", "_MATRICES"): _CONTRACTION,
     ("coilwork_lowering.rewrites.packing", "_PRODUCTS"): _CONTRACTION,

@@ -106,6 +106,9 @@ class OpInfo:
         is_conversion: the result has the operand's elements in another type.
         is_idempotent: done to its own result, it changes nothing.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
+        is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of one.
+        has_fresh_result: the results of the overload `default` share no memory with anything. Attention is left out: its gradients may be
+            woven into one tensor, its generator states views of another.
         counts_from_storage: an offset counts from where the storage of the operand begins, not the operand.
         reads_strides: the operands' strides are part of what is computed, or decide which kernel can run.
         replaces_part: the result is the first operand but for a part, which is the second.
@@ -152,6 +155,8 @@ class OpInfo:
     is_conversion: bool = False
     is_idempotent: bool = False
     is_extreme: bool = False
+    is_contraction: bool = False
+    has_fresh_result: bool = False
     counts_from_storage: bool = False
     reads_strides: bool = False
     replaces_part: bool = False

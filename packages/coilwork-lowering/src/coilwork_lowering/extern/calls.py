@@ -17,6 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text, dtype_of
@@ -39,51 +40,6 @@ from coilwork_lowering.torch_compat.operators import (
 )
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
-CONTRACTIONS: Final = frozenset(
-    {
-        "mm",
-        "bmm",
-        "addmm",
-        "_addmm_activation",
-        "baddbmm",
-        "addbmm",
-        "addmv",
-        "mv",
-        "dot",
-        "vdot",
-        "_scaled_mm",
-        "_int_mm",
-        "convolution",
-        "convolution_backward",
-        "_convolution",
-        "mkldnn_convolution",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_efficient_attention_backward",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_cudnn_attention_backward",
-        "_scaled_dot_product_attention_math",
-        "_scaled_dot_product_attention_math_for_mps",
-    }
-)
-# Results of attention are left out: its gradients may be woven into one tensor, its generator states views of another.
-_FRESH: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "mm",
-        "bmm",
-        "addmm",
-        "_addmm_activation",
-        "baddbmm",
-        "addmv",
-        "mv",
-        "convolution",
-        "convolution_backward",
-    )
-)
 # Results that are there if an argument is true.
 _LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
     ("aten._native_multi_head_attention.default", 1): "need_weights"
@@ -125,7 +81,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             family=_family(target, call),
             random=torch.Tag.nondeterministic_seeded in target.tags,
             effect=effect or _has_effect(target, results, passed.mutated),
-            fresh=call.target in _FRESH,
+            fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
             in_flight=in_flight,
             until=until,
             retains=retains(target, call.arguments),
@@ -207,7 +163,9 @@ def _is_left_out(call: Call, number: int) -> bool:
 
 def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
     """The overload that writes into given memory, if it has a kernel of its own and takes every result."""
-    if call.target.split(".")[1] not in CONTRACTIONS or not all(isinstance(r, torch.Tensor) for r in results):
+    if not find_info(call.target.split(".")[1]).is_contraction or not all(
+        isinstance(r, torch.Tensor) for r in results
+    ):
         return "", ()
     packet = target.overloadpacket
     if "out" not in packet.overloads() or target._overloadname != "default":
@@ -360,7 +318,7 @@ def _one_output(
 def _family(target: Overload, call: Call) -> ExternFamily:
     if target.namespace in COLLECTIVES:
         return "collective"
-    if target.namespace == "aten" and call.target.split(".")[1] in CONTRACTIONS:
+    if target.namespace == "aten" and find_target_info(call.target).is_contraction:
         return "contraction"
     return "aten" if target.namespace in ("aten", "prims") else "custom"
 
