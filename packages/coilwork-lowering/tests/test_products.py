@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     ),
     "double": (torch.mm, (drawn(4, 3).double(), drawn(3, 5).double())),
     "integers": (torch.mm, (drawn(4, 3, dtype=torch.int64), drawn(3, 5, dtype=torch.int64))),
+    "bytes into integers": (
+        torch._int_mm,
+        (drawn(32, 16, dtype=torch.int8), drawn(16, 24, dtype=torch.int8)),
+    ),
     "bytes": (torch.mm, (drawn(4, 3, dtype=torch.int8), drawn(3, 5, dtype=torch.int8))),
 }
 

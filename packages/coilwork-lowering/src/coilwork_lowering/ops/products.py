@@ -1,4 +1,4 @@
-"""Products of matrices: `mm`, `bmm`, `addmm` and `baddbmm` become contractions. This is the one place that knows them by name.
+"""Products of matrices: `mm`, `bmm`, `addmm`, `baddbmm` and `_int_mm` become contractions; what comes behind lowering recognises the node.
 
 Who computes a contraction, a library or a kernel, is decided by the scheduler. What it reads are whole buffers, views of other memory where an
 operand is one, as libraries take them.
@@ -32,7 +32,14 @@ def _baddbmm(builder: Builder, call: Call) -> Value:
     return _product(builder, call, "batch1", "batch2", "self")
 
 
-def _product(builder: Builder, call: Call, left: str, right: str, added: str = "") -> Value:
+def _int_mm(builder: Builder, call: Call) -> Value:
+    return _product(builder, call, "self", "mat2", factors=DType.I8)
+
+
+def _product(
+    builder: Builder, call: Call, left: str, right: str, added: str = "", *, factors: DType | None = None
+) -> Value:
+    """The contraction, of `factors` other than the result's type where that is so."""
     weights = [call.arguments.get(name, 1) for name in ("alpha", "beta")]
     if call.dtype not in _TYPES or call.quantized is not None:
         raise NotLowered(f"a product in {call.dtype.text}")
@@ -42,7 +49,10 @@ def _product(builder: Builder, call: Call, left: str, right: str, added: str = "
     if not call.dtype.is_float and any(type(weight) is float for weight in weights):
         raise NotLowered("integers weighted by floats")
     tensors = [call.tensor(name) for name in (added, left, right) if name]
-    if any(one.dtype is not call.dtype or one.device != call.device for one in tensors):
+    types = [call.dtype] * bool(added) + [factors or call.dtype] * 2
+    if any(one.dtype is not dtype for one, dtype in zip(tensors, types, strict=True)) or any(
+        one.device != call.device for one in tensors
+    ):
         raise NotLowered("a product of several types, or on several devices")
     *before, first, second = (builder.placed(one, None).buffer for one in tensors)
     output = builder.declare(
@@ -68,4 +78,5 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(("aten.mm.default", "aten.bmm.default"), _mm),
     Rule(("aten.addmm.default",), _addmm),
     Rule(("aten.baddbmm.default",), _baddbmm),
+    Rule(("aten._int_mm.default",), _int_mm),
 )

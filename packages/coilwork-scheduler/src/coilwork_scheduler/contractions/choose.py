@@ -5,21 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
+from math import inf
 
 from coilwork_ir.loops import Contraction, Graph, Node, View
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.contractions.implementations import IMPLEMENTATIONS, Implementation, Surroundings
+from coilwork_scheduler.contractions.implementations import (
+    IMPLEMENTATIONS,
+    NO_NUMBERS,
+    Implementation,
+    Surroundings,
+)
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-
-NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 def implement_contractions(
@@ -66,38 +68,45 @@ class _Chooser:
     def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
         product = matrix_product_of(node, self.around.facts.buffers)
-        if product is None:
-            self._note(node, True, "no library multiplies factors that are computed")
+        row = None if product is None else self._chosen(product, target)
+        if product is None or row is None:
+            self._note(node, True, "no library multiplies what has this form")
             return self.around.sums(target).build(node)
-        return self._chosen(product, target).build(product, target)
+        return row.build(product, target)
 
-    def _chosen(self, product: MatrixProduct, target: Target) -> Implementation:
-        """The first kernel that takes less than the best library by what it must gain, or that is asked for; else that library."""
+    def _chosen(self, product: MatrixProduct, target: Target) -> Implementation | None:
+        """The first kernel that takes less than the best library by what it must gain, or that is asked for; else that library.
+
+        None if no library computes the product.
+        """
         choice = self.around.options.contractions
         libraries = [row for row in self.rows if row.kind == "library" and not row.claims(product, target)]
-        if choice == "aten" and libraries:
+        if not libraries:
+            return None
+        if choice == "aten":
             return libraries[0]
-        call, reason, numbers = None, "", dict[str, float]()
-        for row in self.rows:
-            if row.kind == "library":
-                continue
-            reason, numbers = row.claims(product, target) or "", {}
-            if reason:
-                continue
-            if choice == "generated" or not libraries:
-                self._note(product.node, True, row.reason)
-                return row
-            call = call or min(
-                ((row.quote(product, target), row) for row in libraries), key=lambda pair: pair[0].us
-            )
+        kernels = [row for row in self.rows if row.kind == "kernel" and not row.claims(product, target)]
+        if not kernels:
+            return libraries[0]
+        if choice == "generated":
+            self._note(product.node, True, "kernels are asked for")
+            return kernels[0]
+        call, library = min(
+            ((row.quote(product, target), row) for row in libraries), key=lambda pair: pair[0].us
+        )
+        reason, numbers = "", NO_NUMBERS
+        for row in kernels:
             quote = row.quote(product, target)
-            numbers = {**call[0].numbers, **quote.numbers}
-            if quote.us < call[0].us and quote.us + row.least_gain_us(call[0]) <= call[0].us:
-                self._note(product.node, True, row.reason, numbers)
+            reason, numbers = quote.reason, NO_NUMBERS
+            if quote.us == inf:
+                continue
+            numbers = {**call.numbers, **quote.numbers}
+            if quote.us < call.us and quote.us + row.least_gain_us(product, call) <= call.us:
+                self._note(product.node, True, reason, numbers)
                 return row
             reason = row.loss
         self._note(product.node, False, reason, numbers)
-        return libraries[0] if call is None else call[1]
+        return library
 
     def _note(
         self, node: Contraction, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS

@@ -15,7 +15,9 @@ kernel of ours 1.1, and 0.9 where the rows are padded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
+from types import MappingProxyType
 from typing import ClassVar, Final, Literal, Protocol
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
@@ -45,15 +47,23 @@ _MOST_PIECES: Final = 16
 # What a kernel for rows that are no whole vectors must gain, as a share of the call's time and in microseconds.
 _LEAST_SHARE: Final = 0.2
 _LEAST_US: Final = 5.0
+NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
 _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What an implementation takes: microseconds, as modelled, and the figures it takes them from."""
+    """What an implementation takes.
+
+    Attributes:
+        us: microseconds, as modelled; infinity where it is not known to be worth it.
+        reason: why it is worth it, or why that is not known.
+        numbers: the figures that a decision is recorded with.
+    """
 
     us: float
-    numbers: Mapping[str, float]
+    reason: str = ""
+    numbers: Mapping[str, float] = field(default_factory=lambda: NO_NUMBERS)
 
 
 class Implementation(Protocol):
@@ -65,13 +75,8 @@ class Implementation(Protocol):
         ...
 
     @property
-    def reason(self) -> str:
-        """Why it is worth it where it is chosen."""
-        ...
-
-    @property
     def loss(self) -> str:
-        """Why it is not chosen although it claims the product."""
+        """Why it is not chosen where it takes longer."""
         ...
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
@@ -79,10 +84,10 @@ class Implementation(Protocol):
         ...
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """What `product`, which it claims, takes on `target`."""
+        """What `product`, which it claims, takes on `target`. Pure, and as cheap as a cost model."""
         ...
 
-    def least_gain_us(self, rival: Quote) -> float:
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
         """What it must gain over `rival` to be chosen: models err."""
         ...
 
@@ -141,6 +146,11 @@ class Surroundings:
         """The factors that are computed from fewer bytes than they have."""
         return [b for b in (product.left, product.right) if self.narrow_size(b) < self.size(b)]
 
+    def widening_us(self, product: MatrixProduct) -> float:
+        """Time to lay out in memory the factors that are computed from fewer bytes; 0 if none is."""
+        copied = sum(self.narrow_size(b) + self.size(b) for b in self.widened(product))
+        return self.move_us(copied, 0) if copied else 0.0
+
     def has_odd_columns(self, product: MatrixProduct) -> bool:
         """True if 16-bit rows of the result are known to be no whole vectors, while those of the factors are."""
         output, columns = product.output, product.sizes[1]
@@ -180,16 +190,22 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class AtenCall:
-    """A call of ATen's `mm`, `bmm`, `addmm` or `baddbmm`, which ask cuBLAS, cuBLASLt, MKL or oneDNN."""
+    """A call of ATen's `mm`, `bmm`, `addmm`, `baddbmm` or `_int_mm`, which ask cuBLAS, cuBLASLt, MKL or oneDNN."""
 
     around: Surroundings
     kind: ClassVar[Literal["library", "kernel"]] = "library"
-    reason: ClassVar[str] = ""
     loss: ClassVar[str] = ""
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
-        """None: it does all products."""
-        return None
+        """It multiplies matrices of one type, and bytes into integers of 32 bits."""
+        types = {b.dtype for b in (product.left, product.right, product.added) if b is not None}
+        if any(b.device != product.output.device for b in (product.left, product.right)):
+            return "operands are on several devices"
+        if types == {product.output.dtype} or _is_of_bytes(product):
+            return None
+        return (
+            f"ATen multiplies no {', '.join(sorted(t.text for t in types))} into {product.output.dtype.text}"
+        )
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
         """The time to lay widened factors out in memory, then the longer of memory and, where that is known, arithmetic."""
@@ -199,12 +215,10 @@ class AtenCall:
         if around.has_odd_columns(product):
             columns = around.sizes.value(product.sizes[1])
             us = max(us, around.flops(product) / UNALIGNED_RATES[columns & -columns])
-        copied = sum(around.narrow_size(b) + around.size(b) for b in around.widened(product))
-        if copied:
-            us = around.move_us(copied, 0) + us
+        us += around.widening_us(product)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
-    def least_gain_us(self, rival: Quote) -> float:
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
         """0: it is what others are measured against."""
         return 0.0
 
@@ -212,7 +226,7 @@ class AtenCall:
         """The call, which writes into given memory."""
         is_batched = len(product.output.shape) == 3
         operands: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
-        name = "bmm" if is_batched else "mm"
+        name = "_int_mm" if _is_of_bytes(product) else "bmm" if is_batched else "mm"
         kwargs: list[tuple[str, Argument]] = []
         if product.added is not None:
             operands = (Ref(product.added.name), *operands)
@@ -239,30 +253,10 @@ class SumsOfProducts:
 
     around: Surroundings
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
-    reason: ClassVar[str] = "kernels are asked for"
     loss: ClassVar[str] = ""
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
-        """It multiplies floats of one type, and adds what is not weighted. It is not known to be fast unless a kind of it says so."""
-        return self._cannot(product) or self._should_not(product, target)
-
-    def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The time to read the factors from where they are computed, and to add the pieces."""
-        around, pieces = self.around, self._pieces(product, target)
-        narrow = sum(min(around.narrow_size(b), around.size(b)) for b in (product.left, product.right))
-        us = self._kernel_us(product, narrow, pieces)
-        return Quote(us=us, numbers={"kernel_us": round(us, 3), "pieces": float(pieces)})
-
-    def least_gain_us(self, rival: Quote) -> float:
-        """0: bytes that are not moved are a sure gain."""
-        return 0.0
-
-    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """Loops like others."""
-        pieces = self._pieces(product, target)
-        return self.around.sums(target).build(product.node, pieces=pieces)
-
-    def _cannot(self, product: MatrixProduct) -> str | None:
+        """It multiplies floats of one type, and adds what is not weighted."""
         output = product.output
         operands = [b for b in (product.left, product.right, product.added) if b is not None]
         if output.dtype not in _KERNEL_TYPES or any(b.dtype is not output.dtype for b in operands):
@@ -271,10 +265,25 @@ class SumsOfProducts:
             return "operands are on several devices"
         return "a weighted sum is the library's" if product.is_weighted else None
 
-    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
-        if self.around.options.contractions == "generated":
-            return None
-        return "no kernel is known to be faster"
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """Unknown: kinds of it say where they are known to be fast."""
+        return Quote(us=inf, reason="no kernel is known to be faster")
+
+    def _memory_quote(self, product: MatrixProduct, target: Target, reason: str) -> Quote:
+        """The time to read the factors from where they are computed, and to add the pieces."""
+        around, pieces = self.around, self._pieces(product, target)
+        narrow = sum(min(around.narrow_size(b), around.size(b)) for b in (product.left, product.right))
+        us = self._kernel_us(product, narrow, pieces)
+        return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3), "pieces": float(pieces)})
+
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+        """0: bytes that are not moved are a sure gain."""
+        return 0.0
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """Loops like others."""
+        pieces = self._pieces(product, target)
+        return self.around.sums(target).build(product.node, pieces=pieces)
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
         """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough.
@@ -327,10 +336,16 @@ class SumsOfProducts:
 class WideningSums(SumsOfProducts):
     """Sums of products that widen a narrow factor as they read it, instead of a copy of it in memory."""
 
-    reason: ClassVar[str] = "widens what it reads, and moves fewer bytes"
     loss: ClassVar[str] = "widening into memory costs less than pieces do"
 
-    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """The time that its memory traffic takes, where that is what bounds it."""
+        unknown = self._unknown(product, target)
+        if unknown:
+            return Quote(us=inf, reason=unknown)
+        return self._memory_quote(product, target, "widens what it reads, and moves fewer bytes")
+
+    def _unknown(self, product: MatrixProduct, target: Target) -> str:
         around = self.around
         if target.kind != "cuda" or around.options.numerics == "strict":
             return "no kernel is known to be faster"
@@ -346,34 +361,31 @@ class WideningSums(SumsOfProducts):
             return "matrix units do not multiply in f32"
         if (product.left if rows > columns else product.right) not in widened:
             return "what is widened is the smaller factor"
-        return None
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class OddColumnSums(SumsOfProducts):
     """Sums of products whose rows are no whole vectors, for which libraries have slow kernels."""
 
-    reason: ClassVar[str] = "stores rows that are no whole vectors, for which a library has slow kernels"
     loss: ClassVar[str] = "a library's slow kernel takes hardly longer"
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The longer of memory and arithmetic."""
+        """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a call."""
         around = self.around
+        if target.kind != "cuda" or around.options.numerics == "strict":
+            return Quote(us=inf, reason="no kernel is known to be faster")
+        if not around.has_odd_columns(product):
+            return Quote(us=inf, reason="rows of the result are whole vectors")
         once = sum(around.size(b) for b in (product.left, product.right))
         moved_us = around.move_us(once, around.size(product.output))
-        us = max(around.flops(product) / KERNEL_RATE, moved_us)
-        return Quote(us=us, numbers={"kernel_us": round(us, 3)})
+        us = max(around.flops(product) / KERNEL_RATE, moved_us) + around.widening_us(product)
+        reason = "stores rows that are no whole vectors, for which a library has slow kernels"
+        return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3)})
 
-    def least_gain_us(self, rival: Quote) -> float:
-        """A share of the rival's time: a kernel's rate is one that was measured elsewhere."""
-        return max(_LEAST_US, _LEAST_SHARE * rival.us)
-
-    def _should_not(self, product: MatrixProduct, target: Target) -> str | None:
-        if target.kind != "cuda" or self.around.options.numerics == "strict":
-            return "no kernel is known to be faster"
-        if not self.around.has_odd_columns(product):
-            return "rows of the result are whole vectors"
-        return None
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+        """A share of the rival's time, but for widening: a kernel's rate is one that was measured elsewhere."""
+        return max(_LEAST_US, _LEAST_SHARE * (rival.us - self.around.widening_us(product)))
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
         return 1
@@ -386,6 +398,13 @@ IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
     WideningSums,
 )
 """The registry. Among implementations that are worth it an earlier one is taken before later ones."""
+
+
+def _is_of_bytes(product: MatrixProduct) -> bool:
+    """True for signed bytes that are multiplied into integers of 32 bits, as quantised models do."""
+    plain = product.added is None and not product.is_weighted and len(product.output.shape) == 2
+    types = (product.left.dtype, product.right.dtype, product.output.dtype)
+    return plain and types == (DType.I8, DType.I8, DType.I32)
 
 
 def _has_whole_rows(buffer: Buffer) -> bool:
