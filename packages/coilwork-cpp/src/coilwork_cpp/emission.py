@@ -38,9 +38,10 @@ from coilwork_cpp.text.tree import (
     Unary,
     called,
 )
-from coilwork_cpp.values.values import Block, Names
+from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
@@ -260,7 +261,7 @@ def _nest(
     plan = works[0].plan
     sizes: dict[Expr, Code] = {size: Name(size.name) for size in original.sizes}
     ranges = (r.symbol.name for work in works for r in work.kernel.ranges)
-    names = Names({*args, *(s.name for s in original.sizes), *ranges})
+    names = FreshNames({*args, *(s.name for s in original.sizes), *ranges})
     top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
     unit = top.inside()
     together = plan.together

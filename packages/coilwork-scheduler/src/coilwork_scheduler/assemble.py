@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops import (
@@ -75,7 +76,7 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     units = _units(context, works, readers, built)
     held = _held(context)
     table = KernelTable()
-    taken = set(facts.buffers)
+    fresh = FreshNames(facts.buffers)
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
     sequence = order(units, held)
@@ -91,7 +92,7 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
             workspace: dict[str, Buffer] = {}
             if kernel.hints.split > 1:
                 device = facts.buffers[call.args[0]].device
-                shared = with_workspace(kernel, call, device, target, context.sizes, taken)
+                shared = with_workspace(kernel, call, device, target, context.sizes, fresh)
                 launches = [shared.fill, shared.scan]
                 workspace = {buffer.name: buffer for buffer in shared.buffers}
             for made, launch in launches:

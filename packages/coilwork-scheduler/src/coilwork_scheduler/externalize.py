@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_int, extent_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
@@ -33,7 +34,7 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph
     facts = analyse(graph)
-    taken = set(facts.buffers)
+    names = FreshNames(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
         if not isinstance(node, Sort):
@@ -55,11 +56,11 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
             continue
         source = None if node.checks else _whole_buffer(node, facts.buffers)
         if source is None:
-            operand = _operand(node, taken)
+            operand = _operand(node, names)
             nodes.append(operand)
             source = operand.output.name
         if node.count is not None and node.stable:
-            nodes += _first_of_all(node, source, taken)
+            nodes += _first_of_all(node, source, names)
         else:
             nodes.append(_call(node, source))
     return replace(graph, nodes=tuple(nodes))
@@ -99,11 +100,11 @@ def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
     return body.buffer if same else None
 
 
-def _operand(node: Sort, taken: set[str]) -> Pointwise:
+def _operand(node: Sort, names: FreshNames) -> Pointwise:
     like = defined(node)[0]
     shape = tuple(extent_of(r) for r in node.ranges)
     buffer = Buffer(
-        name=fresh_name(f"{like.name}_operand", taken),
+        name=names.close_to(f"{like.name}_operand"),
         dtype=node.body.dtype,
         shape=shape,
         strides=contiguous_strides(shape),
@@ -140,7 +141,7 @@ def _call(node: Sort, source: str) -> Extern:
     )
 
 
-def _first_of_all(node: Sort, source: str, taken: set[str]) -> list[Node]:
+def _first_of_all(node: Sort, source: str, names: FreshNames) -> list[Node]:
     """A call that sorts all of each row, and copies of the first elements."""
     shape = tuple(extent_of(r) for r in node.ranges)
     whole: list[Buffer | None] = []
@@ -149,7 +150,7 @@ def _first_of_all(node: Sort, source: str, taken: set[str]) -> list[Node]:
         if output is None:
             whole.append(None)
             continue
-        name = fresh_name(f"{output.name}_all", taken)
+        name = names.close_to(f"{output.name}_all")
         made = replace(output, name=name, shape=shape, strides=contiguous_strides(shape))
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
         whole.append(made)
@@ -159,12 +160,3 @@ def _first_of_all(node: Sort, source: str, taken: set[str]) -> list[Node]:
             )
         )
     return [_call(replace(node, outputs=(whole[0], whole[1]), count=None), source), *copies]
-
-
-def fresh_name(wanted: str, taken: set[str]) -> str:
-    """`wanted`, with a number if it is `taken`; the result is taken from then on."""
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
-    taken.add(name)
-    return name

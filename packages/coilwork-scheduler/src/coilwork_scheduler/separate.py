@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Scatter
 from coilwork_ir.scalar import Scalar, load, loads
 from coilwork_scheduler.dependence import Dependence, analyse
-from coilwork_scheduler.externalize import fresh_name
 
 
 def separate_overlaps(graph: Graph) -> Graph:
@@ -21,18 +21,18 @@ def separate_overlaps(graph: Graph) -> Graph:
     if not any(isinstance(n, Scatter) or (isinstance(n, Pointwise) and n.into) for n in graph.nodes):
         return graph
     facts = analyse(graph)
-    taken = set(facts.buffers)
+    names = FreshNames(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
         match node:
             case Pointwise(into=str(old)) if _overlaps(node.body, old, facts, node.ranges):
-                before, (body,) = _computed_before(node, (node.body,), taken)
+                before, (body,) = _computed_before(node, (node.body,), names)
                 nodes += [*before, replace(node, body=body)]
             case Scatter(into=str(old)):
                 mask = () if node.mask is None else (node.mask,)
                 roots = (node.value, *node.indirect, *mask)
                 if any(_overlaps(root, old, facts, _own_element(node)) for root in roots):
-                    before, values = _computed_before(node, roots, taken)
+                    before, values = _computed_before(node, roots, names)
                     nodes.extend(before)
                     count = 1 + len(node.indirect)
                     node = replace(
@@ -69,7 +69,7 @@ def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ..
 
 
 def _computed_before(
-    node: Pointwise | Scatter, roots: tuple[Scalar, ...], taken: set[str]
+    node: Pointwise | Scatter, roots: tuple[Scalar, ...], names: FreshNames
 ) -> tuple[list[Pointwise], tuple[Scalar, ...]]:
     shape = tuple(extent_of(symbol) for symbol in node.ranges)
     before: list[Pointwise] = []
@@ -79,7 +79,7 @@ def _computed_before(
             values.append(root)
             continue
         buffer = Buffer(
-            name=fresh_name(f"{node.output.name}_value", taken),
+            name=names.close_to(f"{node.output.name}_value"),
             dtype=root.dtype,
             shape=shape,
             strides=contiguous_strides(shape),

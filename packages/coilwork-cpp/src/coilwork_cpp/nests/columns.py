@@ -101,7 +101,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     bind(point, columns.symbol)
     shared: dict[Scalar, Code] = {}
     for value in costly:
-        name = block.names.fresh("column")
+        name = block.names.numbered("column")
         kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
         block.add(DeclareArray(kind, name, plan.tile))
         element = Element(Name(name), _lane(columns))
@@ -182,7 +182,7 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
     parts: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
-        stem = block.names.fresh(reduce.kind)
+        stem = block.names.numbered(reduce.kind)
         parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")

@@ -113,7 +113,7 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
 
     Lines are `width` elements apart, padded against cache set conflicts.
     """
-    dtype, array = load.dtype, Name(block.names.fresh("tile"))
+    dtype, array = load.dtype, Name(block.names.numbered("tile"))
     block.add(DeclareArray("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
     offset = Binary("+", Binary("*", _inside(columns), Literal(str(width))), _inside(rows))
     element = Element(array, offset)

@@ -53,7 +53,7 @@ def fixed_pass(
     lanes: dict[Reduce, Name] = {}
     start: list[Statement] = []
     for reduce in step.reduces:
-        stem = block.names.fresh(reduce.kind)
+        stem = block.names.numbered(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
             block.add(DeclareArray(part.total_type, name.text, tile))

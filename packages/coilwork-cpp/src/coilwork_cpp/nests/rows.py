@@ -94,11 +94,11 @@ def _keep_memory(
 
     for step in passes:
         for value in step.keeps:
-            kept[value] = Name(block.names.fresh("row"))
+            kept[value] = Name(block.names.numbered("row"))
             kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
             memory(kept[value].text, kind, points, value.dtype.itemsize)
         for row in rows_to_sort(step.sorts):
-            records, kind = Name(block.names.fresh("records")), record_type(row[0])
+            records, kind = Name(block.names.numbered("records")), record_type(row[0])
             kept.update(dict.fromkeys(row, records))
             memory(records.text, kind, points, int(kind[1:]) // 8)
             memory(spare(records).text, kind, spare_records(row[0], passes), int(kind[1:]) // 8)
@@ -122,7 +122,7 @@ def _pass(
         return
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
-        stem = block.names.fresh(reduce.kind)
+        stem = block.names.numbered(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
             block.add(Declare(part.total_type, name.text, part.total_start))

@@ -34,7 +34,7 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     ]
     found: dict[Scalar, Code] = {}
     for load in staged:
-        tile = Name(block.names.fresh("tile"))
+        tile = Name(block.names.numbered("tile"))
         block.add(DeclareArray(memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
         line = Binary("*", _inside(columns), Literal(str(size)))

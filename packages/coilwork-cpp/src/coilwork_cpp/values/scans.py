@@ -21,15 +21,16 @@ from coilwork_cpp.text.tree import (
 from coilwork_cpp.values.combining import carried, combine_step, combine_types
 from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
-from coilwork_cpp.values.values import Block, Names
+from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Combine, Scalar, Scan
 
 _COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
 
 
-def scan_states(scans: Sequence[Scan], names: Names) -> dict[Scan, tuple[Name, ...]]:
+def scan_states(scans: Sequence[Scan], names: FreshNames) -> dict[Scan, tuple[Name, ...]]:
     """What is carried for `scans`; results that one function gives have one entry, the first of them."""
     found: dict[Scan, tuple[Name, ...]] = {}
     for scan in scans:
@@ -66,12 +67,12 @@ def _is_beside(scan: Scan, other: Scan) -> bool:
     )
 
 
-def _state(scan: Scan, names: Names) -> tuple[Name, ...]:
+def _state(scan: Scan, names: FreshNames) -> tuple[Name, ...]:
     """New variables: the running value, and for extremes its position; for a function all that it combines."""
     if isinstance(scan.kind, Combine):
-        stem = names.fresh("running")
+        stem = names.numbered("running")
         return tuple(Name(f"{stem}_of_{k}") for k in range(scan.kind.count))
-    stem = names.fresh(f"running_{scan.kind}")
+    stem = names.numbered(f"running_{scan.kind}")
     return (Name(stem), Name(f"{stem}_at")) if _extreme(scan) else (Name(stem),)
 
 

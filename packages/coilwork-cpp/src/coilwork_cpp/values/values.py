@@ -25,6 +25,7 @@ from coilwork_cpp.values.ops import apply
 from coilwork_cpp.values.reductions import start_value
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store, TensorArg
 from coilwork_ir.kernels.roots import store_roots
@@ -33,24 +34,6 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 # An expression with more operators than this is given a name.
 _INLINE_OPERATORS: Final = 4
 _COMBINE: Final[Mapping[str, str]] = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
-
-
-class Names:
-    """Fresh variable names."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._next: dict[str, int] = {}
-        self._taken = set(taken)
-
-    def fresh(self, stem: str) -> str:
-        """`stem` followed by the first number that makes it new."""
-        while True:
-            number = self._next.get(stem, 0)
-            self._next[stem] = number + 1
-            name = f"{stem}_{number}"
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
 
 
 class Block:
@@ -65,7 +48,7 @@ class Block:
         args: Mapping[str, TensorArg],
         symbols: Mapping[Expr, Code],
         facts: Facts,
-        names: Names,
+        names: FreshNames,
         known: Mapping[Scalar, Code] | None = None,
     ) -> None:
         self.args = args
@@ -114,13 +97,13 @@ class Block:
 
     def declare(self, dtype: DType, stem: str, code: Code) -> Name:
         """A new constant of `dtype`'s value type that holds `code`."""
-        name = self.names.fresh(stem)
+        name = self.names.numbered(stem)
         self.add(Declare(f"const {value_type(dtype)}", name, code))
         return Name(name)
 
     def declare_index(self, stem: str, code: Code) -> Name:
         """A new `i64` constant that holds `code`."""
-        name = self.names.fresh(stem)
+        name = self.names.numbered(stem)
         self.add(Declare("const i64", name, code))
         return Name(name)
 
@@ -157,7 +140,7 @@ class Block:
         if store.mode == "store":
             action = (Assign(target, _to_memory(wide, arg.dtype)),)
         else:
-            where = self.names.fresh("at")
+            where = self.names.numbered("at")
             target = Element(Name(store.buffer), Name(where))
             index = Declare("const i64", where, index_code(store.index, symbols))
             old = from_memory(target, arg.dtype)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
@@ -27,8 +28,7 @@ class Buffers:
     """What has been declared so far, in a graph under construction."""
 
     def __init__(self) -> None:
-        # names in use, and the number that the next one like it gets, if it is not in use either
-        self._used: dict[str, int] = {}
+        self._names = FreshNames()
         self._declared: dict[str, Buffer] = {}
         self._successor: dict[str, str] = {}
         self._views: dict[str, Alias] = {}
@@ -42,13 +42,7 @@ class Buffers:
         base = re.sub(r"\W", "_", hint) or "buf"
         if base[0].isdigit():
             base = f"b{base}"
-        name, count = base, self._used.get(base, 0)
-        while name in self._used:
-            count += 1
-            name = f"{base}_{count}"
-        self._used[base] = count
-        self._used.setdefault(name, 0)
-        return name
+        return self._names.close_to(base)
 
     def fresh_successor(self, name: str) -> str:
         """A name for the memory called `name` after it is overwritten, no longer than the last such name."""

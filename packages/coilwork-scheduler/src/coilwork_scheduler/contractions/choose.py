@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Contraction, Graph, Node, View
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
@@ -18,7 +19,6 @@ from coilwork_scheduler.contractions.implementations import (
 )
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
@@ -115,5 +115,4 @@ class _Chooser:
 
 
 def _namer(facts: Dependence) -> Callable[[str], str]:
-    taken = set(facts.buffers)
-    return lambda wanted: fresh_name(wanted, taken)
+    return FreshNames(facts.buffers).close_to

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Op, Scalar, cast, load, op, range_symbols
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
@@ -25,11 +25,11 @@ _EXACT: Final = frozenset({DType.I8, DType.U8})
 
 def scale_sums(graph: Graph, facts: Dependence, *, journal: Journal) -> Graph:
     """`graph` with such scales behind the sums. Linear in its size."""
-    taken = set(facts.buffers)
+    names = FreshNames(facts.buffers)
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
-        found = _scaled(node, lambda wanted: fresh_name(wanted, taken)) if isinstance(node, Reduce) else None
+        found = _scaled(node, names.close_to) if isinstance(node, Reduce) else None
         if found is None:
             nodes.append(node)
             continue

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import Hints, Kernel, KernelCall, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
@@ -13,7 +14,6 @@ from coilwork_ir.kernels.workspace import workspace_elements
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import const
 from coilwork_ir.target import Target
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.group import group_of
 from coilwork_scheduler.kernels.canonical import canonical
 from coilwork_scheduler.kernels.compose import compose
@@ -35,18 +35,18 @@ class Shared:
 
 
 def with_workspace(
-    kernel: Kernel, call: KernelCall, device: str, target: Target, sizes: SizeHints, taken: set[str]
+    kernel: Kernel, call: KernelCall, device: str, target: Target, sizes: SizeHints, fresh: FreshNames
 ) -> Shared:
     """`call` of `kernel`, whose programs are to share rows, with a workspace on `device`, described by `target`.
 
-    `taken` are the names of all buffers.
+    `fresh` knows the names of all buffers.
     """
     roots = tuple(store.value for store in kernel.stores)
     roots += tuple(v for s in kernel.stores for v in (*s.indirect, *(() if s.mask is None else (s.mask,))))
     count = workspace_elements(kernel, roots)
     before, after = (
         Buffer(
-            name=fresh_name(f"{call.args[-1]}_{suffix}", taken),
+            name=fresh.close_to(f"{call.args[-1]}_{suffix}"),
             dtype=DType.I64,
             shape=(count,),
             strides=contiguous_strides((count,)),

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import (
     Expr,
     as_expr,
@@ -33,7 +33,6 @@ from coilwork_ir.scalar import Load, loads
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import unit_stride
@@ -86,7 +85,7 @@ def split_along_rows(
             found[position] = rows.cutting
     if not found:
         return graph
-    namer = partial(fresh_name, taken=set(facts.buffers))
+    namer = FreshNames(facts.buffers).close_to
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         cut = found.get(position)

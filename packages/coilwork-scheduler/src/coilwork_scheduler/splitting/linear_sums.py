@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, bounds, extent_of, product, provably_positive
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import (
@@ -35,7 +35,6 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.unrounded import unrounded
 from coilwork_scheduler.options import ScheduleOptions
@@ -62,7 +61,7 @@ def linear_sums(
     """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
     if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
         return graph
-    name = partial(fresh_name, taken=set(facts.buffers))
+    name = FreshNames(facts.buffers).close_to
     search = _Search(graph=graph, facts=facts, targets=targets, options=options)
     nodes: list[Node] = []
     changed = False

@@ -16,6 +16,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, mod, provably_positive, symbol
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
@@ -23,7 +24,6 @@ from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads,
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of
 from coilwork_scheduler.options import ScheduleOptions
@@ -71,11 +71,11 @@ def split_scans(
     weigher = _Weigher(
         facts=facts, targets=targets, model=model, sizes=sizes, options=options, journal=journal
     )
-    taken = set(facts.buffers)
+    fresh = FreshNames(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
         if isinstance(node, Scan) and _may_be_cut(node, targets):
-            nodes.extend(weigher.cut(node, taken))
+            nodes.extend(weigher.cut(node, fresh))
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
@@ -92,8 +92,8 @@ class _Weigher:
     options: ScheduleOptions
     journal: Journal
 
-    def cut(self, node: Scan, taken: set[str]) -> tuple[Node, ...]:
-        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `taken` are all buffers' names."""
+    def cut(self, node: Scan, fresh: FreshNames) -> tuple[Node, ...]:
+        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `fresh` knows all buffers' names."""
         names = tuple(b.name for b in node.outputs if b is not None)
         size = as_int(extent_of(node.axis))
         assert size is not None
@@ -151,7 +151,7 @@ class _Weigher:
             pieces=-(-size // length),
             **numbers,
         )
-        return _Writer(node=node, length=length, taken=taken).run() if pays else (node,)
+        return _Writer(node=node, length=length, fresh=fresh).run() if pays else (node,)
 
     def _target(self, node: Scan) -> Target:
         return self.targets.of(next(b.device for b in node.outputs if b is not None))
@@ -226,11 +226,11 @@ def _fullest(size: int, shortest: int, longest: int) -> int | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Makes the nodes that replace one scan; `taken` are the names of all buffers."""
+    """Makes the nodes that replace one scan; `fresh` knows the names of all buffers."""
 
     node: Scan
     length: int
-    taken: set[str]
+    fresh: FreshNames
 
     def run(self) -> tuple[Node, ...]:
         node = self.node
@@ -325,7 +325,7 @@ class _Writer:
         assert output is not None
         shape = tuple(extent_of(r) for r in ranges)
         return Buffer(
-            name=fresh_name(f"{output.name}_{suffix}", self.taken),
+            name=self.fresh.close_to(f"{output.name}_{suffix}"),
             dtype=self.node.body.dtype,
             shape=shape,
             strides=contiguous_strides(shape),

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Targets
@@ -109,14 +111,4 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
 
 
 def _namer(facts: Dependence) -> Callable[[str], str]:
-    taken = set(facts.buffers)
-
-    def name(wanted: str) -> str:
-        found, number = wanted, 1
-        while found in taken:
-            number += 1
-            found = f"{wanted}_{number}"
-        taken.add(found)
-        return found
-
-    return name
+    return partial(FreshNames(facts.buffers).close_to, second=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Op, Scalar
@@ -33,7 +34,7 @@ from coilwork_triton.text.tree import (
     tl_name,
 )
 from coilwork_triton.text.types import zeros_of
-from coilwork_triton.text.writer import Names, Writer
+from coilwork_triton.text.writer import Writer
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 
@@ -49,7 +50,7 @@ def emit_contraction(
         EmitError: something cannot be written in Triton; the message names it.
     """
     taken = {a.name for a in kernel.args} | {s.name for s in kernel.sizes} | {_SUMS.id}
-    top = Writer(Names(frozenset(taken | {r.symbol.name for r in kernel.ranges})), library)
+    top = Writer(FreshNames(taken | {r.symbol.name for r in kernel.ranges}), library)
 
     def values_in(space_shape: Shape, roots: Sequence[Scalar]) -> Values:
         return Values(kernel, space_shape, levels, Space(kernel, space_shape, library), roots, library)

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_triton.text.tree import Assign, Do, Expression, Name, Statement
-
-
-class Names:
-    """Gives out variable names: one counter, so that a number occurs once and finds its line at a glance."""
-
-    def __init__(self, taken: frozenset[str]) -> None:
-        self._taken = taken
-        self._next = 0
-
-    def fresh(self, stem: str) -> str:
-        """`stem` and a number, in use nowhere else."""
-        while True:
-            name = f"{stem}{self._next}"
-            self._next += 1
-            if name not in self._taken:
-                return name
 
 
 class Writer:
     """One straight run of statements: the kernel's own level, or the inside of a loop."""
 
-    def __init__(self, names: Names, library: set[str]) -> None:
+    def __init__(self, names: FreshNames, library: set[str]) -> None:
         self.statements: list[Statement] = []
         self.names = names
         self.library = library
@@ -35,13 +20,13 @@ class Writer:
 
     def bind(self, stem: str, value: Expression) -> Name:
         """Assign `value` to a new variable."""
-        name = self.names.fresh(stem)
+        name = self.names.counted(stem)
         self.statements.append(Assign((name,), value))
         return Name(name)
 
     def bind_all(self, stems: tuple[str, ...], value: Expression) -> tuple[Name, ...]:
         """Unpack the tuple `value` into new variables."""
-        found = tuple(self.names.fresh(stem) for stem in stems)
+        found = tuple(self.names.counted(stem) for stem in stems)
         self.statements.append(Assign(found, value))
         return tuple(Name(n) for n in found)
 

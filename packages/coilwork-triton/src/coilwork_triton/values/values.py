@@ -8,6 +8,7 @@ from typing import Final, TypeGuard
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
@@ -39,7 +40,7 @@ from coilwork_triton.text.types import (
     triton_type,
     typed_constant,
 )
-from coilwork_triton.text.writer import Names, Writer
+from coilwork_triton.text.writer import Writer
 from coilwork_triton.values.addresses import down_column, in_row
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
@@ -90,7 +91,7 @@ class Values:
             | {s.name for s in kernel.sizes}
             | {r.symbol.name for r in kernel.ranges}
         )
-        self.top = Scope(writer=Writer(Names(frozenset(taken)), library))
+        self.top = Scope(writer=Writer(FreshNames(taken), library))
 
     def reduced(self, node: Scalar) -> bool:
         """`node` varies along the reduction."""

@@ -1,0 +1,42 @@
+"""New names that nothing else has: of buffers in graphs, and of variables in generated text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class FreshNames:
+    """Gives out names, each once, and none of those that were `taken` before.
+
+    Equal requests in equal order give equal names. Reading a text, one finds a name's line by its number.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        # the number that the next name with this stem gets, if it is free
+        self._next: dict[str, int] = {}
+
+    def close_to(self, wanted: str, *, second: int = 1) -> str:
+        """`wanted`; where that is taken, with `_1` behind it, or a higher number; or from `second` on."""
+        if wanted not in self._taken:
+            self._taken.add(wanted)
+            return wanted
+        return self._first_free(f"{wanted}_", second)
+
+    def numbered(self, stem: str) -> str:
+        """`stem_0`, or a higher number."""
+        return self._first_free(f"{stem}_", 0)
+
+    def counted(self, stem: str) -> str:
+        """`stem` with a number that no name had that was counted, whatever its stem."""
+        return self._first_free(stem, 0, counter="")
+
+    def _first_free(self, stem: str, first: int, counter: str | None = None) -> str:
+        key = stem if counter is None else counter
+        number = self._next.get(key, first)
+        while f"{stem}{number}" in self._taken:
+            number += 1
+        self._next[key] = number + 1
+        name = f"{stem}{number}"
+        self._taken.add(name)
+        return name
