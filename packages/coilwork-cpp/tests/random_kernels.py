@@ -17,7 +17,9 @@ F32 = DType.F32
 
 
 def random_kernel(seed: int) -> Kernel:
-    """A reduction or pointwise kernel over a permuted, broadcast, possibly dynamic space of three or four ranges."""
+    """A reduction or pointwise kernel over a permuted, broadcast, possibly dynamic space of three or four
+    ranges.
+    """
     rng = random.Random(seed)
     count = rng.randint(2, 4)
     size = symbol("n0", lo=0)

@@ -1,6 +1,7 @@
 """Any legal mapping of a kernel gives the interpreter's results, and what is illegal is refused by its name.
 
-CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-mappings 500` draws as many.
+CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-mappings 500` draws as
+many.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from random_mappings import RandomlyMapped
 from coilwork_cpp.emission import plan_kernel, write_planned
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.table import MAPPING_ORDER, MAPPING_PASSES
+from coilwork_cpp.rewrites.table import KERNEL_PASSES, rewrite_launch
 from coilwork_ir.conformance import CASES, check_codegen, failures
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
@@ -113,3 +115,11 @@ def test_another_mapping_is_another_text_and_a_foreign_directive_is_refused() ->
     with pytest.raises(EmitError) as caught:
         write_planned(replace(planned, mappings=((bare, *rest), *phases)), machine)
     assert caught.value.code == "mapping-sequential"
+
+
+def test_kernel_passes_have_names_and_reasons() -> None:
+    names = [step.name for step in KERNEL_PASSES]
+    assert len(set(names)) == len(names)
+    assert all(step.why for step in KERNEL_PASSES)
+    launch = rewrite_launch(random_kernel(3), CppOptions())
+    assert launch.phases and all(launch.phases)

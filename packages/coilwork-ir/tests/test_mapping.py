@@ -1,4 +1,6 @@
-"""Mappings: text round trip, equality, open numbers, versions; and for each directive a legal and an illegal mapping."""
+"""Mappings: text round trip, equality, open numbers, versions; and for each directive a legal and an illegal
+mapping.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from coilwork_ir.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a nest does in each of its units of work, or a part of that: a region of `kernel`, as `plan` says."""
+    """The work of a nest in each of its units, or a part of that: a region of `kernel`, as `plan` says."""
 
     kernel: Kernel
     region: Region

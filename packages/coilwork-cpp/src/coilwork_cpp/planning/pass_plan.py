@@ -1,4 +1,5 @@
-"""How the passes of a nest along reduced ranges are walked: what is kept between them, in how many lanes, and in what pieces.
+"""Decisions about the passes of a nest along reduced ranges: what is kept between them, in how many lanes,
+and in what pieces.
 
 Four mapping passes, in this order: `save_values`, `select_first_points`, `choose_lanes` and `prefetch_rows`.
 """
@@ -38,7 +39,8 @@ MOST_LEFT: Final = 16
 # Points of a row that are added up in f32 before they are folded into f64 totals; and rows of a column.
 _BLOCK: Final = 4096
 _COLUMN_BLOCK: Final = 64
-# Points of the innermost range in a block that is copied, and of a block altogether: as many as f32 partial sums may take.
+# Points of the innermost range in a block that is copied, and of a block altogether: as many as f32 partial
+# sums may take.
 _INNER: Final = 64
 _POINTS: Final = 4096
 _LONGEST: Final = 256
@@ -53,7 +55,7 @@ _COSTLY: Final = 12
 
 
 def save_values(proposal: Proposal) -> tuple[Directive, ...]:
-    """Costly values that several passes along a row need are kept by the first, where rows are not too long."""
+    """Keep costly values that several passes along a row need, where rows are not too long."""
     if proposal.vector is not None or not proposal.region.reduction:
         return ()
     high = bounds(product(extent_of(r) for r in proposal.region.reduction)).hi
@@ -84,7 +86,9 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def choose_lanes(proposal: Proposal) -> tuple[Directive, ...]:
-    """Neighbours are reduced in lanes, which are folded before they lose precision; what lies across is copied in tiles."""
+    """Neighbours are reduced in lanes, which are folded before they lose precision; what lies across is
+    copied in tiles.
+    """
     if not proposal.region.reduction:
         return ()
     found: list[Directive] = []
@@ -150,7 +154,7 @@ def lane_count(innermost: Expr, step: Pass) -> int:
     if extent < 8:
         return 1
     if extent < _SHORT:
-        # one vector: of a short row, much would be left over from more lanes, and folding them would take longer
+        # one vector: of a short row, more lanes would leave much over, and take longer to fold
         most //= 4
     while most > extent or (most > MOST_LEFT and extent % most > MOST_LEFT):
         most //= 2
@@ -216,10 +220,11 @@ class RowAhead:
 
 
 def rows_ahead(plan: Plan, passes: Sequence[Pass], number: int, inner: Expr) -> tuple[RowAhead, ...]:
-    """What pass `number` along `inner` can ask for: the next row of what it reads, and what the last pass writes.
+    """The lines that pass `number` along `inner` can ask for: the next row of what it reads, and what the
+    last pass writes.
 
-    A pass that walks what an earlier one has read leaves memory idle, and a row is about as long as what processors fetch ahead
-    by themselves.
+    A pass that walks what an earlier one has read leaves memory idle, and a row is about as long as what
+    processors fetch ahead by themselves.
     """
     loops = (*(axis.symbol for axis in plan.threaded), *plan.serial)
     if not loops:
@@ -250,7 +255,9 @@ def _is_worth_it(row: RowAhead, count: int) -> bool:
 
 
 def crossing_range(region: Region, step: Pass) -> Expr | None:
-    """The reduction range, other than the innermost, along which most reads of `step` lie that are strided along that."""
+    """The reduction range, other than the innermost, along which most reads of `step` lie that are strided
+    along that.
+    """
     if step.scans or any(is_positional(reduce) for reduce in step.reduces):
         # their points must come in order
         return None
@@ -260,7 +267,7 @@ def crossing_range(region: Region, step: Pass) -> Expr | None:
 
 
 def crossing_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
-    """What `step` reads that lies along `across` instead of the innermost reduction range."""
+    """The loads of `step` that lie along `across` instead of the innermost reduction range."""
     extent = as_int(extent_of(across))
     if extent is not None and extent < _SHORTEST:
         return []
@@ -274,7 +281,9 @@ def crossing_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
 
 
 def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
-    """What `step`, over columns, reads that lies along the innermost reduction range: columns would gather it."""
+    """The loads of `step`, over columns, that lie along the innermost reduction range: columns would gather
+    them.
+    """
     inner = region.reduction[-1]
     extent = as_int(extent_of(inner))
     if step.scans or (extent is not None and extent < _SHORTEST):
@@ -284,7 +293,7 @@ def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
 
 
 def _needed(step: Pass) -> list[Scalar]:
-    """Values that `step` computes, in order: what was kept by an earlier pass, or reduced, ends the search."""
+    """Values that `step` computes, in order; what an earlier pass kept or reduced ends the search."""
     found: dict[Scalar, None] = {}
     stack = list(reversed(step.roots))
     while stack:

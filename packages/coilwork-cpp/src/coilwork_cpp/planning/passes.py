@@ -1,4 +1,4 @@
-"""Reductions, scans and sorts as passes over the reduction ranges: what each pass computes, keeps and stores."""
+"""Reductions, scans and sorts as passes over the reduction ranges: what each computes, keeps and stores."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ class Pass:
 
 
 def passes_of(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
-    """The passes of `region`, in order, and the stores that happen once after them, as `plan` says what is kept and walked.
+    """The passes of `region`, in order, and the stores that happen once after them, as `plan` says what is
+    kept and walked.
 
     Raises:
-        EmitError: one pass needs scans in both directions, rows that are sorted lie along several ranges, or `plan` says of
-            passes what they do not allow.
+        EmitError: one pass needs scans in both directions, rows that are sorted lie along several ranges, or
+            `plan` says of passes what they do not allow.
     """
     passes, outer_stores = _plain_passes(region, kernel)
     saved = _with_saved(list(passes), plan.saves, kernel)
@@ -111,7 +112,9 @@ def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tup
 
 
 def evaluated(step: Pass) -> frozenset[Scalar]:
-    """Every value that a pass computes or reads, not looking below reductions and sorts, which earlier passes finished."""
+    """Every value that a pass computes or reads, not looking below reductions and sorts, which earlier passes
+    finished.
+    """
     seen: set[Scalar] = set()
     stack = list(step.roots)
     while stack:
@@ -167,7 +170,8 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     inner = frozenset(region.reduction)
     result = list(passes)
     for first in range(len(passes)):
-        # What does not vary along the innermost range is computed outside of its loop, before anything is recalled.
+        # What does not vary along the innermost range is computed outside of its loop, before anything is
+        # recalled.
         have = {v for v in evaluated(result[first]) if region.reduction[-1] in facts.varies[v]}
         for later in range(first + 1, len(passes)):
             for value in _shared_tops(result[later], have, facts, inner):
@@ -246,7 +250,8 @@ def _recalling(step: Pass, value: Scalar) -> Pass:
 
 
 def count_first_points(step: Pass, axis: Expr) -> int | None:
-    """At how many of the first points along `axis` alone `step` does something; None if at all, or if it does more than store.
+    """At how many of the first points along `axis` alone `step` does something; None if at all, or if it does
+    more than store.
 
     A store of the first elements of a sorted row is masked, `r < 64`, whatever else the row is used for.
     """
@@ -257,7 +262,7 @@ def count_first_points(step: Pass, axis: Expr) -> int | None:
 
 
 def first_of(sort: Sort, passes: Sequence[Pass]) -> int | None:
-    """How many elements of a row in order are read at most, where `passes` know."""
+    """The most elements of a row in order that are read, where `passes` know."""
     counts = {step.first for step in passes if any(_is_same_row(sort, other) for other in step.ordered)}
     return counts.pop() if len(counts) == 1 else None
 
@@ -274,7 +279,9 @@ def _at_first(step: Pass, count: int | None, region: Region, kernel: Kernel) -> 
 
 
 def _count(store: Store, axis: Expr) -> int | None:
-    """How many of the first points along `axis` the store's mask leaves, if that is all that it says, and rows have as many."""
+    """The number of first points along `axis` that the store's mask leaves, if that is all that it says, and
+    rows have as many.
+    """
     if store.mask is None or not isinstance(store.mask, Op) or store.mask.op != "lt":
         return None
     sides, length = compared(store.mask), as_int(extent_of(axis))

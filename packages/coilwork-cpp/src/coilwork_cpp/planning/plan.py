@@ -1,7 +1,7 @@
-"""What the directives of a nest say, in the form in which its loops are written.
+"""The directives of a nest, in the form in which its loops are written.
 
-Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py` has what it takes, but
-has no loops for.
+Nothing is decided here. A directive that the generator does not take is refused by its name; `refusals.py`
+has what it takes, but has no loops for.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ CAPABILITIES: Final[tuple[type[Directive], ...]] = (
     Accumulators, Block, Contract, Fold, Functions, Grain, Invariant, Join, Peel, Prefetch, Save, Select,
     Sequential, Threads, Transpose, Vector,
 )  # fmt: skip
-# The order of combination that `invariant` promises: element number r of the innermost range goes to lane r % FIXED_LANES, in
-# f32; lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements and at the end of the range.
+# The order of combination that `invariant` promises: element number r of the innermost range goes to lane
+# r % FIXED_LANES, in f32; lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements
+# and at the end of the range.
 FIXED_LANES: Final = 16
 FIXED_BLOCK: Final = 4096
 
@@ -78,7 +79,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlan:
-    """How one pass along reduced ranges is walked.
+    """One pass along reduced ranges, as it is walked.
 
     Attributes:
         lanes: partial results; 1: none but the total.
@@ -99,7 +100,7 @@ class PassPlan:
     first: int | None = None
 
     def cut(self, ranges: tuple[Expr, ...]) -> Cut:
-        """Where the loops over `ranges` fold."""
+        """The loops over `ranges`, cut at the one that folds."""
         if self.fold is None:
             return Cut(outer=(), middle=None, size=0, inner=ranges)
         middle, size = self.fold
@@ -140,7 +141,7 @@ class Plan:
     passes: MappingOf[int, PassPlan] = field(default_factory=dict)
 
     def walk(self, number: int) -> PassPlan:
-        """How pass `number` is walked."""
+        """The plan of pass `number`."""
         return self.passes.get(number, PassPlan())
 
     @property
@@ -150,12 +151,12 @@ class Plan:
 
     @property
     def saves(self) -> dict[int, tuple[Scalar, ...]]:
-        """What passes keep for later ones, by number."""
+        """The values that passes keep for later ones, by number."""
         return {number: step.save for number, step in self.passes.items() if step.save}
 
 
 def plan_of(kernel: Kernel, region: Region, nest: Nest, common: tuple[Directive, ...]) -> Plan:
-    """What `nest`, which does `region` of `kernel`, and the directives `common` to all nests say."""
+    """The plan of `nest`, which does `region` of `kernel`, by its directives and the `common` ones."""
     directives = nest.directives
     symbols = {r.symbol.name: r.symbol for r in kernel.ranges}
     blocks = {one.range: one.by for one in find_all(directives, Block)}

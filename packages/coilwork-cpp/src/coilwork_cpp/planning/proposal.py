@@ -13,7 +13,7 @@ from coilwork_ir.mapping import Block, Directive, Invariant, Nest, Vector, find,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a mapping pass looks at, and adds directives to.
+    """A nest with its directives so far, and the facts that mapping passes look at.
 
     Attributes:
         kernel: one piece of the launch.

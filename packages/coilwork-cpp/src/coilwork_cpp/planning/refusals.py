@@ -1,6 +1,8 @@
-"""What no loops can be written for: mappings whose directives the generator takes one by one, but not together, or not of this kernel.
+"""Mappings that no loops can be written for: their directives are taken one by one, but not together, or not
+of this kernel.
 
-Every refusal names the directive. A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
+Every refusal names the directive. A mapping that passes, and is legal by the IR's rules, gives the
+interpreter's results.
 """
 
 from __future__ import annotations

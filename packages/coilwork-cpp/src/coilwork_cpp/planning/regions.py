@@ -1,4 +1,4 @@
-"""A kernel's stores in groups that share one loop nest, and for each group which ranges may run in any order."""
+"""A kernel's stores in groups that share a loop nest, and which ranges of each may run in any order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """What one loop nest does: perform stores, or test the condition of one check.
+    """The work of one loop nest: perform stores, or test the condition of one check.
 
     Attributes:
         stores: in order; empty for a check.
@@ -56,12 +56,14 @@ class Region:
 
 
 def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
-    """The nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
+    """The nests of `kernel`: checks first, each in a nest of its own, so that a failing one keeps every
+    access it guards from happening.
 
     Stores at the points of the same ranges share a nest.
 
     Raises:
-        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others read.
+        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others
+            read.
     """
     checks = tuple(Nest(check=number) for number in range(len(kernel.checks)))
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[int]] = {}
@@ -74,7 +76,7 @@ def group_stores(kernel: Kernel) -> tuple[tuple[Nest, Region], ...]:
 
 
 def regions_of(kernel: Kernel, nests: Sequence[Nest]) -> tuple[Region, ...]:
-    """What each of `nests` does of `kernel`, and which ranges may run in any order.
+    """The work of each of `nests` of `kernel`, and which ranges may run in any order.
 
     Raises:
         EmitError: a check's condition reduces, scans or sorts, or a nest's stores are no group.
@@ -114,7 +116,9 @@ def check_nests_in_order(kernel: Kernel, nests: Sequence[Nest]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """Of each store of a kernel: the ranges at whose points it happens, and if it takes a reduction, scan or sort; and facts of all."""
+    """Of each store of a kernel: the ranges at whose points it happens, and if it takes a reduction, scan or
+    sort; and facts of all.
+    """
 
     domains: tuple[frozenset[Expr], ...]
     combines: tuple[bool, ...]
@@ -146,8 +150,8 @@ def _keys(kernel: Kernel, survey: _Survey) -> list[tuple[frozenset[Expr], frozen
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
     pairs = zip(survey.domains, survey.combines, strict=True)
     combining = {domain & parallel for domain, combines in pairs if combines}
-    # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
-    # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
+    # Around a reduction its nest does what comes once per result after what comes at every point. Where
+    # nothing is reduced there is no such place, and a point of fewer ranges is a nest of its own.
     return [
         (domain & parallel, frozenset() if domain & parallel in combining else domain - parallel)
         for domain in survey.domains
@@ -176,7 +180,9 @@ def _readers_first(nests: list[Nest], kernel: Kernel) -> list[Nest]:
 
 
 def _touched(nests: Sequence[Nest], kernel: Kernel) -> tuple[list[set[str]], list[set[str]]]:
-    """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that matters."""
+    """The arguments that each of `nests` reads, and those whose memory it writes; checks read nothing that
+    matters.
+    """
     shares: dict[str, set[str]] = {}
     for out, source in kernel.aliasing:
         shares.setdefault(out, set()).add(source)
@@ -240,9 +246,10 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], numbers: Sequence[int
 
 
 def _never_collides(store: Store, at: Expr) -> bool:
-    """Whether points that differ in `at` provably write different elements.
+    """True if points that differ in `at` provably write different elements.
 
-    A plain store through a direct index writes each element once, by the kernel's contract, if it depends on `at`.
+    A plain store through a direct index writes each element once, by the kernel's contract, if it depends on
+    `at`.
     Otherwise the index must be `M*(...) + s*at + inner` with `s*extent <= M` and `0 <= inner < s`.
     """
     if at not in store.index.free_symbols:

@@ -1,6 +1,8 @@
-"""From a piece of a kernel to its mapping: the passes that decide how it runs, in their order, each with its reason.
+"""From a piece of a kernel to its mapping: the passes that decide how it runs, in their order, each with its
+reason.
 
-Every pass looks at one nest and the directives so far, and adds directives. What is written in the end is what they say.
+Every pass looks at one nest and the directives so far, and adds directives. What is written in the end is
+what they say.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ def propose(
     common: tuple[Directive, ...],
     args: MappingOf[str, TensorArg],
 ) -> tuple[Mapping, ...]:
-    """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all nests.
+    """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all
+    nests.
 
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
@@ -124,10 +127,12 @@ def propose(
 
 
 def common_directives(kernel: Kernel, target: Target, options: CppOptions) -> tuple[Directive, ...]:
-    """What holds of the whole launch: how exact functions are, whether sums of products round once, and in what order rows combine."""
+    """The directives of the whole launch: how exact functions are, whether sums of products round once, and
+    in what order rows combine.
+    """
     compares = compares_extremes(kernel)
-    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what is left
-    # over at the end of a loop gets libm's, so that an element's place would decide
+    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what
+    # is left over at the end of a loop gets libm's, so that an element's place would decide
     exact = options.batch_invariant or compares or kernel.numerics == "strict"
     vector = options.vector_math and not exact and "neon" not in target.features
     found: list[Directive] = [Functions(kind="vector" if vector else "exact")]

@@ -1,6 +1,7 @@
-"""What a unit of work is: which ranges threads share, in what blocks, and which a unit walks.
+"""Decisions about units of work: which ranges threads share, in what blocks, and which a unit walks.
 
-Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units` and `weigh_units`; and `join_pieces`, about two nests.
+Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units` and `weigh_units`; and
+`join_pieces`, about two nests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from coilwork_cpp.planning.vectors import (
 from coilwork_ir.index import Expr, as_int, bounds, extent_of
 from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
 
-# Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements
+# Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same
+# elements
 # whatever the number of threads.
 BLOCK: Final = 4096
 _WHOLE: Final = 2 * BLOCK
@@ -36,13 +38,17 @@ _GRAIN: Final = 65536
 
 
 def vectorize(proposal: Proposal) -> tuple[Directive, ...]:
-    """Neighbours along the range with most bytes at unit stride are computed together; of short or strided rows, columns are."""
+    """Compute neighbours along the range with most bytes at unit stride together; of short or strided rows,
+    columns.
+    """
     vector = choose_vector(proposal.region, proposal.args)
     return () if vector is None else (Vector(range=vector.name),)
 
 
 def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
-    """What lies along another range than the vector is transposed in tiles: every vector would gather it from as many cache lines."""
+    """Transpose in tiles what lies along another range than the vector, which would gather it from as many
+    cache lines.
+    """
     region, vector = proposal.region, proposal.vector
     across = None if vector is None or region.reduction else choose_transposition(region, vector)
     if vector is None or across is None:
@@ -54,7 +60,9 @@ def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def share_units(proposal: Proposal) -> tuple[Directive, ...]:
-    """Threads share what makes enough units of work, in blocks of the vector; a unit walks the other ranges."""
+    """Share what makes enough units of work among threads, in blocks of the vector; a unit walks the other
+    ranges.
+    """
     region, vector = proposal.region, proposal.vector
     tile = find(proposal.nest.directives, Transpose)
     if vector is None and not region.reduction:
@@ -80,14 +88,16 @@ def share_units(proposal: Proposal) -> tuple[Directive, ...]:
 
 
 def weigh_units(proposal: Proposal) -> tuple[Directive, ...]:
-    """A thread takes as many units as repay starting it, by the instructions of a point; a tile takes twice as many."""
+    """Give a thread as many units as repay starting it, by the instructions of a point; a tile takes twice as
+    many.
+    """
     weight = max(1, work(proposal.region.roots) // 3)
     tiled = any(isinstance(one, Transpose) and one.step is None for one in proposal.nest.directives)
     return (Grain(instructions=_GRAIN, at=2 * weight if tiled else weight),)
 
 
 def join_pieces(proposal: Proposal, before: Proposal) -> tuple[Directive, ...]:
-    """What pieces do for the same rows stays together: that finds the rows' ends in the cache."""
+    """Keep pieces of the same rows together: the later one finds the rows' ends in the cache."""
     for one in (proposal, before):
         threads = find(one.nest.directives, Threads)
         blocks = find(one.nest.directives, Block)
@@ -116,7 +126,7 @@ def _units(
 
 
 def _first_units(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The leading ranges that make enough units of work, and the rest, which stay plain loops inside a unit."""
+    """The leading ranges that make enough units of work, and the rest, which are loops inside a unit."""
     units = 1
     for count, r in enumerate(ranges):
         if units >= _ENOUGH_UNITS:
@@ -126,7 +136,7 @@ def _first_units(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr
 
 
 def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...]) -> int:
-    """How many columns are reduced together."""
+    """The number of columns that are reduced together."""
     tile = _widest_block(vector, others)
     if any(lies_along(load.index[0], region.reduction[-1], vector) for load in plain_loads(region)):
         # what columns copy lies on a thread's stack, a block of rows for each of them

@@ -1,7 +1,9 @@
-"""Which range of a nest is the vector: the innermost range of its text, whose neighbours are computed together.
+"""Which range of a nest is the vector: the innermost range of its text, whose neighbours are computed
+together.
 
-Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are vectorised along
-themselves, and nothing is said, or neighbouring columns are reduced together, one lane each, and the vector is the columns' range.
+Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are
+vectorised along themselves, and nothing is said, or neighbouring columns are reduced together, one lane each,
+and the vector is the columns' range.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def prefers_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple
 
 
 def choose_transposition(region: Region, vector: Expr) -> Expr | None:
-    """A range along which accesses that are strided along `vector` have unit stride, where points come in any order."""
+    """A range along which accesses that are strided along `vector` have unit stride, where points come in any
+    order.
+    """
     if region.serial or any(isinstance(value, Reduce | Scan) for value in postorder(region.roots)):
         return None
     loads = plain_loads(region)
@@ -94,7 +98,9 @@ def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inne
 
 
 def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
-    """Whether rows would gather what lies along `vector`, of which columns may copy what lies along the rows into tiles."""
+    """True if rows would gather what lies along `vector`, of which columns may copy what lies along the rows
+    into tiles.
+    """
     if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in postorder(region.roots)):
         return False
     if any(lies_along(store.index, inner, vector) for store in region.stores):
@@ -108,14 +114,16 @@ def plain_loads(region: Region) -> list[Load]:
 
 
 def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
-    """Whether neighbours along `one` are neighbours in memory, and those along `other` are not."""
+    """True if neighbours along `one` are neighbours in memory, and those along `other` are not."""
     along, beside = stride_of(index, one), stride_of(index, other)
     return along is not None and beside is not None and as_int(along) == 1 and as_int(beside) not in (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """An access at innermost level: what it reads or writes, where, how many bytes per point, and ranges that it gathers along."""
+    """An access at innermost level: what it reads or writes, where, how many bytes per point, and ranges that
+    it gathers along.
+    """
 
     buffer: str
     index: Expr
@@ -144,7 +152,8 @@ def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
 def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
     """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
 
-    Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of both are shuffled.
+    Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of
+    both are shuffled.
     """
     scores: dict[Expr, int] = {}
     accesses = _accesses(region, args)
@@ -168,19 +177,19 @@ def _scores(region: Region, args: MappingOf[str, TensorArg]) -> dict[Expr, int]:
 
 
 def _fills(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
-    """Whether `access`, with its neighbours among `places`, leaves nothing out where it walks in such steps."""
+    """True if `access`, with its neighbours among `places`, leaves nothing out in steps of `step`."""
     if step != 2:
         return step == 1
     return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
 
 
 def crosses(load: Load, across: Expr, vector: Expr) -> bool:
-    """Whether the neighbours of what `load` reads, without a guard, lie along `across` instead of `vector`."""
+    """True if the neighbours of what `load` reads, unguarded, lie along `across`, not `vector`."""
     return not load.operands and lies_along(load.index[0], across, vector)
 
 
 def moves_only(region: Region, args: MappingOf[str, TensorArg], across: Expr, vector: Expr) -> bool:
-    """Whether all stores of `region` put what lies along `across` along `vector`, as it is."""
+    """True if all stores of `region` put what lies along `across` along `vector`, as it is."""
     return region.check is None and all(
         store.mode == "store"
         and store.mask is None

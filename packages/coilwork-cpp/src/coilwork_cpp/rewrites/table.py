@@ -1,4 +1,5 @@
-"""From a kernel to the pieces that loops are written for: passes over the computation, in their order, each with its reason.
+"""From a kernel to the pieces that loops are written for: passes over the computation, in their order, each
+with its reason.
 
 None of them decides how a piece runs: that is its mapping's (`coilwork_cpp.planning.table`).
 """
@@ -22,7 +23,7 @@ from coilwork_ir.kernels.strict import with_strict_functions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What one launch does: phases, one after the other, of pieces that may run in any order.
+    """The work of one launch: phases, one after the other, of pieces that may run in any order.
 
     Attributes:
         phases: the pieces of each phase.
@@ -86,7 +87,7 @@ KERNEL_PASSES: Final[tuple[KernelPass, ...]] = (
 
 
 def rewrite_launch(kernel: Kernel, options: CppOptions) -> Launch:
-    """What a launch of `kernel` does, after all of `KERNEL_PASSES`.
+    """The work of a launch of `kernel`, after all of `KERNEL_PASSES`.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form.

@@ -1,4 +1,6 @@
-"""What a directive is, and what legality rules look at: the ranges, accesses and values of a kernel by name."""
+"""The base of directives, and what legality rules look at: the ranges, accesses and values of a kernel by
+name.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 class Directive(ABC):
     """One thing that a mapping says about how a kernel runs.
 
-    A directive is a value; what it may be said of is `why_illegal`. Each class has its text form in `TEMPLATE`, whose first word
-    is the directive's keyword, and in the first line of its docstring what it means.
+    A directive is a value; what it may be said of is `why_illegal`. Each class has its text form in
+    `TEMPLATE`, whose first word is the directive's keyword, and in the first line of its docstring what it
+    means.
     """
 
     TEMPLATE: ClassVar[str]
-    # its rule looks values up by name, which are names in the text of the whole kernel, not of a nest's part of it
+    # its rule looks values up by name, which are names in the text of the whole kernel, not of a nest's part
+    # of it
     NAMES_VALUES: ClassVar[bool] = False
 
     @classmethod
@@ -40,7 +44,9 @@ class Directive(ABC):
 
     @abstractmethod
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Why it may not be said of `kernel`, `beside` the directives of its scope, itself among them; None if it may."""
+        """Why it may not be said of `kernel`, `beside` the directives of its scope, itself among them; None
+        if it may.
+        """
 
     @property
     def open_numbers(self) -> tuple[Open, ...]:
@@ -82,7 +88,7 @@ def ranges_by_name(kernel: Kernel) -> dict[str, Range]:
 
 
 def body_of(kernel: Kernel) -> Kernel:
-    """What each member of a combined kernel computes; any other kernel itself."""
+    """The computation of each member of a combined kernel; any other kernel itself."""
     return kernel if kernel.combined is None else kernel.combined.body
 
 
@@ -162,7 +168,9 @@ def why_not_positive(number: Number, what: str) -> str | None:
 
 
 def why_twice(directive: Directive, names: Iterable[str], beside: Sequence[Directive]) -> str | None:
-    """Why another directive of the same class in `beside` already says it of one of the ranges `names`; None if none does."""
+    """Why another directive of the same class in `beside` already says it of one of the ranges `names`; None
+    if none does.
+    """
     wanted = set(names)
     for other in beside:
         if type(other) is type(directive) and other != directive:

@@ -1,7 +1,7 @@
 """The text forms of directives: one template for printing and parsing, so that both agree by construction.
 
-A template is a line such as `loop {ranges:names} by {by:number} [stages {stages:number}] [{backward:flag}]`. Words stand for
-themselves. `{field:kind}` is a field of the dataclass; kinds are
+A template is a line such as `loop {ranges:names} by {by:number} [stages {stages:number}] [{backward:flag}]`.
+Words stand for themselves. `{field:kind}` is a field of the dataclass; kinds are
 
 - `names`: names of ranges, arguments or values, separated by commas
 - `name`: one of them
@@ -11,7 +11,8 @@ themselves. `{field:kind}` is a field of the dataclass; kinds are
 - `flag`: the field's own name if it is true, nothing if it is false
 - anything else: one of the words that it lists, `{to:program|warp|thread}`
 
-What stands between brackets is left out if its fields have their defaults; it begins with a word or is a flag.
+What stands between brackets is left out if its fields have their defaults; it begins with a word or is a
+flag.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def print_form(template: str, value: Any) -> str:
 
 
 def read_form(template: str, reader: Reader) -> dict[str, Any]:
-    """The fields that `reader` spells by `template`, whose keyword has been read; those left out are not among them."""
+    """The fields that `reader` spells by `template`, whose keyword has been read; those left out are not
+    among them.
+    """
     found: dict[str, Any] = {}
     for item in parse_template(template)[1:]:
         if not isinstance(item, Group):

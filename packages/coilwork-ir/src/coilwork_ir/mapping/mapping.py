@@ -18,7 +18,8 @@ D = TypeVar("D", bound=Directive)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nest:
-    """How one loop nest of a kernel that runs in several runs: the stores, by number, or the check, that it does, and how.
+    """One loop nest of a kernel that has several: the stores, by number, or the check, that it does, and how
+    it runs.
 
     Attributes:
         stores: numbers of the kernel's stores, in the order in which they happen at a point.
@@ -33,7 +34,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapping:
-    """How a kernel runs; what it computes is the kernel's to say.
+    """A list of directives that says how a kernel runs; what it computes is the kernel's to say.
 
     Attributes:
         directives: of the whole kernel.
@@ -172,7 +173,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """What a generator wrote text for: a kernel, or a piece that it made of one, and how that runs."""
+    """A kernel, or a piece that a generator made of one, and how it runs in the text that was written."""
 
     kernel: Kernel
     versions: Versions

@@ -1,4 +1,4 @@
-"""Where data go on their way: caches, registers, tiles on chip, and of what type positions are."""
+"""Directives about data on their way: caches, registers, tiles on chip, and of what type positions are."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _INT32_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transpose(Directive):
-    """What lies along the first range is read in tiles and used, or with `moves` stored, along the second.
+    """Tiles of what lies along the first range are read, and used, or with `moves` stored, along the second.
 
-    Tiles have so many points of either; they are on the stack of a thread. With `step`, it is one pass that does so.
+    Tiles have so many points of either; they are on the stack of a thread. With `step`, it is one pass that
+    does so.
     """
 
     TEMPLATE: ClassVar[str] = "transpose {ranges:names} by {by:wholes} [{moves:flag}] [pass {step:whole}]"
@@ -65,7 +66,7 @@ class Transpose(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privatise(Directive):
-    """What is added to the argument at places that data choose is counted per program in so many bins first."""
+    """Programs count in so many bins first what they add to the arguments at places that data choose."""
 
     TEMPLATE: ClassVar[str] = "privatise {args:names} in {bins:whole} bins"
 
@@ -91,7 +92,7 @@ class Privatise(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort(Directive):
-    """How the threads of a program hold a row to sort: so many share it, each with so many neighbours at a time."""
+    """So many threads of a program share a row to sort, each with so many neighbours at a time."""
 
     TEMPLATE: ClassVar[str] = (
         "sort {range:name} by {threads:number} width {width:number} [keys {keys:integer|float}]"
@@ -118,13 +119,15 @@ class Sort(Directive):
 class Select(Directive):
     """Of rows in order, only so many first elements are found, or read by pass `step`.
 
-    On a GPU `share` threads hold a run of them, and they are looked for among `room` elements that reach a bound, the best of
-    `groups` groups giving that bound, by `spread` threads; with a room of 0 all of a row is sorted.
+    On a GPU `share` threads hold a run of them, and they are looked for among `room` elements that reach a
+    bound, the best of `groups` groups giving that bound, by `spread` threads; with a room of 0 all of a row
+    is sorted.
     """
 
     TEMPLATE: ClassVar[str] = (
         "select {range:name} first {first:whole} "
-        "[share {share:number} groups {groups:number} room {room:number} spread {spread:number}] [pass {step:whole}]"
+        "[share {share:number} groups {groups:number} room {room:number} spread {spread:number}] "
+        "[pass {step:whole}]"
     )
 
     range: str
@@ -164,7 +167,9 @@ class Evict(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch(Directive):
-    """The pass asks for the lines of the arguments that come next: what the first pass reads of the next row, or the last one writes."""
+    """The pass asks for the lines of the arguments that come next: what the first pass reads of the next row,
+    or the last one writes.
+    """
 
     TEMPLATE: ClassVar[str] = "prefetch {args:names} pass {step:whole}"
 
@@ -182,7 +187,9 @@ class Prefetch(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save(Directive):
-    """The pass keeps the values, by their names in the kernel's text, for later passes to read back instead of computing them again."""
+    """The pass keeps the values, by their names in the kernel's text, for later passes to read back instead
+    of computing them again.
+    """
 
     TEMPLATE: ClassVar[str] = "save {values:names} pass {step:whole}"
     NAMES_VALUES: ClassVar[bool] = True
@@ -205,7 +212,9 @@ class Save(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index(Directive):
-    """The type of positions and sizes; `promised` by the caller where the kernel does not prove that 32 bits are enough."""
+    """The type of positions and sizes; `promised` by the caller where the kernel does not prove that 32 bits
+    are enough.
+    """
 
     TEMPLATE: ClassVar[str] = "index {dtype:i32|i64} [{promised:flag}]"
 

@@ -1,6 +1,7 @@
 """Numbers of directives: closed ones, and open ones that a search may choose.
 
-An open number has a name and the values that it may take, `?rows in 1 2 4 8`. Two open numbers of one name are one choice.
+An open number has a name and the values that it may take, `?rows in 1 2 4 8`. Two open numbers of one name
+are one choice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def format_number(number: Number) -> str:
 
 
 def parse_number(reader: Reader) -> Number:
-    """What `format_number` wrote."""
+    """The number that `format_number` wrote."""
     if not reader.accept("?"):
         return reader.integer()
     name = reader.name()

@@ -149,7 +149,7 @@ def format_versions(versions: Versions) -> str:
 
 
 def format_mapped(kernel: Kernel, mapped: Sequence[Mapped]) -> str:
-    """How `kernel` runs, for people: its mappings, or each piece that a generator made of it and how that runs."""
+    """The mappings of `kernel`, for people, or each piece that a generator made of it and how that runs."""
     parts: list[str] = []
     for one in mapped:
         if one.kernel != kernel:

@@ -1,4 +1,6 @@
-"""Who computes what of a tile: the order of threads and vector lanes, how many there are, and what one of them takes at a time."""
+"""Who computes what of a tile: the order of threads and vector lanes, how many there are, and what one of
+them takes at a time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from coilwork_ir.scalar import Scan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes(Directive):
-    """How threads lie over a tile: so many neighbours along the first range are one thread's; with 1, none access several at once."""
+    """The order of threads over a tile: so many neighbours along the first range are one thread's; with 1,
+    none access several at once.
+    """
 
     TEMPLATE: ClassVar[str] = "lanes {ranges:names} by {by:number}"
 
@@ -32,7 +36,9 @@ class Lanes(Directive):
     by: Number
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """The first range is tiled, kept or looped over, in blocks that hold whole runs of so many neighbours."""
+        """The first range is tiled, kept or looped over, in blocks that hold whole runs of so many
+        neighbours.
+        """
         reason = why_no_ranges(kernel, self.ranges) or why_not_positive(self.by, "the number of neighbours")
         if reason is not None:
             return reason
@@ -48,7 +54,9 @@ class Lanes(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs(Directive):
-    """A block's points along the range are dealt out in runs of so many neighbours, each of which one thread scans."""
+    """A block's points along the range are dealt out in runs of so many neighbours, each of which one thread
+    scans.
+    """
 
     TEMPLATE: ClassVar[str] = "runs {range:name} by {by:number}"
 
@@ -74,8 +82,9 @@ class Runs(Directive):
 class Vector(Directive):
     """The innermost range of the text, whose neighbouring points are computed together.
 
-    With `by`, accesses are of so many elements that stand on multiples of that in memory, wherever rows begin (`shifted`) or
-    end; `tail` says what becomes of the elements at the ends: masks, a loop of single elements, or a store of their own.
+    With `by`, accesses are of so many elements that stand on multiples of that in memory, wherever rows begin
+    (`shifted`) or end; `tail` says what becomes of the elements at the ends: masks, a loop of single
+    elements, or a store of their own.
     """
 
     TEMPLATE: ClassVar[str] = (
@@ -88,7 +97,9 @@ class Vector(Directive):
     tail: Literal["scalar", "masked", "peel"] = "scalar"
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """A range whose points do not have to come in order; of unit stride somewhere, where accesses are of whole vectors."""
+        """A range whose points do not have to come in order; of unit stride somewhere, where accesses are of
+        whole vectors.
+        """
         reason = why_no_ranges(kernel, (self.range,), ("parallel", "reduction"))
         if reason is not None:
             return reason
@@ -184,7 +195,9 @@ class Grain(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Directive):
-    """The nest is done in the units of work of the nest before, which finds the ends of its rows in the cache."""
+    """The nest is done in the units of work of the nest before, which finds the ends of its rows in the
+    cache.
+    """
 
     TEMPLATE: ClassVar[str] = "join"
 
@@ -203,7 +216,9 @@ class Join(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulators(Directive):
-    """Neighbours along the innermost reduced range combine into so many partial results, which are combined at the end."""
+    """Neighbours along the innermost reduced range combine into so many partial results, which are combined
+    at the end.
+    """
 
     TEMPLATE: ClassVar[str] = "accumulators {count:whole} pass {step:whole}"
 
@@ -265,7 +280,9 @@ class Peel(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant(Directive):
-    """Reductions combine in an order that the reduced ranges alone decide: in so many lanes, folded after so many points."""
+    """Reductions combine in an order that the reduced ranges alone decide: in so many lanes, folded after so
+    many points.
+    """
 
     TEMPLATE: ClassVar[str] = "invariant {lanes:whole} by {block:whole}"
 

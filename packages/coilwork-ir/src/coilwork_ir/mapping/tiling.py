@@ -1,4 +1,6 @@
-"""How the iteration space is cut: which points a program or thread has, and how it goes through them."""
+"""Directives that cut the iteration space: which points a program or thread has, and how it goes through
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ _MOST_GRID_AXES: Final = 3
 class Tile(Directive):
     """Parallel ranges, flattened in this order, in pieces of so many points, each of which a program has.
 
-    With `padded`, each row of the innermost range stands in so many lanes, of which it fills the first. The tiles of one mapping
-    are its grid axes, the first tile the innermost.
+    With `padded`, each row of the innermost range stands in so many lanes, of which it fills the first. The
+    tiles of one mapping are its grid axes, the first tile the innermost.
     """
 
     TEMPLATE: ClassVar[str] = (
@@ -44,7 +46,9 @@ class Tile(Directive):
     to: Literal["program", "thread"] = "program"
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Parallel ranges, each in one tile; at most three grid axes unless they are flat; rows fit their lanes."""
+        """Parallel ranges, each in one tile; at most three grid axes unless they are flat; rows fit their
+        lanes.
+        """
         reason = (
             why_no_ranges(kernel, self.ranges, ("parallel",))
             or why_not_positive(self.by, "the tile")
@@ -78,7 +82,8 @@ class FlatGrid(Directive):
 class Keep(Directive):
     """Reduced ranges as one tile in registers, which all passes share.
 
-    With `first`, the tile's axis is the first one of a block: threads lie along the others, whatever is looked up.
+    With `first`, the tile's axis is the first one of a block: threads lie along the others, whatever is
+    looked up.
     """
 
     TEMPLATE: ClassVar[str] = "keep {ranges:names} by {by:number} [{first:flag}]"
@@ -88,7 +93,9 @@ class Keep(Directive):
     first: bool = False
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Reduced ranges of which it is known that a row fits the tile; nothing else says how they are walked."""
+        """Reduced ranges of which it is known that a row fits the tile; nothing else says how they are
+        walked.
+        """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the tile")
@@ -104,7 +111,9 @@ class Keep(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop(Directive):
-    """Reduced ranges, flattened, a block of so many points after the other, `stages` blocks at a time on their way."""
+    """Reduced ranges, flattened, a block of so many points after the other, `stages` blocks at a time on
+    their way.
+    """
 
     TEMPLATE: ClassVar[str] = "loop {ranges:names} by {by:number} [stages {stages:number}]"
 
@@ -113,7 +122,9 @@ class Loop(Directive):
     stages: Number = 1
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Reduced ranges that nothing is sorted along; later blocks are loaded early only where no store changes them."""
+        """Reduced ranges that nothing is sorted along; later blocks are loaded early only where no store
+        changes them.
+        """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the block")
@@ -132,7 +143,9 @@ class Loop(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequential(Directive):
-    """Ranges whose points a program or unit of work takes one after the other, or `by` at a time, outermost first."""
+    """Ranges whose points a program or unit of work takes one after the other, or `by` at a time, outermost
+    first.
+    """
 
     TEMPLATE: ClassVar[str] = "sequential {ranges:names} [by {by:number}] [stages {stages:number}]"
 
@@ -141,7 +154,9 @@ class Sequential(Directive):
     stages: Number = 1
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Parallel or walked ranges that are not tiled too; later points are loaded early only where no store changes them."""
+        """Parallel or walked ranges that are not tiled too; later points are loaded early only where no store
+        changes them.
+        """
         reason = (
             why_no_ranges(kernel, self.ranges, ("parallel", "walked"))
             or why_not_positive(self.by, "the number of points")
@@ -161,7 +176,9 @@ class Sequential(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(Directive):
-    """A row is shared by programs, each of which has a piece and tells the others of it through a workspace (decoupled look-back)."""
+    """A row is shared by programs, each of which has a piece and tells the others of it through a workspace
+    (decoupled look-back).
+    """
 
     TEMPLATE: ClassVar[str] = "share {ranges:names} by {by:number} through {workspace:name}"
 
@@ -170,7 +187,9 @@ class Share(Directive):
     workspace: str
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Reduced ranges that are scanned, by kinds that have names; the workspace is the kernel's own, which is zero before."""
+        """Reduced ranges that are scanned, by kinds that have names; the workspace is the kernel's own, which
+        is zero before.
+        """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
             or why_not_positive(self.by, "the piece")
@@ -192,7 +211,7 @@ class Share(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coarsen(Directive):
-    """A point of the range does what so many neighbours did before a kernel pass wrote them out side by side."""
+    """A point of the range does what so many neighbours did: a kernel pass wrote them out side by side."""
 
     TEMPLATE: ClassVar[str] = "coarsen {range:name} by {by:whole}"
 
@@ -210,7 +229,9 @@ class Coarsen(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straddle(Directive):
-    """Blocks of a line of rows that lie in so many rows at most: what is one number per row is loaded once per row."""
+    """Blocks of a line of rows that lie in so many rows at most: what is one number per row is loaded once
+    per row.
+    """
 
     TEMPLATE: ClassVar[str] = "straddle {range:name} {rows:whole}"
 
@@ -218,7 +239,7 @@ class Straddle(Directive):
     rows: int = 2
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """The innermost range of a tile whose blocks are no longer than its rows, which have a known length."""
+        """The innermost range of a tile, whose blocks are no longer than its rows of known length."""
         reason = why_no_ranges(kernel, (self.range,), ("parallel",))
         if reason is not None:
             return reason

@@ -17,7 +17,9 @@ from coilwork_ir.scalar import contraction_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit(Directive):
-    """What multiplies the blocks of a contraction: matrix units, or each thread a square of results in registers."""
+    """Blocks of a contraction are multiplied by matrix units, or each thread has a square of results in
+    registers.
+    """
 
     TEMPLATE: ClassVar[str] = "unit {unit:mma|fma}"
 
@@ -36,7 +38,9 @@ class Unit(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Directive):
-    """Programs follow each other in groups of so many rows of blocks, which share what they read in the cache."""
+    """Programs follow each other in groups of so many rows of blocks, which share what they read in the
+    cache.
+    """
 
     TEMPLATE: ClassVar[str] = "order {ranges:names} grouped {by:number}"
 
@@ -55,7 +59,7 @@ class Order(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions(Directive):
-    """Functions come from a vector library, some units in the last place off, or are exact at every element."""
+    """Functions come from a vector library, some units in the last place off, or are exact."""
 
     TEMPLATE: ClassVar[str] = "functions {kind:exact|vector}"
 
@@ -84,7 +88,9 @@ class Contract(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Directive):
-    """Of the mapping's open numbers, those are chosen alone of which the first expression is at most the second."""
+    """Of the mapping's open numbers, those are chosen alone of which the first expression is at most the
+    second.
+    """
 
     TEMPLATE: ClassVar[str] = "limit {left:expr} at most {right:expr}"
 

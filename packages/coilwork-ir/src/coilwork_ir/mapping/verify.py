@@ -35,7 +35,9 @@ def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
 
 
 def find_fault(kernel: Kernel, mapping: Mapping) -> tuple[Directive | None, str] | None:
-    """The first directive of `mapping` that may not be said of `kernel`, and why; None instead of one: the nests are to blame."""
+    """The first directive of `mapping` that may not be said of `kernel`, and why; None instead of one: the
+    nests are to blame.
+    """
     for one in mapping.directives:
         reason = one.why_illegal(kernel, mapping.directives)
         if reason is not None:
@@ -113,7 +115,9 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
 
 
 def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
-    """Why the nests of `mapping` do not do each store and check of `kernel` once, checks first; None if they do, or there are none."""
+    """Why the nests of `mapping` do not do each store and check of `kernel` once, checks first; None if they
+    do, or there are none.
+    """
     if not mapping.nests:
         return None
     body = body_of(kernel)
@@ -133,4 +137,4 @@ def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:
 def _rule(directive: Directive) -> str:
     """The sentence that documents the directive's rule."""
     doc = type(directive).why_illegal.__doc__ or ""
-    return doc.strip().split("\n", 1)[0].rstrip(".")
+    return " ".join(doc.split("\n\n", 1)[0].split()).rstrip(".")
