@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coilwork_cpp.emission import emit_kernel
+from coilwork_cpp.emission import describe_kernel, emit_kernel
 from coilwork_cpp.options import options_from
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
@@ -30,3 +30,11 @@ class CppCodegen:
             EmitError: the kernel holds something that has no C++ form, or an option is wrong.
         """
         return emit_kernel(kernel, target, options_from(options))
+
+    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
+        """How `kernel` runs as `emit` writes it, for people to read: its mapping, or each piece of it and that piece's.
+
+        Raises:
+            EmitError: as `emit`.
+        """
+        return describe_kernel(kernel, target, options_from(options))

@@ -46,7 +46,17 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.mapping import Contract, Directive, Functions, Join, Mapped, Mapping, always, find
+from coilwork_ir.mapping import (
+    Contract,
+    Directive,
+    Functions,
+    Join,
+    Mapped,
+    Mapping,
+    always,
+    find,
+    format_mapped,
+)
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
 
@@ -120,6 +130,19 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     return replace(bare, mappings=tuple(propose(pieces, common, args) for pieces in launch.phases))
 
 
+def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
+    """The mappings of `kernel` as text for people, and the pieces that it is made into.
+
+    Raises:
+        EmitError: the kernel holds something that has no C++ form.
+    """
+    mapped = [
+        Mapped(kernel=piece, versions=always(kernel.name, target.kind, mapping))
+        for piece, mapping in plan_kernel(kernel, target, options).pieces
+    ]
+    return format_mapped(kernel, mapped)
+
+
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
     return write_planned(plan_kernel(kernel, target, options), target)
@@ -162,10 +185,6 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
         features=target.features,
         read_bytes=_traffic(kernel, ("in", "inout")),
         write_bytes=_traffic(kernel, ("out", "inout")),
-        mapped=tuple(
-            Mapped(kernel=piece, versions=always(kernel.name, target.kind, mapping))
-            for piece, mapping in planned.pieces
-        ),
     )
 
 

@@ -36,3 +36,16 @@ class Codegen(Protocol):
             EmitError: the kernel holds something the generator cannot express; the message names it.
         """
         ...
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """A code generator that tells how kernels run, as the trace shows it. Generators may leave it out."""
+
+    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
+        """The mappings of `kernel` as `emit` writes it with equal arguments, for people to read.
+
+        Raises:
+            EmitError: as `emit`.
+        """
+        ...

@@ -7,7 +7,6 @@ from typing import Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.mapping import Mapped
 
 Language = Literal["triton", "cpp"]
 Role = Literal["in", "out", "inout", "size", "scratch"]
@@ -83,7 +82,6 @@ class KernelSource:
         target: name of the target it was emitted for.
         features: instruction set features the builder must enable.
         read_bytes, write_bytes: minimal traffic over the size arguments, for bandwidth reports.
-        mapped: what the text was written for, and how each of its pieces runs; empty where the generator does not say. For people and tests.
     """
 
     name: str
@@ -100,4 +98,3 @@ class KernelSource:
     features: tuple[str, ...] = ()
     read_bytes: Expr | None = None
     write_bytes: Expr | None = None
-    mapped: tuple[Mapped, ...] = ()

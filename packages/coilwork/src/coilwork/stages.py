@@ -21,6 +21,7 @@ from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork.trace import Trace
+from coilwork_ir.codegen import Describing
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
@@ -31,7 +32,6 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.mapping import format_mapped
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
@@ -278,8 +278,10 @@ def emit_kernels(
         trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
         if trace.wanted:
             trace.write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
-            if source.mapped:
-                trace.write(f"kernels/{kernel.name}.mapping.txt", format_mapped(kernel, source.mapped))
+            codegen = codegen_for(target, options)
+            if isinstance(codegen, Describing):
+                told = codegen.describe(kernel, target, _codegen_options(options))
+                trace.write(f"kernels/{kernel.name}.mapping.txt", told)
     return sources
 
 
@@ -287,8 +289,7 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
     codegen = codegen_for(target, options)
     try:
-        # generators of other packages need not know the option where nobody asks for it
-        return codegen.emit(kernel, target, {"batch_invariant": True} if options.batch_invariant else {})
+        return codegen.emit(kernel, target, _codegen_options(options))
     except CoilworkIRError as error:
         if error.origins:
             raise
@@ -303,6 +304,11 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
             node=f"kernel @{kernel.name}",
             origins=kernel.origins,
         ) from error
+
+
+def _codegen_options(options: CompileOptions) -> dict[str, object]:
+    """The settings of code generators: those of other packages need not know one that nobody asks for."""
+    return {"batch_invariant": True} if options.batch_invariant else {}
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:
