@@ -1,4 +1,4 @@
-"""What is decided of a kernel, as a mapping: it prints, parses, is legal, and launches the same configuration again."""
+"""What is decided of a kernel, as a mapping: it parses back, is legal, and launches the same configuration."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from coilwork_ir.mapping import (
     Keep,
     Lanes,
     Loop,
+    Mapped,
     Runs,
     Select,
     Sequential,
     Share,
     Values,
+    assume,
     find_fault,
+    format_mapped,
     format_versions,
     parse_versions,
 )
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.emit_kernel import plan_computation
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.mapping import config_of, map_kernel, map_versions
+from coilwork_triton.mapping import config_of, map_kernel
+from coilwork_triton.planning import plan_computation
 from coilwork_triton.proposals.refinements import Planned
 
 H200 = target("sm_90")
@@ -54,20 +57,22 @@ OPEN_SOFTMAX = """kernel @softmax fast {
 """
 
 
+def mapped(kernel: Kernel) -> Mapped:
+    (found,) = TritonCodegen().emit(kernel, H200, {}).mapped
+    return found
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_mapping_is_legal_and_parses_back(name: str) -> None:
-    kernel = SAMPLES[name]
-    kernels, versions = map_versions(kernel, H200, TritonOptions())
-    assert parse_versions(format_versions(versions), kernel.sizes) == versions
-    for one, version in zip(kernels, versions.versions, strict=True):
-        mapping = version.mapping
-        assert mapping.is_closed
-        fault = find_fault(one, mapping)
-        # of rows that programs share, pieces are no blocks by the rules of what lies within a block
-        is_piece = (
-            mapping.find(Share) is not None and fault is not None and isinstance(fault[0], Lanes | Runs)
-        )
-        assert fault is None or is_piece, fault
+    found = mapped(SAMPLES[name])
+    versions = found.versions
+    assert parse_versions(format_versions(versions), found.kernel.sizes) == versions
+    (version,) = versions.versions
+    assert version.mapping.is_closed
+    fault = find_fault(found.kernel, version.mapping)
+    # of rows that programs share, pieces are no blocks by the rules of what lies within a block
+    shared = version.mapping.find(Share) is not None
+    assert fault is None or (shared and isinstance(fault[0], Lanes | Runs)), fault
 
 
 def test_a_configuration_launches_as_its_mapping_says() -> None:
@@ -85,8 +90,8 @@ def test_a_configuration_launches_as_its_mapping_says() -> None:
 
 def test_how_rows_are_walked_is_read_from_the_mapping() -> None:
     def found(name: str, *kinds: type) -> list[bool]:
-        _, versions = map_versions(SAMPLES[name], H200, TritonOptions())
-        return [versions.general.find(kind) is not None for kind in kinds]
+        general = mapped(SAMPLES[name]).versions.general
+        return [general.find(kind) is not None for kind in kinds]
 
     assert found("softmax_persistent", Keep, Loop) == [True, False]
     assert found("softmax_looped", Keep, Loop) == [False, True]
@@ -102,7 +107,7 @@ def open_softmax() -> Kernel:
 def test_versions_choose_the_form_that_the_departure_chooses() -> None:
     kernel, draw = open_softmax(), random.Random(3)
     source = TritonCodegen().emit(kernel, H200, {})
-    _, versions = map_versions(kernel, H200, TritonOptions())
+    versions = source.mapped[0].versions
     assert source.departure is not None and len(versions.versions) == 4
     taken: set[int] = set()
     for _ in range(300):
@@ -117,14 +122,16 @@ def test_versions_choose_the_form_that_the_departure_chooses() -> None:
 
 
 def test_versions_are_legal_where_their_guards_hold() -> None:
-    kernels, versions = map_versions(open_softmax(), H200, TritonOptions())
-    for one, version in zip(kernels, versions.versions, strict=True):
-        fault = find_fault(one, version.mapping)
+    found = mapped(open_softmax())
+    for version in found.versions.versions:
+        kernel = found.kernel if version.guard is None else assume(found.kernel, version.guard)
+        fault = find_fault(kernel, version.mapping)
         # the guard promises that these fit, of spans; the rule knows bounds of single sizes
         assert fault is None or (isinstance(fault[0], Values) and version.guard is not None), fault
 
 
-def test_a_description_holds_the_kernel_that_passes_leave() -> None:
-    described = TritonCodegen().describe(SAMPLES["first_of_rows"], H200, {})
-    assert "store %out0[c0 + 50*x0]" in described and "select r0 first 50" in described
-    assert TritonCodegen().describe(SAMPLES["softmax_persistent"], H200, {}).startswith("mapping @")
+def test_a_mapping_is_of_the_kernel_that_passes_leave() -> None:
+    found = mapped(SAMPLES["first_of_rows"])
+    text = format_mapped(SAMPLES["first_of_rows"], [found])
+    assert "store %out0[c0 + 50*x0]" in text and "select r0 first 50" in text
+    assert mapped(SAMPLES["softmax_persistent"]).kernel is SAMPLES["softmax_persistent"]

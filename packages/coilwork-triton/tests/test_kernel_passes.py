@@ -252,7 +252,7 @@ DRAWN: dict[str, Callable[[random.Random], Kernel]] = {
 @pytest.mark.parametrize("name", KERNEL_PASSES.names)
 def test_a_pass_computes_the_same_and_reads_nothing_else(name: str) -> None:
     draw, changed, paired = random.Random(7), 0, 0
-    for seed in range(120 if name == "coarsen" else 40):
+    for seed in range(250 if name == "coarsen" else 40):
         kernel = without_idle_arguments(DRAWN[name](draw))
         before = Draft(kernel=kernel)
         after = KERNEL_PASSES.select(name).run(before, H200)
@@ -261,13 +261,13 @@ def test_a_pass_computes_the_same_and_reads_nothing_else(name: str) -> None:
         changed += 1
         paired += name == "coarsen" and after.kernel.ranges[-2].symbol is not kernel.ranges[-2].symbol
         again = with_declared_ranges(after)
-        verify_kernel(again)
+        verify_kernel(without_idle_arguments(again))
         wanted, got = computed(kernel, seed), computed(again, seed)
         for buffer in wanted:
             assert torch.equal(got[buffer].nan_to_num(), wanted[buffer].nan_to_num()), (name, seed, buffer)
-    assert changed >= 8
+    assert changed >= (30 if name == "coarsen" else 8)
     # rows are taken in pairs by the same pass
-    assert name != "coarsen" or paired >= 5
+    assert name != "coarsen" or paired >= 10
 
 
 def test_all_passes_in_turn_compute_the_same() -> None:

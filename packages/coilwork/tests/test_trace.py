@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.errors import OptionError
+from coilwork.job import open_job
+from coilwork.options import CompileOptions
+from coilwork.stages import run_stages
 from coilwork.trace import open_trace
 from coilwork_ir.kernels.text import format_kernel, parse_kernel, parse_schedule
 from coilwork_ir.loops.text import format_graph, parse_graph
@@ -64,6 +69,19 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
     assert kernels == {
         f"{stem}{suffix}" for stem in stems for suffix in (".cpp", ".kernel.txt", ".mapping.txt")
     }
+
+
+def test_how_kernels_run_on_a_gpu_is_written(tmp_path: Path) -> None:
+    with FakeTensorMode():
+        x = torch.empty(512, 1000)
+        gm = make_fx(lambda x: torch.softmax(torch.relu(x), -1))(x)
+    options = CompileOptions(strict=True, cache=False, triton_on_cpu=True, trace=str(tmp_path))
+    run_stages(open_job(gm, [x], role="inference", options=options), fallback=())
+    (path,) = (only_folder(tmp_path) / "kernels").glob("*.mapping.txt")
+    kernel = parse_kernel(path.with_name(path.name.replace(".mapping.", ".kernel.")).read_text())
+    versions = parse_versions(path.read_text(), kernel.sizes)
+    assert versions.target == "cuda" and format_versions(versions) == path.read_text()
+    verify_versions(kernel, versions)
 
 
 def test_texts_parse_back(softmax_trace: Path) -> None:

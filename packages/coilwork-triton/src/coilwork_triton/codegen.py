@@ -16,7 +16,6 @@ from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import parse_options
-from coilwork_triton.mapping import describe
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
@@ -78,15 +77,8 @@ class TritonCodegen:
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),
             write_bytes=_traffic(kernel, ("out", "inout")),
+            mapped=written.mapped,
         )
-
-    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
-        """How `kernel` runs as `emit` writes it, for people to read: its mapping, and the kernel if passes rewrite it.
-
-        Raises:
-            EmitError: as `emit`.
-        """
-        return describe(kernel, target, parse_options(options))
 
 
 def _header(kernel: Kernel) -> tuple[str, ...]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import contraction_in
+from coilwork_ir.mapping import Mapped
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
-from coilwork_triton.contraction.shape import ContractionShape, shape_of
+from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.open_sizes import Forms, forms_of
-from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, plan_kernel
+from coilwork_triton.mapping import map_plan
+from coilwork_triton.open_sizes import Forms
+from coilwork_triton.planning import Plan, plan_computation
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -38,6 +36,7 @@ class Written:
         space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
+        mapped: the kernel as passes leave it, and how it runs.
         departure: which of the values of `LIKELY`, counted from the highest on, is the first for a call's sizes; None where it has none.
     """
 
@@ -49,26 +48,7 @@ class Written:
     neighbourly: bool
     departure: Expr | None = None
     functions: tuple[Function, ...] = ()
-
-
-# How one computation runs: a matrix product, a kernel of open sizes in several forms, or one kernel for all sizes.
-Plan: TypeAlias = ContractionShape | Forms | Planned
-
-
-def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
-    """How `kernel`, which is one computation, runs.
-
-    Raises:
-        EmitError: the kernel holds something Triton lacks.
-    """
-    hinted = kernel.hints.reduction == "contracted"
-    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
-    contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
-    if contraction is not None:
-        return shape_of(kernel, *contraction, target, options)
-    draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
-    setting = Setting(draft=draft, target=target, options=options)
-    return forms_of(setting) or REFINEMENTS.run(plan_kernel(setting), options)
+    mapped: tuple[Mapped, ...] = ()
 
 
 def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
@@ -78,6 +58,10 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         EmitError: the kernel holds something Triton lacks.
     """
     plan = plan_computation(kernel, target, options)
+    return replace(_write_plan(kernel, plan, library), mapped=(map_plan(kernel, plan, target),))
+
+
+def _write_plan(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
     if isinstance(plan, Forms):
         return _in_forms(plan, library)
     if isinstance(plan, ContractionShape):

@@ -1,4 +1,4 @@
-"""What is decided of a kernel as a closed `Mapping`, both ways: `map_kernel` says how it runs, `config_of` launches it so.
+"""What is decided of a kernel, as a closed `Mapping`: `map_kernel` says how it runs, `config_of` launches it so.
 
     mapping @softmax for cuda {
       when `n1 <= 4096` and `n1 % 16 == 0`:
@@ -13,7 +13,7 @@
         index i64
     }
 
-A mapping is about the kernel that kernel passes leave, not the one that they get: they settle what is computed at a point.
+A mapping is about the kernel that kernel passes leave, not the one that they get.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, product
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import (
     Coarsen,
     Contract,
@@ -39,6 +38,7 @@ from coilwork_ir.mapping import (
     Keep,
     Lanes,
     Loop,
+    Mapped,
     Mapping,
     Order,
     Privatise,
@@ -55,17 +55,12 @@ from coilwork_ir.mapping import (
     Version,
     Versions,
     Warps,
-    format_versions,
 )
 from coilwork_ir.target import Target
-from coilwork_triton.combined import plan_member
 from coilwork_triton.contraction.configs import GROUP
 from coilwork_triton.contraction.shape import ContractionShape
-from coilwork_triton.emit_kernel import Plan, plan_computation
 from coilwork_triton.iteration import tiles
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.kernel_passes.table import LEGALIZATION
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import (
     BLOCKS,
     RUN,
@@ -79,44 +74,19 @@ from coilwork_triton.launch.parameters import (
     next_power_of_two,
 )
 from coilwork_triton.open_sizes import Forms
+from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned
 
 
-def map_versions(
-    kernel: Kernel, target: Target, options: TritonOptions
-) -> tuple[tuple[Kernel, ...], Versions]:
-    """How the first choice of `kernel` runs on `target`: a mapping for each kind of sizes.
-
-    Of a combined kernel it is how the body runs as a part of the launch.
-
-    The kernels are those that the mappings are about, in the order of the versions.
-
-    Raises:
-        EmitError: the kernel holds something Triton lacks.
-    """
-    kernel = LEGALIZATION.run(kernel, target)
-    if kernel.combined is None:
-        plan = plan_computation(kernel, target, options)
-    else:
-        plan = plan_member(kernel, kernel.combined, target, options)
+def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
+    """How `kernel` runs on `target` at first choice, by `plan`, for each kind of sizes, and the rewritten kernel."""
     parts = tuple(_parts(kernel, plan))
     versions = tuple(Version(guard=guard, mapping=mapping) for guard, _, mapping in parts)
-    return tuple(one for _, one, _ in parts), Versions(
-        kernel=kernel.name, target=target.kind, versions=versions
+    _, general, _ = parts[-1]
+    return Mapped(
+        kernel=general, versions=Versions(kernel=kernel.name, target=target.kind, versions=versions)
     )
-
-
-def describe(kernel: Kernel, target: Target, options: TritonOptions) -> str:
-    """Text for people: the kernel as kernel passes leave it, where they change it, and how it runs.
-
-    Raises:
-        EmitError: the kernel holds something Triton lacks.
-    """
-    kernels, versions = map_versions(kernel, target, options)
-    given = kernel if kernel.combined is None else kernel.combined.body
-    rewritten = kernels[-1].stores != given.stores
-    return (format_kernel(kernels[-1], origins=False) if rewritten else "") + format_versions(versions)
 
 
 def _parts(kernel: Kernel, plan: Plan) -> Iterator[tuple[Guard | None, Kernel, Mapping]]:

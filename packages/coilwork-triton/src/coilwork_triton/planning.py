@@ -1,0 +1,35 @@
+"""How one computation runs, all decided: kernel passes, then forms by size or the one shape for all sizes."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import contraction_in
+from coilwork_ir.target import Target
+from coilwork_triton.contraction.shape import ContractionShape, shape_of
+from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.open_sizes import Forms, forms_of
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, plan_kernel
+
+# A matrix product, a kernel of open sizes in several forms, or one kernel for all sizes.
+Plan: TypeAlias = ContractionShape | Forms | Planned
+
+
+def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
+    """How `kernel`, which is one computation, runs.
+
+    Raises:
+        EmitError: the kernel holds something Triton lacks.
+    """
+    hinted = kernel.hints.reduction == "contracted"
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
+    if contraction is not None:
+        return shape_of(kernel, *contraction, target, options)
+    draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
+    setting = Setting(draft=draft, target=target, options=options)
+    return forms_of(setting) or REFINEMENTS.run(plan_kernel(setting), options)
