@@ -236,6 +236,8 @@ def written_views(x: Tensor) -> list[tuple[Tensor, ...]]:
         ((z := torch.complex(x, x + 4)), z.conj().imag.mul_(2)),
         (torch._neg_view(y := x + 5).t().add_(1),),
         (torch._neg_view(y := x + 6), y.add_(1)),
+        (torch._neg_view(y := x + 7).add_(1), y, y.split(1)[1]),
+        ((z := torch._neg_view(x + 8)).split(1)[1], z),
     ]
 
 

@@ -51,6 +51,7 @@ FRESH: Final[Mapping[str, Group]] = MappingProxyType(
         "complex": lambda x: ((y := torch.complex(x, x + 1)), y.conj(), y.conj().imag, y.real),
         "empty": lambda x: ((y := x[:0] + 1), y.view(0, 2), y[:, :1]),
         "unsafe parts": lambda x: (*torch.unsafe_split((y := x.detach() + 22), 1), y, y[0]),
+        "negated parts": lambda x: torch._neg_view(x.detach() + 25).split(1),
         "a view alone": lambda x: ((x.detach() + 23).t(),),
         "a part alone": lambda x: ((x.detach() + 24)[1:],),
     }
@@ -76,6 +77,7 @@ GIVEN: Final[Mapping[str, Group]] = MappingProxyType(
             x.detach(),
             x.detach(),
         ),
+        "nothing to do": lambda x: ((y := x.view(2, 2)), y.to(torch.float32), y.contiguous(), x.t(), x.t()),
         "overwritten": lambda x: (x.mul_(2), x, x.view(4), x.view(4), x.detach()),
     }
 )

@@ -95,7 +95,13 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
         if is_changed or strided_storage(value) in given:
             views.append((position, creation))
-    if not views:
+    first: dict[int, int] = {}
+    repeated = tuple(
+        (position, first[id(value)])
+        for position, value in enumerate(values)
+        if strided_storage(value) in given and first.setdefault(id(value), position) != position
+    )
+    if not views and not repeated:
         return lambda compiled: compiled
 
     def around(compiled: Compiled) -> Compiled:
@@ -103,6 +109,9 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
             results = list(compiled(*args))
             for position, creation in views:
                 results[position] = set_creation(results[position], creation)
+            # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
+            for position, same in repeated:
+                results[position] = results[same]
             return results
 
         return called

@@ -9,6 +9,7 @@ set after the call.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import torch
 from torch import fx
 
 from coilwork.torch_compat.operators import is_view
-from coilwork.torch_compat.tensors import creation_of, run_on_fakes, set_creation
+from coilwork.torch_compat.tensors import creation_of, run_on_fakes, set_creation, strided_storage
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -84,7 +85,11 @@ def _are_exchanged(
 ) -> bool:
     """Tell if the bits of all results of `group` of which eager's are known are not eager's."""
     known = [position for position in group if position in marks]
-    is_movable = all(view.target is not _OTHER_TYPE for views in group.values() for view in views)
+    memory = {_storage(results[position]) for position in group}
+    others = {_storage(result) for position, result in enumerate(results) if position not in group}
+    is_movable = not memory & others and all(
+        view.target is not _OTHER_TYPE for views in group.values() for view in views
+    )
     return (
         bool(known)
         and is_movable
@@ -95,10 +100,16 @@ def _are_exchanged(
 def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
     """What `node` is a view of, and the views from there to it."""
     views: list[fx.Node] = []
-    while node.op == "call_function" and is_view(node.target) and isinstance(node.args[0], fx.Node):
+    while _is_view_or_part(node) and isinstance(node.args[0], fx.Node):
         views.insert(0, node)
         node = node.args[0]
     return node, views
+
+
+def _is_view_or_part(node: fx.Node) -> bool:
+    """Tell if `node` is a view, one of several that an operator gives, or all of these."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
 def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.GraphModule, tuple[int, ...]]:
@@ -156,7 +167,7 @@ def _chain(item: object) -> list[fx.Node]:
     """The only negation that a negated result is a view of, and the views from there to the result; empty if there is none."""
     chain: list[fx.Node] = []
     node = item
-    while isinstance(node, fx.Node) and _is_negated(node) and is_view(node.target):
+    while isinstance(node, fx.Node) and _is_negated(node) and _is_view_or_part(node):
         chain.insert(0, node)
         if node.target is _NEGATED:
             return chain
@@ -164,6 +175,12 @@ def _chain(item: object) -> list[fx.Node]:
     return []
 
 
+def _storage(node: object) -> int | None:
+    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+
+
 def _is_negated(node: fx.Node) -> bool:
+    """Tell if `node` is a negated tensor, or several."""
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_neg()
+    values = value if isinstance(value, list | tuple) else (value,)
+    return bool(values) and all(isinstance(part, torch.Tensor) and part.is_neg() for part in values)
