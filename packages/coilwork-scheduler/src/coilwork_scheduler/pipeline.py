@@ -28,6 +28,7 @@ from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.rounds import inline
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
+from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
@@ -104,6 +105,7 @@ GRAPH_PASSES: Final = (
         name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
     ),
     GraphPass(name="linear-sums", run=lambda graph, facts, settings: _linear_sums(graph, facts, settings)),
+    GraphPass(name="layouts", run=_weighed(assign_layouts)),
     GraphPass(name="split-scans", run=_weighed(split_scans)),
     GraphPass(name="split-rows", run=_weighed(split_along_rows)),
     GraphPass(name="split", run=_weighed(split_reductions)),

@@ -88,6 +88,13 @@ ORDER: Final = (
     Before("inline", "linear-sums", "what is inlined into a sum tells which statistics it waits for"),
     Before("one-hot", "linear-sums", "a sum that is one term is no sum of many"),
     Before("turn-scans", "linear-sums", "reversals that are read from the end are none"),
+    Before(
+        "dead-after-inline", "layouts", "what is inlined is in no memory, and tells who reads what in the end"
+    ),
+    Before("linear-sums", "layouts", "sums that others take the place of read other memory"),
+    Before("layouts", "split-scans", "how a scan is cut depends on the steps with which it is read"),
+    Before("layouts", "split-rows", "how sums are cut depends on how their memory lies"),
+    Before("layouts", "split", "how sums are cut depends on how their memory lies"),
     Before("linear-sums", "split-scans", "a scan's pieces have statistics like any others"),
     Before(
         "linear-sums", "split-rows", "a sum that does not wait for statistics is not cut along their rows"

@@ -305,6 +305,8 @@ class Graph:
         constants: tensors known at compile time.
         nodes: in dependence order.
         outputs: results in order.
+        free_results: names of results that nobody outside depends on the strides of: who takes them asks how they lie. Each is the
+            one result in its memory.
     """
 
     name: str
@@ -313,3 +315,4 @@ class Graph:
     constants: tuple[Constant, ...] = ()
     nodes: tuple[Node, ...]
     outputs: tuple[GraphOutput, ...]
+    free_results: tuple[str, ...] = ()

@@ -82,9 +82,16 @@ def read_graph(reader: Reader, outer: Symbols) -> Graph:
     while not reader.accept("return"):
         nodes.append(read_node(reader, symbols))
     outputs = parse_list(reader, lambda: parse_output(reader, symbols))
+    free = parse_list(reader, lambda: parse_ref(reader)) if reader.accept("free") else ()
     reader.expect("}")
     return Graph(
-        name=name, symbols=declared, inputs=inputs, constants=constants, nodes=tuple(nodes), outputs=outputs
+        name=name,
+        symbols=declared,
+        inputs=inputs,
+        constants=constants,
+        nodes=tuple(nodes),
+        outputs=outputs,
+        free_results=free,
     )
 
 

@@ -50,6 +50,8 @@ def format_graph(graph: Graph, *, origins: bool = True, indent: str = "") -> str
     for node in graph.nodes:
         lines.append(format_node(node, inner, origins=origins))
     lines.append(f"{inner}return {format_list(format_output(o) for o in graph.outputs)}")
+    if graph.free_results:
+        lines[-1] += f" free {format_list(f'%{name}' for name in graph.free_results)}"
     lines.append(indent + "}")
     return "\n".join(lines) + ("" if indent else "\n")
 

@@ -6,14 +6,16 @@ nodes and of scalar operations.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, references
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import overwritten
 from coilwork_ir.loops.filling import box_of
+from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Cond,
@@ -116,6 +118,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "what an external call says of its results names results that it has",
             "number results from 0; give one out name, and one path if there are any, per result",
         ),
+        "free-results": Rule(
+            "a result whose strides are free is computed by the graph, and no other result shares its memory",
+            "leave it out of the names behind `free`",
+        ),
         "flight-names": FLIGHT_NAMES,
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the graphs inside",
@@ -144,7 +150,23 @@ def _verify(graph: Graph, outer: Scope | None) -> Scope:
     for node in graph.nodes:
         verify_node(node, scope)
     verify_results(graph.outputs, scope, place)
+    if graph.free_results:
+        _check_free_results(graph, place)
     return scope
+
+
+def _check_free_results(graph: Graph, place: Place) -> None:
+    roots = memory_roots(graph)
+    given = {(e.buffer if isinstance(e, Constant) else e).name for e in (*graph.inputs, *graph.constants)}
+    returned = Counter(roots[output.name] for output in graph.outputs if isinstance(output, Ref))
+    names = {output.name for output in graph.outputs if isinstance(output, Ref)}
+    for name in graph.free_results:
+        if name not in names:
+            place.fail("free-results", f"%{name} is no result")
+        if roots[name] in given:
+            place.fail("free-results", f"%{name} is memory that the graph is given")
+        if returned[roots[name]] != 1:
+            place.fail("free-results", f"%{name} shares memory with another result")
 
 
 def verify_results(outputs: Sequence[GraphOutput], scope: Scope, place: Place) -> None:
