@@ -13,6 +13,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
+from coilwork_ir.loops.layouts import release_results
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.building.assertions import assert_guards, lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
@@ -183,7 +184,7 @@ class _Lowering:
             outputs=tuple(self.results.outputs),
         )
         return Lowered(
-            graph=graph,
+            graph=release_results(graph, self.results.unseen),
             constants=self.entries.tensors,
             input_names=tuple(self.entries.names),
             symbols=self.sizes.pairs,

@@ -22,6 +22,7 @@ from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import rest
 from coilwork_lowering.extern.quantized import require_floats
 from coilwork_lowering.facts.origins import origin_of
+from coilwork_lowering.joint.saved_strides import has_free_strides
 from coilwork_lowering.numbers import condition_value, truth
 from coilwork_lowering.overwriting import Overwriting
 from coilwork_lowering.scalar_math import index
@@ -32,6 +33,7 @@ class Results:
 
     Attributes:
         outputs: one per item that was added.
+        unseen: tensors among them whose strides no caller sees.
         is_region: whether this is a nested graph, which has no results but tensors: numbers are tensors of no dimensions.
         buffers: of a nested graph, what its outputs become, whose layout they get.
     """
@@ -40,6 +42,7 @@ class Results:
         self.builder = builder
         self.overwriting = overwriting
         self.outputs: list[GraphOutput] = []
+        self.unseen: list[str] = []
         self.is_region = False
         self.buffers: tuple[Buffer, ...] = ()
         # buffers that are returned as parts of tensors, and the first part that each is
@@ -53,7 +56,10 @@ class Results:
         Raises:
             LoweringError: it is neither a tensor nor a number.
         """
-        self.outputs.append(self._output(item, value))
+        output = self._output(item, value)
+        self.outputs.append(output)
+        if isinstance(output, Ref) and has_free_strides(item):
+            self.unseen.append(output.name)
 
     def _output(self, item: Any, value: Value) -> GraphOutput:
         match value:

@@ -20,6 +20,7 @@ from coilwork.boundary.negated_inputs import resolve_constant, resolve_marked_in
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.replayed_views import with_replayed_views
+from coilwork.boundary.saved_strides import Strides, report_chosen_strides
 from coilwork.boundary.shared_results import SharedMemory, separate_direct_results, with_shared_results
 from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
@@ -114,6 +115,7 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=describe(error)
             ) from error
         compiled = _eager(job, error)
+    report_chosen_strides(job.gm, _saved_strides(compiled.report))
     recorded = role == "forward"
     compiled = CompiledGraph(
         with_shared_results(compiled.call, shared, recorded=recorded),
@@ -235,7 +237,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 refusal=entry.refusal,
                 constants=constants,
                 devices=devices_of(job.gm),
-                operators=job.operators(),
+                operators=job.operators(_saved_strides(entry.report)),
                 kinds=job.kinds(),
                 is_stored=True,
             )
@@ -279,6 +281,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
         distinct_kernels=len(compiled.sources),
         extern_calls=compiled.extern_calls,
         seconds=job.clock.seconds,
+        saved_strides=[(position, list(strides)) for position, strides in compiled.saved_strides.items()],
         peak_bytes_predicted=compiled.peak_bytes,
         rewrites=[
             {**asdict(item), "sources": list(item.sources)} for item in (*job.rewrites, *compiled.rewrites)
@@ -286,6 +289,10 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
         guards="\n".join(guards),
         **_executor_facts(driven),
     )
+
+
+def _saved_strides(report: CompileReport) -> dict[int, Strides]:
+    return {int(position): tuple(strides) for position, strides in report.saved_strides}
 
 
 def _eager(job: Job, error: Exception) -> CompiledGraph:
@@ -303,4 +310,6 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
         seconds=job.clock.seconds,
         fallback=str(error) or type(error).__name__,
     )
-    return CompiledGraph(watched_in_eager(boxed(job.gm), job.options, f"graph {job.graph_id}"), report)
+    return CompiledGraph(
+        watched_in_eager(job.as_captured(boxed(job.gm)), job.options, f"graph {job.graph_id}"), report
+    )

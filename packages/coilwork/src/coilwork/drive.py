@@ -48,7 +48,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         refusal=compiled.refusal,
         constants=compiled.constants,
         devices=devices_of(job.gm),
-        operators=job.operators(),
+        operators=job.operators(compiled.saved_strides),
         kinds=job.kinds(),
     )
     return load(graph, options=job.options, builder=builder, store=store)
@@ -57,7 +57,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
 def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], Call]) -> Call | None:
     """The driver that `make` makes; without `strict`, None with a warning where it cannot."""
     try:
-        return guard_call(make(), job.operators(), job.kinds())
+        return guard_call(make(), job.operators(compiled.saved_strides), job.kinds())
     # Python drives every program: a fault of another driver costs no call. One of a kernel is not the
     # driver's.
     except Exception as error:

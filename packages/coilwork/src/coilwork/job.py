@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import torch
@@ -15,13 +16,20 @@ from coilwork.boundary.exchanged import returning_exchanged
 from coilwork.boundary.negated_results import returning_memory
 from coilwork.boundary.operator_call import Call, operator_call
 from coilwork.boundary.returned_views import returning_views_of_inputs
+from coilwork.boundary.saved_strides import (
+    Strides,
+    captured_operands,
+    lay_out_operands,
+    lay_out_results,
+    list_free_results,
+)
 from coilwork.boundary.updates import aligned_updates
 from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.clock import StageClock
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
-from coilwork.torch_compat.autograd import returned_outputs
+from coilwork.torch_compat.autograd import can_report_strides, returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
@@ -29,6 +37,7 @@ from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import TensorKinds, collect_kinds
 
 Role = Literal["forward", "backward", "inference"]
+NOTHING_MOVED: Final[Mapping[int, Strides]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,7 @@ class Job:
         options: the settings.
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
+        free: positions of results whose strides autograd asks for, since nobody else sees them.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
         composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
         negated: positions of outputs that are returned as negated views.
@@ -68,6 +78,7 @@ class Job:
     trace: Trace
     donated: tuple[int, ...] = ()
     returned: int | None = None
+    free: tuple[int, ...] = ()
     exchanged: tuple[int, ...] = ()
     composition: Composition | None = None
     negated: tuple[int, ...] = ()
@@ -78,9 +89,15 @@ class Job:
     is_refused: Callable[[], bool] = field(default=lambda: False)
     clock: StageClock = field(default_factory=StageClock)
 
-    def operators(self) -> Call:
-        """A call that runs the graph's operators one by one, by the boxed convention."""
-        return operator_call(self.gm)
+    def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
+        """A call that runs the graph's operators one by one, by the boxed convention; results get the strides of `saved`."""
+        return lay_out_results(self.as_captured(operator_call(self.gm)), saved)
+
+    def as_captured(self, call: Call) -> Call:
+        """`call`, which runs the captured operators, for inputs as the compiled graph gets them."""
+        if self.role != "backward":
+            return call
+        return lay_out_operands(call, captured_operands(self.gm, self.example_inputs))
 
     def kinds(self) -> TensorKinds:
         """The kinds of tensors that the graph takes."""
@@ -145,11 +162,16 @@ def open_job(
     gm, negated = returning_memory(gm, returned)
     if exchanged or composition is not None:
         returned = None
+    is_watched = options.check or options.check_nan != "off" or options.check_inf != "off"
+    asked = returned is not None and can_report_strides() and not options.passes and not is_watched
+    free = list_free_results(gm, returned) if asked and returned is not None else ()
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED
     try:
         # torch's own kernels read the setting when they run, ours when they are made
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{deterministic=}"
+        key_text = (
+            f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{free}\n{deterministic=}"
+        )
     except UnkeyableGraphError:
         key_text = None
     code = gm.code if key_text is None else key_text
@@ -168,6 +190,7 @@ def open_job(
         trace=open_trace(options.trace, graph_id),
         donated=donated,
         returned=returned,
+        free=free,
         exchanged=exchanged,
         composition=composition,
         negated=negated,

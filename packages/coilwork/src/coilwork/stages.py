@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
 from coilwork.boundary.alignment import aligned_inputs
 from coilwork.boundary.negated_inputs import resolve_constant
+from coilwork.boundary.saved_strides import Strides, chosen_strides
 from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
@@ -59,7 +60,8 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why. `rewrites` are those done by the stages themselves.
+    `refusal` says why. `rewrites` are those done by the stages themselves; `saved_strides` are those
+    of results that lie otherwise than captured, by position.
     """
 
     graph: Graph
@@ -72,6 +74,7 @@ class Compiled:
     target: str
     rewrites: tuple[Fired, ...] = ()
     guards: tuple[AddedGuard, ...] = ()
+    saved_strides: Mapping[int, Strides] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -103,6 +106,8 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         lowering = replace(lowering, resident_bytes=resident)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
+    if not job.free:
+        lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
     if trace.wanted and lowered.updates:
         trace.write("updates.txt", "".join(f"{update.text}\n" for update in lowered.updates))
     if trace.wanted and lowered.copies:
@@ -142,6 +147,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         target=targets.main.name,
         rewrites=fired,
         guards=lowered.guards,
+        saved_strides=chosen_strides(lowered.graph, program),
     )
 
 

@@ -10,8 +10,9 @@ no others are better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
@@ -62,6 +63,15 @@ def layouts_of(graph: Graph) -> Mapping[str, Layout]:
         known = why[name] if name in why else _irregular(buffer)
         found[name] = Free(buffer.shape) if known is None else Fixed(buffer.strides, known)
     return found
+
+
+def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
+    """`graph` with the strides of those of the results `unseen` free that lie in memory of the graph's own, alone."""
+    roots = memory_roots(graph)
+    given = {(e.buffer if isinstance(e, Constant) else e).name for e in (*graph.inputs, *graph.constants)}
+    returned = Counter(roots[output.name] for output in graph.outputs if isinstance(output, Ref))
+    free = tuple(n for n in unseen if roots[n] not in given and returned[roots[n]] == 1)
+    return replace(graph, free_results=free) if free else graph
 
 
 def memory_roots(graph: Graph) -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.result_types import correct_result_types
+from coilwork_lowering.joint.saved_strides import free_saved_strides
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
@@ -105,7 +106,10 @@ def _cut_improved(
     log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(masks))
     again = [node.name for node in (*(item.node for item in marked), *counted, *quantized)]
     log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
-    return _cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw), fired
+    halves = _cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
+    freed = free_saved_strides(*halves, num_fwd_outputs=num_fwd_outputs, lowering=lowering)
+    log.debug("joint graph: %d saved values may lie as the forward graph likes", freed)
+    return halves, fired
 
 
 def _cut_as_captured(

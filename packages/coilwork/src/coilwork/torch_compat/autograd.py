@@ -170,6 +170,19 @@ def returned_outputs() -> int | None:
     return None if metadata is None else int(metadata.num_forward)
 
 
+def can_report_strides() -> bool:
+    """Tell if AOTAutograd asks how the results of the graph being compiled lie."""
+    context = TracingContext.try_get()
+    return context is not None and context.output_strides is not None
+
+
+def report_output_strides(strides: Sequence[tuple[int, ...] | None]) -> None:
+    """Tell AOTAutograd the strides of the results of the graph being compiled; `None`: as captured."""
+    context = TracingContext.try_get()
+    assert context is not None and context.output_strides is not None
+    context.output_strides[:] = strides
+
+
 def take_view_results() -> tuple[int, ...]:
     """Which of the forward graph's outputs go to its caller as views of what it makes.
 

@@ -1,0 +1,82 @@
+"""Which values saved for the backward may lie in memory as the forward graph likes.
+
+Only the backward graph sees them, and it is compiled after the forward graph, for the strides that this reports. They stay as captured
+where an operator of the backward graph reads strides: one that runs as a call, or shows its operand's memory as it lies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.facts.sharing import written_operands
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.registry import RULES
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+
+_MARK: Final = "coilwork_free_strides"
+# They have rules, but read their operand's memory as it lies, or may become calls that choose a kernel by its layout.
+_READ_STRIDES: Final = (
+    "aten._reshape_alias.default",
+    "aten.as_strided.default",
+    "aten.as_strided_scatter.default",
+    "aten.convolution.default",
+    "aten.view.dtype",
+)
+
+
+def free_saved_strides(
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    *,
+    num_fwd_outputs: int,
+    lowering: LoweringOptions,
+) -> int:
+    """Mark the values that `forward` saves and that nothing in `backward` reads the strides of; their number.
+
+    Sizes have to be known: strides are reported to autograd as numbers.
+    """
+    results = forward.graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    returned = {node for node in results[:num_fwd_outputs] if isinstance(node, torch.fx.Node)}
+    given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    count = 0
+    for node in results[num_fwd_outputs:]:
+        if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node in returned:
+            continue
+        reader = given.get(node.name)
+        if reader is None or not _is_static(node.meta.get("val")) or _reads_strides(reader, lowering):
+            continue
+        node.meta[_MARK] = True
+        count += 1
+    return count
+
+
+def has_free_strides(node: Any) -> bool:
+    """Tell if `node` of a forward graph is marked."""
+    return isinstance(node, torch.fx.Node) and bool(node.meta.get(_MARK))
+
+
+def _is_static(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and all(type(number) is int for number in (*value.shape, *value.stride()))
+    )
+
+
+def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
+    """Whether a user of `node`, or of a view of it, depends on how it lies in memory."""
+    for user in node.users:
+        if user.op == "output":
+            continue
+        name = str(user.target)
+        if not isinstance(user.target, Overload) or name not in RULES or name in _READ_STRIDES:
+            return True
+        if lowering.falls_back(name) or node in written_operands(user):
+            return True
+        is_view = any(formal.alias_info is not None for formal in schema_of(user.target).arguments)
+        if is_view and _reads_strides(user, lowering):
+            return True
+    return False
