@@ -433,6 +433,7 @@ class Maker:
             constants=constants,
             nodes=tuple(self.node(depth) for _ in range(nodes)),
             outputs=outputs,
+            free_results=self.rng.choice(((), ("b1",))),
         )
 
     # Kernel IR

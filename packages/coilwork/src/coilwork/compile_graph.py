@@ -97,7 +97,15 @@ def compile_graph(
         CompileError: the graph cannot be compiled and `options.strict` is on.
         MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
-    job = open_job(gm, example_inputs, role=role, options=options, rewrites=rewrites, layout=layout)
+    job = open_job(
+        gm,
+        example_inputs,
+        role=role,
+        options=options,
+        rewrites=rewrites,
+        layout=layout,
+        reports_strides=role == "forward",
+    )
     job = replace(job, is_refused=is_refused)
     try:
         compiled = _compile(job)

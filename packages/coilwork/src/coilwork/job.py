@@ -140,11 +140,15 @@ def open_job(
     options: CompileOptions,
     rewrites: tuple[Fired, ...] = (),
     layout: LayoutOptions | None = None,
+    reports_strides: bool = False,
 ) -> Job:
     """The job of compiling `gm`, to which `rewrites` have been done already.
 
     `layout` decides what is laid out otherwise. Default: what the options say for inference graphs, nothing for those that
     were laid out with their joint graph. With a pass or rewrite that has no uuid, nothing is cached.
+
+    With `reports_strides`, autograd will be told how the forward graph's results lie, so that what it saves may lie as it likes: unless
+    passes of the user's change the backward graph, or its operators run beside it to check it.
 
     Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
     accelerators leave stores at positions from data to torch, and tensors without contents are torch's, which fills them.
@@ -163,7 +167,7 @@ def open_job(
     if exchanged or composition is not None:
         returned = None
     is_watched = options.check or options.check_nan != "off" or options.check_inf != "off"
-    asked = returned is not None and can_report_strides() and not options.passes and not is_watched
+    asked = reports_strides and can_report_strides() and not options.passes and not is_watched
     free = list_free_results(gm, returned) if asked and returned is not None else ()
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED

@@ -22,7 +22,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.layouts.candidates import candidates_for
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
-from coilwork_scheduler.layouts.traffic import COMPUTATIONS, SCALE, NodeTraffic
+from coilwork_scheduler.layouts.traffic import COMPUTATIONS, SCALE, NodeTraffic, list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
@@ -50,9 +50,10 @@ def assign_layouts(
     free = _choosable(graph, facts)
     if not free:
         return graph
+    rows = list_row_reductions(graph, sizes)
     loops = [
-        NodeTraffic(node, facts.buffers, facts.root, sizes)
-        for node in graph.nodes
+        NodeTraffic(node, facts.buffers, facts.root, sizes, keeps_rows=position in rows)
+        for position, node in enumerate(graph.nodes)
         if isinstance(node, COMPUTATIONS)
     ]
     chosen: dict[str, Strides] = {}
@@ -206,7 +207,11 @@ class _Group:
             trial[place] = candidate
             costs.append(self._cost(variable.around, trial))
         chosen = choice[place]
-        second = min((c for c in range(len(costs)) if c != chosen), key=lambda c: (costs[c], c))
+        second = min(
+            (c for c in range(len(costs)) if c != chosen),
+            # orders that differ in outer dimensions cost the same, and tell nothing
+            key=lambda c: (costs[c] == costs[chosen], costs[c], c),
+        )
         lost = (costs[second] - costs[chosen]) / SCALE
         self.journal.note(
             "layout",

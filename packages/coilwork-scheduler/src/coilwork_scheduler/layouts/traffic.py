@@ -1,20 +1,21 @@
 """What a loop moves through memory under given strides, in bytes that count more where neighbours do not lie together.
 
 A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what does not, whole sectors move
-for one element each. Which range that is, the kernel's tiles decide later; here each loop takes the one that is best for it. Pointwise
+for one element each. Which range that is, the kernel's tiles decide later; here each loop takes the one that is best for it. Only a
+reduction whose result goes back to every element of its row, as a norm's or a softmax's, runs along that row: its kernel keeps rows. Pointwise
 kernels have tiles of two directions, and pay less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, stride_of, total
-from coilwork_ir.loops import Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, defined
+from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops.access import bodies, defined, read
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation, extent_of
@@ -26,6 +27,9 @@ _TILED: Final = 2
 # Costs are whole numbers, of bytes in eighths.
 SCALE: Final = 8
 _NOT_AFFINE: Final = -1
+COMPUTATIONS: Final = (Pointwise, Reduce, Scan, Sort, Scatter)
+# loops over rows between a reduction and the loop over elements: a division, an addition, a root
+_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,15 @@ class NodeTraffic:
         buffers: Mapping[str, Buffer],
         roots: Mapping[str, str],
         sizes: SizeHints,
+        *,
+        keeps_rows: bool = False,
     ) -> None:
         axes = node.axes if isinstance(node, Reduce) else ()
         extents = {r: sizes.value(extent_of(r)) for r in (*node.ranges, *axes)}
         self.ranges = tuple(r for r, extent in extents.items() if extent > 1)
         self.extents = tuple(extents[r] for r in self.ranges)
+        along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
+        self._along = along or list(range(len(self.ranges)))
         self.touches = touches_of(node, buffers, roots)
         self._most = _TILED if isinstance(node, Pointwise) else SECTOR
         self._sizes = sizes
@@ -86,7 +94,7 @@ class NodeTraffic:
         return self.cost(strides) - SCALE * sum(self.bytes_of(touch) for touch in self.touches)
 
     def _by_range(self, strides: Callable[[str, Buffer], tuple[Expr, ...]]) -> list[int]:
-        sums = [0] * len(self.ranges)
+        sums = [0] * len(self._along)
         for number, touch in enumerate(self.touches):
             for k, weight in enumerate(self._weigh(number, touch, strides(touch.root, touch.buffer))):
                 sums[k] += weight
@@ -111,7 +119,7 @@ class NodeTraffic:
             offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
             steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
             size, itemsize = self.bytes_of(touch), touch.buffer.dtype.itemsize
-            found = tuple(size * self._factor(steps, k, itemsize) for k in range(len(self.ranges)))
+            found = tuple(size * self._factor(steps, k, itemsize) for k in self._along)
             self._weights[key] = found
         return found
 
@@ -138,4 +146,30 @@ class NodeTraffic:
         return min(most, max(SCALE, SCALE * SECTOR // (run * itemsize)))
 
 
-COMPUTATIONS: Final = (Pointwise, Reduce, Scan, Sort, Scatter)
+def list_row_reductions(graph: Graph, sizes: SizeHints) -> frozenset[int]:
+    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows."""
+    readers: dict[str, list[Computation]] = {}
+    for node in graph.nodes:
+        if isinstance(node, COMPUTATIONS):
+            for name in read(node):
+                readers.setdefault(name, []).append(node)
+
+    def goes_back(names: Iterable[str], rows: int, points: int, steps: int) -> bool:
+        for reader in (r for name in names for r in readers.get(name, ())):
+            axes = reader.axes if isinstance(reader, Reduce) else ()
+            count = sizes.numel(tuple(extent_of(r) for r in (*reader.ranges, *axes)))
+            if count == points and points > rows:
+                return True
+            onward = count == rows and steps and isinstance(reader, Pointwise)
+            if onward and goes_back((b.name for b in defined(reader)), rows, points, steps - 1):
+                return True
+        return False
+
+    found: set[int] = set()
+    for position, node in enumerate(graph.nodes):
+        if isinstance(node, Reduce):
+            rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
+            points = rows * sizes.numel(tuple(extent_of(r) for r in node.axes))
+            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+                found.add(position)
+    return frozenset(found)
