@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import coilwork.compile_graph as compiling
 from coilwork.attempts import build_with_retries
 from coilwork.backend import backend
+from coilwork.boundary.operator_call import operator_call
+from coilwork.boundary.saved_strides import captured_operands, lay_out_operands, lay_out_results
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.job import Job
 
@@ -94,32 +96,22 @@ class Watching(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = 0
+        self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += 1
+        self.products += func is torch.ops.aten.mm.default
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("watched", ["forward", "backward"])
-def test_operators_and_kernels_may_take_turns(tmp_path: Path, watched: str) -> None:
+def test_operators_of_a_backward_graph_take_what_kernels_saved(tmp_path: Path) -> None:
     module = Stream()
     eager = copy.deepcopy(module)
     call, x = compiled(module, tmp_path, strict=True, cache=False), image()
-    call(x).square().sum().backward()
-    assert saved_in(tmp_path)
-    module.zero_grad()
+    value = call(x).square().sum()
     with Watching() as mode:
-        value = call(x).square().sum()
-        if watched == "backward":
-            mode.__exit__(None, None, None)
-            value = call(x).square().sum()
-            mode.__enter__()
-            value.backward()
-    if watched == "forward":
         value.backward()
-    assert mode.seen
-    found = [p.grad for p in module.parameters()]
+    assert mode.products and saved_in(tmp_path)
+    found = [parameter.grad for parameter in module.parameters()]
     torch.testing.assert_close(found, gradients(eager, eager, x), rtol=1e-4, atol=1e-4)
 
 
@@ -175,3 +167,26 @@ def test_open_sizes_and_checks_keep_captured_strides(tmp_path: Path) -> None:
     check(module, call, x)
     check(module, call, torch.randn(3, 3, 32, 32))
     assert saved_in(tmp_path / "open") == []
+
+
+def test_captured_operators_get_operands_as_captured() -> None:
+    graph = torch.fx.Graph()
+    moved, same = graph.placeholder("moved"), graph.placeholder("same")
+    for node in (moved, same):
+        node.meta["val"] = torch.empty(2, 3, 4)
+    flat = [graph.call_function(torch.ops.aten.view.default, (node, [6, 4])) for node in (moved, same)]
+    graph.output(flat)
+    gm = torch.fx.GraphModule({}, graph)
+    given = [torch.randn(3, 2, 4).transpose(0, 1), torch.randn(2, 3, 4)]
+    strides = captured_operands(gm, given)
+    assert strides == {0: (12, 4, 1)}
+    call = lay_out_operands(operator_call(gm), strides)
+    for wanted, found in zip(given, call(list(given)), strict=True):
+        torch.testing.assert_close(found, wanted.reshape(6, 4), rtol=0, atol=0)
+
+
+def test_operators_give_results_as_kernels_do() -> None:
+    value = torch.randn(2, 3, 4)
+    found, other = lay_out_results(lambda args: [args[0] * 2, None], {0: (12, 1, 3)})([value])
+    assert found.stride() == (12, 1, 3) and other is None
+    torch.testing.assert_close(found, value * 2, rtol=0, atol=0)
