@@ -1,0 +1,172 @@
+"""Programs whose streams eager stores across their rows: results, gradients and visible strides are eager's, streams lie along their rows."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coilwork.backend import backend
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Vit(nn.Module):
+    """A patch embedding with a token in front, positions, attention by heads, and a stream that norms read."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.position = nn.Parameter(torch.randn(1, 16, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2) + self.position
+        batch, tokens, width = x.shape
+        parts = self.qkv(self.norms[0](x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = (parts[0] @ parts[1].transpose(-1, -2) / 3).softmax(-1) @ parts[2]
+        x = x + self.out(scores.transpose(1, 2).reshape(batch, tokens, width))
+        x = x + F.gelu(self.mlp(self.norms[1](x)))
+        return self.norms[2](x)
+
+
+class Swin(nn.Module):
+    """A patch embedding, windows of its image, and norms inside them."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 2, 2)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x)
+        batch, width, high, wide = x.shape
+        x = x.flatten(2).transpose(1, 2)
+        kept = x
+        x = self.norms[0](x).view(batch, high // 4, 4, wide // 4, 4, width)
+        windows = torch.roll(x, (-1, -1), (2, 4)).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, width)
+        windows = self.layer(windows).view(batch, high // 4, wide // 4, 4, 4, width)
+        x = kept + windows.permute(0, 1, 3, 2, 4, 5).reshape(batch, high * wide, width)
+        return (x + self.norms[1](x)).mean(1)
+
+
+class ConvNext(nn.Module):
+    """A stem whose norm is over channels, which come last for it and first for the convolution behind it."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 4, 4)
+        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norms[0](self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        y = self.norms[1](self.depthwise(x).permute(0, 2, 3, 1))
+        return x + self.narrow(F.gelu(self.wide(y))).permute(0, 3, 1, 2)
+
+
+class TimeFirst(nn.Module):
+    """A recurrence that wants time first between layers that want the batch first."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.given, self.kept = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.given(x).transpose(0, 1).contiguous()
+        state = torch.zeros_like(steps[0])
+        seen = []
+        for step in steps:
+            state = torch.tanh(step + self.kept(state))
+            seen.append(state)
+        y = torch.stack(seen).transpose(0, 1) + x
+        return self.norm(y) + y.softmax(-1)
+
+
+class Transposed(nn.Module):
+    """Returns a stream that lies across its rows, as eager does, beside what is made of it."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.norm = nn.LayerNorm(width)
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.patch(x).flatten(2).transpose(1, 2).exp()
+        y = x + self.layer(self.norm(x))
+        return y, self.norm(y)
+
+
+CASES: tuple[tuple[Callable[[], nn.Module], tuple[int, ...]], ...] = (
+    (Vit, (2, 3, 16, 16)),
+    (Swin, (2, 3, 16, 16)),
+    (ConvNext, (2, 3, 16, 16)),
+    (TimeFirst, (3, 5, 16)),
+    (Transposed, (2, 3, 16, 16)),
+)
+
+
+def leaves(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def step(module: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    module.zero_grad()
+    sum(value.square().sum() for value in leaves(call(x))).backward()
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("made, shape", CASES, ids=[made.__name__ for made, _ in CASES])
+def test_programs_beside_eager(made: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    eager, x = made(), torch.randn(shape)
+    module = copy.deepcopy(eager)
+    options = {"conv_layout": "captured", "strict": True, "cache": False, "verify": True}
+    call = torch.compile(module, backend=backend, options=options)
+    with torch.no_grad():
+        for found, wanted in zip(leaves(call(x)), leaves(eager(x)), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            assert found.stride() == wanted.stride()
+    for found, wanted in zip(leaves(call(x)), leaves(eager(x)), strict=True):
+        assert found.stride() == wanted.stride()
+    torch.testing.assert_close(step(module, call, x), step(eager, eager, x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_norm_of_a_stream_writes_across_rows(tmp_path: Path, training: bool) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module, x = Vit(), torch.randn(2, 3, 16, 16)
+    options = {"conv_layout": "captured", "strict": True, "cache": False, "trace": str(tmp_path)}
+    call = torch.compile(module, backend=backend, options=options)
+    with torch.set_grad_enabled(training):
+        value = call(x)
+    if training:
+        value.sum().backward()
+    rows = [p.read_text() for p in tmp_path.rglob("*.kernel.txt") if " reduction " in p.read_text()]
+    # 16 tokens: what lies along them has a step of 16 from one element of a row to the next
+    across = [text for text in rows if re.search(r"store %out\d+\[16\*r0", text)]
+    assert rows and not across
+    decisions = "".join(p.read_text() for p in tmp_path.rglob("*.decisions.txt"))
+    assert re.search(r"^yes +layout +%add", decisions, re.MULTILINE)
