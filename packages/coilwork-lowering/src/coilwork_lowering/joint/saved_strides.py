@@ -10,20 +10,15 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _MARK: Final = "coilwork_free_strides"
-# They have rules, but read their operand's memory as it lies, or may become calls that choose a kernel by its layout.
-_READ_STRIDES: Final = (
-    "aten._reshape_alias.default",
-    "aten.as_strided.default",
-    "aten.as_strided_scatter.default",
-    "aten.convolution.default",
-    "aten.view.dtype",
-)
+# They have rules, but those show their operand's memory as it lies, or leave some calls to kernels that are chosen by its layout.
+_MAY_READ_STRIDES: Final = ("aten._reshape_alias.default", "aten.convolution.default", "aten.view.dtype")
 
 
 def free_saved_strides(
@@ -72,9 +67,9 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         if user.op == "output":
             continue
         name = str(user.target)
-        if not isinstance(user.target, Overload) or name not in RULES or name in _READ_STRIDES:
+        if not isinstance(user.target, Overload) or name not in RULES or name in _MAY_READ_STRIDES:
             return True
-        if lowering.falls_back(name) or node in written_operands(user):
+        if find_target_info(name).reads_strides or lowering.falls_back(name) or node in written_operands(user):
             return True
         is_view = any(formal.alias_info is not None for formal in schema_of(user.target).arguments)
         if is_view and _reads_strides(user, lowering):

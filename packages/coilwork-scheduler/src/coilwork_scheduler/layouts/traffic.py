@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, stride_of, total
+from coilwork_ir.index import Expr, extent_of, stride_of, total
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined, read
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import Computation, extent_of
+from coilwork_scheduler.stage import Computation
 
 # Bytes that memory moves at least for one element. A norm across rows of f32 takes 94 us on an H200 where along them it takes 13.
 SECTOR: Final = 32
