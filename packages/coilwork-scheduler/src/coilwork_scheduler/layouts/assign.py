@@ -65,10 +65,15 @@ def assign_layouts(
 
 
 def _choosable(graph: Graph, facts: Dependence) -> frozenset[str]:
-    """Free memory of two dimensions or more that no matrix product's kernel reads or writes: these are chosen for its strides."""
+    """Free memory of two dimensions or more, but for that of matrix products, whose kernels are chosen by strides, and of scatters.
+
+    Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie alike.
+    """
     layouts = layouts_of(graph)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
     for position, node in enumerate(graph.nodes):
+        if isinstance(node, Scatter):
+            free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
             free.difference_update(facts.root[name] for name in facts.reads[position])
             free.difference_update(facts.root[buffer.name] for buffer in defined(node))
