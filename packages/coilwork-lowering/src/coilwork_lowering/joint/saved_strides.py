@@ -69,7 +69,11 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         name = str(user.target)
         if not isinstance(user.target, Overload) or name not in RULES or name in _MAY_READ_STRIDES:
             return True
-        if find_target_info(name).reads_strides or lowering.falls_back(name) or node in written_operands(user):
+        if (
+            find_target_info(name).reads_strides
+            or lowering.falls_back(name)
+            or node in written_operands(user)
+        ):
             return True
         is_view = any(formal.alias_info is not None for formal in schema_of(user.target).arguments)
         if is_view and _reads_strides(user, lowering):
