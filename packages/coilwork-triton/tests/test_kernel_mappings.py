@@ -27,7 +27,7 @@ from coilwork_ir.mapping import (
     parse_versions,
 )
 from coilwork_ir.target import target
-from coilwork_triton import TritonCodegen
+from coilwork_triton.codegen import TritonCodegen, find_mapping
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.mapping import config_of, map_kernel
@@ -58,8 +58,7 @@ OPEN_SOFTMAX = """kernel @softmax fast {
 
 
 def mapped(kernel: Kernel) -> Mapped:
-    (found,) = TritonCodegen().emit(kernel, H200, {}).mapped
-    return found
+    return find_mapping(kernel, H200, TritonOptions())
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -107,7 +106,7 @@ def open_softmax() -> Kernel:
 def test_versions_choose_the_form_that_the_departure_chooses() -> None:
     kernel, draw = open_softmax(), random.Random(3)
     source = TritonCodegen().emit(kernel, H200, {})
-    versions = source.mapped[0].versions
+    versions = mapped(kernel).versions
     assert source.departure is not None and len(versions.versions) == 4
     taken: set[int] = set()
     for _ in range(300):

@@ -9,13 +9,16 @@ from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.mapping import Mapped, format_mapped
 from coilwork_ir.target import Target
-from coilwork_triton.combined import write_combined
+from coilwork_triton.combined import plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
-from coilwork_triton.launch.options import parse_options
+from coilwork_triton.launch.options import TritonOptions, parse_options
+from coilwork_triton.mapping import map_plan
+from coilwork_triton.planning import plan_computation
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
@@ -77,8 +80,27 @@ class TritonCodegen:
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),
             write_bytes=_traffic(kernel, ("out", "inout")),
-            mapped=written.mapped,
         )
+
+    def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
+        """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes rewrite it.
+
+        Raises:
+            EmitError: as `emit`.
+        """
+        return format_mapped(kernel, [find_mapping(kernel, target, parse_options(options))])
+
+
+def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapped:
+    """How `kernel` runs at first choice, for each kind of sizes, and the kernel as passes leave it.
+
+    Raises:
+        EmitError: the kernel holds something Triton lacks.
+    """
+    kernel = LEGALIZATION.run(kernel, target)
+    if kernel.combined is not None:
+        return map_plan(kernel, plan_member(kernel, kernel.combined, target, options), target)
+    return map_plan(kernel, plan_computation(kernel, target, options), target)
 
 
 def _header(kernel: Kernel) -> tuple[str, ...]:

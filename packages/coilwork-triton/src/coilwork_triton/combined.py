@@ -36,7 +36,6 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
-from coilwork_triton.mapping import map_plan
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, plan_kernel
 from coilwork_triton.text.index_printer import IndexPrinter
@@ -109,7 +108,6 @@ def write_combined(
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
         functions=(part,),
-        mapped=(map_plan(kernel, planned, target),),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.mapping import Mapped
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import ContractionShape
@@ -17,9 +16,8 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.mapping import map_plan
 from coilwork_triton.open_sizes import Forms
-from coilwork_triton.planning import Plan, plan_computation
+from coilwork_triton.planning import plan_computation
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -36,7 +34,6 @@ class Written:
         space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
-        mapped: the kernel as passes leave it, and how it runs.
         departure: which of the values of `LIKELY`, counted from the highest on, is the first for a call's sizes; None where it has none.
     """
 
@@ -48,7 +45,6 @@ class Written:
     neighbourly: bool
     departure: Expr | None = None
     functions: tuple[Function, ...] = ()
-    mapped: tuple[Mapped, ...] = ()
 
 
 def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
@@ -58,10 +54,6 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         EmitError: the kernel holds something Triton lacks.
     """
     plan = plan_computation(kernel, target, options)
-    return replace(_write_plan(kernel, plan, library), mapped=(map_plan(kernel, plan, target),))
-
-
-def _write_plan(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
     if isinstance(plan, Forms):
         return _in_forms(plan, library)
     if isinstance(plan, ContractionShape):
