@@ -17,8 +17,6 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _MARK: Final = "coilwork_free_strides"
-# They have rules, but those show their operand's memory as it lies, or leave some calls to kernels that are chosen by its layout.
-_MAY_READ_STRIDES: Final = ("aten._reshape_alias.default", "aten.convolution.default", "aten.view.dtype")
 
 
 def free_saved_strides(
@@ -67,7 +65,7 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         if user.op == "output":
             continue
         name = str(user.target)
-        if not isinstance(user.target, Overload) or name not in RULES or name in _MAY_READ_STRIDES:
+        if not isinstance(user.target, Overload) or name not in RULES:
             return True
         if (
             find_target_info(name).reads_strides
@@ -75,7 +73,12 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
             or node in written_operands(user)
         ):
             return True
-        is_view = any(formal.alias_info is not None for formal in schema_of(user.target).arguments)
+        formals = schema_of(user.target).arguments
+        is_view = any(formal.alias_info is not None for formal in formals)
+        names = {formal.name for formal in formals}
+        # strides of a view, bits of a neighbour, or windows, whose kernels may be chosen by layout
+        if "stride" in names or (is_view and "dtype" in names):
+            return True
         if is_view and _reads_strides(user, lowering):
             return True
     return False
