@@ -69,6 +69,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ): "functions of Triton's, which are called as ATen's are",
     ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
     ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
+    ("coilwork.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
     ("coilwork.capture.resizing", "_OPERATORS"): _SPELLING,
     ("coilwork.capture.value_checks", "_ONE_HOT"): _SPELLING,

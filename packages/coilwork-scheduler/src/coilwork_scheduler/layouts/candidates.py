@@ -43,7 +43,7 @@ def _propose(found: dict[tuple[Expr, ...], None], root: Buffer, order: Sequence[
     several = tuple(d for d in order if as_int(root.shape[d]) != 1)
     ones = tuple(d for d in range(len(root.shape)) if as_int(root.shape[d]) == 1)
     strides = nested_strides(root.shape, (*ones, *several))
-    if all(a is b for d in several for a, b in ((strides[d], root.strides[d]),)):
+    if all(strides[d] is root.strides[d] for d in several):
         return
     found.setdefault(strides)
 
