@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,13 @@ def read_figures(path: Path) -> Figures:
     """Read what `write_figures` wrote."""
     data = json.loads(path.read_text())
 
-    def freeze(items: dict[str, object]) -> dict[str, object]:
-        return {name: tuple(value) if isinstance(value, Iterable) else value for name, value in items.items()}
+    def read_options(items: dict[str, Any]) -> Options:
+        return Options(
+            backends=tuple(items["backends"]),
+            shapes=tuple(items["shapes"]),
+            sizes=tuple(items["sizes"]),
+            limit=items["limit"],
+        )
 
-    options = tuple(Options(**freeze(items)) for items in data["options"])
+    options = tuple(map(read_options, data["options"]))
     return Figures(options, tuple(Measured(**items) for items in data["measured"]))
