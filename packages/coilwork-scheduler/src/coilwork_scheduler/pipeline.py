@@ -1,18 +1,19 @@
 """`schedule`: a graph of loops becomes kernels and steps in order.
 
-First passes from graph to graph, then stages into groups, then groups into a schedule. Why in this order:
-`sequence.ORDER`.
+First passes from graph to graph, then stages into groups, then groups into a schedule: `PASSES` holds them with their
+reasons, and `sequence.ORDER` those for the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeAlias
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import defined
+from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.contractions.choose import implement_contractions
@@ -32,6 +33,7 @@ from coilwork_scheduler.layouts.assign import assign_layouts
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
+from coilwork_scheduler.sequence import ORDER
 from coilwork_scheduler.sizes import SizeHints, hints_of
 from coilwork_scheduler.splitting.along_rows import split_along_rows
 from coilwork_scheduler.splitting.linear_sums import linear_sums
@@ -46,21 +48,46 @@ DEFAULT: Final = ScheduleOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every pass may ask for; `journal` is the one place that decisions go to."""
+    """What every pass may ask for.
+
+    Attributes:
+        targets: the devices.
+        options: the caller's.
+        model: estimates what kernels cost.
+        sizes: likely ones.
+        journal: the one place that decisions go to.
+        keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in between.
+    """
 
     targets: Targets
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
     journal: Journal
+    keeps_wide: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphPass:
-    """A pass from graph to graph. `run` gets the facts about the graph too, which are analysed once per change."""
+class Draft:
+    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels and steps."""
 
-    name: str
-    run: Callable[[Graph, Dependence, Settings], Graph]
+    graph: Graph
+    facts: Dependence
+    groups: tuple[Group, ...] | None = None
+    schedule: Schedule | None = None
+
+
+_GraphStep: TypeAlias = Callable[[Graph, Dependence, Settings], Graph]
+
+
+def _on_graph(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
+    """A pass that changes the graph alone; what is known of it is found anew if it did."""
+
+    def run(draft: Draft, settings: Settings) -> Draft:
+        changed = step(draft.graph, draft.facts, settings)
+        return draft if changed is draft.graph else Draft(graph=changed, facts=analyse(changed))
+
+    return run
 
 
 class _WeighedPass(Protocol):
@@ -79,38 +106,157 @@ class _WeighedPass(Protocol):
     ) -> Graph: ...
 
 
-def _weighed(run: _WeighedPass) -> Callable[[Graph, Dependence, Settings], Graph]:
-    return lambda graph, facts, settings: run(
-        graph,
-        facts,
+def _weighed(step: _WeighedPass) -> Callable[[Draft, Settings], Draft]:
+    return _on_graph(
+        lambda graph, facts, settings: step(
+            graph,
+            facts,
+            targets=settings.targets,
+            model=settings.model,
+            sizes=settings.sizes,
+            options=settings.options,
+            journal=settings.journal,
+        )
+    )
+
+
+def _externalize(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
+
+
+def _separate(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return separate_overlaps(graph)
+
+
+def _remove_dead(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return remove_dead(graph, facts)
+
+
+def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    if settings.options.numerics != "fast":
+        return graph
+    return scale_sums(graph, facts, journal=settings.journal)
+
+
+def _sum_one_term(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    if settings.options.numerics != "fast":
+        return graph
+    return sum_one_term(graph, journal=settings.journal)
+
+
+def _turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return turn_scans(graph, journal=settings.journal)
+
+
+def _linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return linear_sums(
+        graph, facts, targets=settings.targets, options=settings.options, journal=settings.journal
+    )
+
+
+def _fuse(draft: Draft, settings: Settings) -> Draft:
+    stages = _stages(draft.graph, settings.targets)
+    if not settings.options.fuse:
+        return replace(draft, groups=tuple(group_of(stage) for stage in stages))
+    around = Surroundings(
+        graph=draft.graph,
+        facts=draft.facts,
         targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
-        journal=settings.journal,
     )
+    return replace(draft, groups=Fuser(around, stages, settings.journal).run())
 
 
-GRAPH_PASSES: Final = (
-    GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
-    GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
-    GraphPass(name="contract", run=_weighed(implement_contractions)),
-    GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
-    GraphPass(name="inline", run=_weighed(inline)),
-    GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
-    GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
-    GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
-    GraphPass(name="write-out", run=_weighed(write_out)),
-    GraphPass(
-        name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
+def _assemble(draft: Draft, settings: Settings) -> Draft:
+    assert draft.groups is not None, "stages are in no groups yet"
+    context = Context(
+        graph=draft.graph,
+        facts=draft.facts,
+        targets=settings.targets,
+        options=settings.options,
+        model=settings.model,
+        sizes=settings.sizes,
+        decisions=decisions(draft.graph) if settings.keeps_wide else NONE,
+    )
+    return replace(draft, schedule=assemble(context, draft.groups, settings.journal))
+
+
+PASSES: Final[PassTable[Draft, Settings]] = PassTable(
+    passes=(
+        Pass(
+            name="externalize",
+            run=_on_graph(_externalize),
+            why="a sort that no kernel of the target does well is a library's",
+        ),
+        Pass(
+            name="separate",
+            run=_on_graph(_separate),
+            why="what is read across places that the same loop overwrites needs memory of its own",
+        ),
+        Pass(
+            name="contract",
+            run=_weighed(implement_contractions),
+            why="a product is the call or the loops that cost least",
+        ),
+        Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
+        Pass(
+            name="inline",
+            run=_weighed(inline),
+            why="a value that costs less to compute than to load needs no memory",
+        ),
+        Pass(
+            name="dead-after-inline",
+            run=_on_graph(_remove_dead),
+            why="what every reader computes itself is not stored",
+        ),
+        Pass(
+            name="scale-sums",
+            run=_on_graph(_scale_sums),
+            why="a factor of all terms is multiplied once, with their sum",
+        ),
+        Pass(
+            name="one-hot",
+            run=_on_graph(_sum_one_term),
+            why="a sum of which all terms but one are zero is one load",
+        ),
+        Pass(name="write-out", run=_weighed(write_out), why="a sum of a few terms is a chain of additions"),
+        Pass(
+            name="turn-scans",
+            run=_on_graph(_turn_scans),
+            why="a scan of a reversed row, read reversed, runs from the end and copies nothing",
+        ),
+        Pass(
+            name="linear-sums",
+            run=_on_graph(_linear_sums),
+            why="sums that are linear in statistics need not wait for them, and share their pass over memory",
+        ),
+        Pass(
+            name="layouts",
+            run=_weighed(assign_layouts),
+            why="memory that nobody outside sees lies as the loops around it read and write it",
+        ),
+        Pass(
+            name="split-scans",
+            run=_weighed(split_scans),
+            why="a long scan in pieces occupies the whole device",
+        ),
+        Pass(
+            name="split-rows",
+            run=_weighed(split_along_rows),
+            why="sums over columns go along with rows that are in registers anyway",
+        ),
+        Pass(
+            name="split",
+            run=_weighed(split_reductions),
+            why="a reduction of few results in pieces occupies the whole device",
+        ),
+        Pass(name="fuse", run=_fuse, why="loops that share memory's contents pass over it once"),
+        Pass(name="assemble", run=_assemble, why="groups become kernels with names, arguments and an order"),
     ),
-    GraphPass(name="linear-sums", run=lambda graph, facts, settings: _linear_sums(graph, facts, settings)),
-    GraphPass(name="layouts", run=_weighed(assign_layouts)),
-    GraphPass(name="split-scans", run=_weighed(split_scans)),
-    GraphPass(name="split-rows", run=_weighed(split_along_rows)),
-    GraphPass(name="split", run=_weighed(split_reductions)),
+    order=ORDER,
 )
-PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", "assemble")
 
 
 def schedule(
@@ -137,63 +283,17 @@ def schedule(
         model=RooflineCost(target=targets.main) if model is None else model,
         sizes=hints_of(options),
         journal=Journal(options.max_decisions),
+        keeps_wide=options.numerics == "fast" and rounds(graph),
     )
-    keeps_wide = options.numerics == "fast" and rounds(graph)
-    facts = analyse(graph)
-    for graph_pass in GRAPH_PASSES:
-        changed = graph_pass.run(graph, facts, settings)
-        if changed is not graph:
-            graph, facts = changed, analyse(changed)
-        if observe is not None:
-            observe(graph_pass.name, graph)
-    groups = _fuse(graph, facts, settings)
-    context = Context(
-        graph=graph,
-        facts=facts,
-        targets=targets,
-        options=options,
-        model=settings.model,
-        sizes=settings.sizes,
-        decisions=decisions(graph) if keeps_wide else NONE,
-    )
-    return assemble(context, groups, settings.journal)
+    given = Draft(graph=graph, facts=analyse(graph))
 
+    def tell(name: str, before: Draft, after: Draft) -> None:
+        if observe is not None and after.groups is None:
+            observe(name, after.graph)
 
-def _externalize(graph: Graph, settings: Settings) -> Graph:
-    return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
-
-
-def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    if settings.options.numerics != "fast":
-        return graph
-    return scale_sums(graph, facts, journal=settings.journal)
-
-
-def _linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return linear_sums(
-        graph, facts, targets=settings.targets, options=settings.options, journal=settings.journal
-    )
-
-
-def _sum_one_term(graph: Graph, settings: Settings) -> Graph:
-    if settings.options.numerics != "fast":
-        return graph
-    return sum_one_term(graph, journal=settings.journal)
-
-
-def _fuse(graph: Graph, facts: Dependence, settings: Settings) -> tuple[Group, ...]:
-    stages = _stages(graph, settings.targets)
-    if not settings.options.fuse:
-        return tuple(group_of(stage) for stage in stages)
-    around = Surroundings(
-        graph=graph,
-        facts=facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-    )
-    return Fuser(around, stages, settings.journal).run()
+    result = PASSES.run(given, settings, observe=tell).schedule
+    assert result is not None, "the last pass makes the schedule"
+    return result
 
 
 def _stages(graph: Graph, targets: Targets) -> list[Stage]:

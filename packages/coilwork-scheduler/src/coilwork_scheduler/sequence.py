@@ -1,25 +1,13 @@
-"""The order of the scheduler's passes, with a reason for each place.
+"""The order of the scheduler's passes: what must come before what, with a reason for each place.
 
-`pipeline.py` runs the passes; `ORDER` says what must come before what, and `violations` shows whether a sequence of
-passes agrees. A test holds the pipeline to it.
+`pipeline.PASSES` runs them; a test holds it to `ORDER`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """Pass `first` runs before pass `second`, because of `why`."""
-
-    first: str
-    second: str
-    why: str
-
+from coilwork_ir.passes import Before
 
 ORDER: Final = (
     Before(
@@ -122,23 +110,3 @@ ORDER: Final = (
     ),
     Before("fuse", "assemble", "order, tiles and names are those of whole kernels"),
 )
-
-
-def violations(sequence: Sequence[str], order: Sequence[Before] = ORDER) -> tuple[str, ...]:
-    """What is wrong with `sequence`: rows of `order` that it breaks, and places that no row gives a reason for."""
-    place = {name: position for position, name in enumerate(sequence)}
-    found = [f"{name} runs twice" for name in place if sequence.count(name) > 1]
-    pairs: set[tuple[str, str]] = set()
-    for row in order:
-        unknown = [name for name in (row.first, row.second) if name not in place]
-        if unknown:
-            found.append(f"there is no pass {unknown[0]}")
-        elif place[row.first] > place[row.second]:
-            found.append(f"{row.first} must run before {row.second}: {row.why}")
-        pairs.add((row.first, row.second))
-    found += [
-        f"nothing says why {first} runs before {second}"
-        for first, second in pairwise(sequence)
-        if (first, second) not in pairs
-    ]
-    return tuple(found)
