@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
@@ -21,77 +20,72 @@ from coilwork_cpp.planning.regions import group_stores
 from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.mapping import Contract, Directive, Functions, Invariant, Mapping, Nest
+from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappingPass:
-    """One decision: `run` gives the directives that it adds to a nest's, and `why` says what is gained."""
-
-    name: str
-    run: Callable[[Proposal], tuple[Directive, ...]]
-    why: str
+def _adding(
+    decide: Callable[[Proposal], tuple[Directive, ...]],
+) -> Callable[[Proposal, None], Proposal]:
+    return lambda proposal, _: proposal.add(decide(proposal))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """The pass `first` runs before `second`, which looks at what it said."""
-
-    first: str
-    second: str
-    why: str
-
-
-MAPPING_PASSES: Final[tuple[MappingPass, ...]] = (
-    MappingPass(
-        name="vectorize",
-        run=vectorize,
-        why="vectors load whole cache lines along the range that lies in memory",
+MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
+    passes=(
+        Pass(
+            name="vectorize",
+            run=_adding(vectorize),
+            why="vectors load whole cache lines along the range that lies in memory",
+        ),
+        Pass(
+            name="transpose-tiles",
+            run=_adding(transpose_tiles),
+            why="what lies along another range would be gathered from a cache line per element",
+        ),
+        Pass(
+            name="share-units",
+            run=_adding(share_units),
+            why="threads need units of work, and a unit something to walk",
+        ),
+        Pass(
+            name="weigh-units",
+            run=_adding(weigh_units),
+            why="a thread costs more to start than few instructions take",
+        ),
+        Pass(
+            name="save-values",
+            run=_adding(save_values),
+            why="a costly value is computed once, not once per pass",
+        ),
+        Pass(
+            name="select-first-points",
+            run=_adding(select_first_points),
+            why="the first elements of a sorted row are found faster than all of them",
+        ),
+        Pass(
+            name="choose-lanes",
+            run=_adding(choose_lanes),
+            why="a sum in one variable waits for itself at each element, and loses precision",
+        ),
+        Pass(
+            name="prefetch-rows",
+            run=_adding(prefetch_rows),
+            why="a pass over what lies in the cache leaves memory idle",
+        ),
     ),
-    MappingPass(
-        name="transpose-tiles",
-        run=transpose_tiles,
-        why="what lies along another range would be gathered from a cache line per element",
+    order=(
+        Before("vectorize", "transpose-tiles", "tiles are transposed for the vector"),
+        Before("transpose-tiles", "share-units", "tiles are what threads share"),
+        Before("transpose-tiles", "weigh-units", "a point of a tile is moved twice"),
+        Before("share-units", "weigh-units", "one reads what is shared, then how much of it repays a thread"),
+        Before("weigh-units", "save-values", "one reads of the whole nest before one reads of its passes"),
+        Before("share-units", "choose-lanes", "copies of columns are as wide as a unit"),
+        Before("save-values", "select-first-points", "a pass that keeps values walks all points"),
+        Before("save-values", "choose-lanes", "what is read back is not copied into tiles"),
+        Before("select-first-points", "choose-lanes", "a pass of few points needs no lanes"),
+        Before("share-units", "prefetch-rows", "the next row is the next point of the innermost loop"),
+        Before("choose-lanes", "prefetch-rows", "groups of lanes ask for their lines"),
     ),
-    MappingPass(
-        name="share-units", run=share_units, why="threads need units of work, and a unit something to walk"
-    ),
-    MappingPass(
-        name="weigh-units", run=weigh_units, why="a thread costs more to start than few instructions take"
-    ),
-    MappingPass(
-        name="save-values", run=save_values, why="a costly value is computed once, not once per pass"
-    ),
-    MappingPass(
-        name="select-first-points",
-        run=select_first_points,
-        why="the first elements of a sorted row are found faster than all of them",
-    ),
-    MappingPass(
-        name="choose-lanes",
-        run=choose_lanes,
-        why="a sum in one variable waits for itself at each element, and loses precision",
-    ),
-    MappingPass(
-        name="prefetch-rows", run=prefetch_rows, why="a pass over what lies in the cache leaves memory idle"
-    ),
-)
-
-MAPPING_ORDER: Final[tuple[Before, ...]] = (
-    Before(first="vectorize", second="transpose-tiles", why="tiles are transposed for the vector"),
-    Before(first="transpose-tiles", second="share-units", why="tiles are what threads share"),
-    Before(first="transpose-tiles", second="weigh-units", why="a point of a tile is moved twice"),
-    Before(first="share-units", second="choose-lanes", why="copies of columns are as wide as a unit"),
-    Before(
-        first="save-values", second="select-first-points", why="a pass that keeps values walks all points"
-    ),
-    Before(first="save-values", second="choose-lanes", why="what is read back is not copied into tiles"),
-    Before(
-        first="share-units",
-        second="prefetch-rows",
-        why="the next row is the next point of the innermost loop",
-    ),
-    Before(first="choose-lanes", second="prefetch-rows", why="groups of lanes ask for their lines"),
 )
 
 
@@ -113,8 +107,7 @@ def propose(
         groups = group_stores(piece)
         for group, region in groups:
             proposal = Proposal(kernel=piece, region=region, nest=group, common=common, args=args)
-            for step in MAPPING_PASSES:
-                proposal = proposal.add(step.run(proposal))
+            proposal = MAPPING_PASSES.run(proposal, None)
             if len(groups) == 1 and last is not None:
                 joined = join_pieces(proposal, last)
                 proposal = proposal.add(joined)

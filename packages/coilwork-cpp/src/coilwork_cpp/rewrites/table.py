@@ -19,6 +19,7 @@ from coilwork_cpp.text.elements import converted_constant
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.passes import Before, Pass, PassTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +33,6 @@ class Launch:
 
     phases: tuple[tuple[Kernel, ...], ...]
     scratch: tuple[Scratch, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPass:
-    """One rewrite of what a launch computes, and why."""
-
-    name: str
-    run: Callable[[Launch, CppOptions], Launch]
-    why: str
 
 
 def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, CppOptions], Launch]:
@@ -62,27 +54,42 @@ def _cut(launch: Launch, options: CppOptions) -> Launch:
     return Launch(phases=phases, scratch=launch.scratch)
 
 
-KERNEL_PASSES: Final[tuple[KernelPass, ...]] = (
-    KernelPass(
-        name="strict-functions",
-        run=_on_every_kernel(with_strict_functions),
-        why="strict numerics ask for functions that are right to the last place",
+KERNEL_PASSES: Final[PassTable[Launch, CppOptions]] = PassTable(
+    passes=(
+        Pass(
+            name="strict-functions",
+            run=_on_every_kernel(with_strict_functions),
+            why="strict numerics ask for functions that are right to the last place",
+        ),
+        Pass(
+            name="convert-constants",
+            run=_on_every_kernel(lambda kernel: with_converted_constants(kernel, converted_constant)),
+            why="a constant is converted once, when the kernel is compiled",
+        ),
+        Pass(
+            name="expand",
+            run=_on_every_kernel(expand),
+            why="two passes over a cache are cheaper than one with states",
+        ),
+        Pass(
+            name="normalise",
+            run=_on_every_kernel(normalise),
+            why="few long loops with affine indices vectorise",
+        ),
+        Pass(name="split", run=_split, why="a reduction with few results leaves threads nothing to share"),
+        Pass(name="cut", run=_cut, why="guards and bends of indices keep loops from vectorising"),
     ),
-    KernelPass(
-        name="convert-constants",
-        run=_on_every_kernel(lambda kernel: with_converted_constants(kernel, converted_constant)),
-        why="a constant is converted once, when the kernel is compiled",
+    order=(
+        Before(
+            "strict-functions",
+            "convert-constants",
+            "functions that are written out hold constants of their own",
+        ),
+        Before("convert-constants", "expand", "what two passes hold is converted once"),
+        Before("expand", "normalise", "the passes that are written out have loops, too"),
+        Before("normalise", "split", "how many results threads can share shows in whole loops"),
+        Before("split", "cut", "phases run one after the other, the pieces of a phase in any order"),
     ),
-    KernelPass(
-        name="expand",
-        run=_on_every_kernel(expand),
-        why="two passes over a cache are cheaper than one with states",
-    ),
-    KernelPass(
-        name="normalise", run=_on_every_kernel(normalise), why="few long loops with affine indices vectorise"
-    ),
-    KernelPass(name="split", run=_split, why="a reduction with few results leaves threads nothing to share"),
-    KernelPass(name="cut", run=_cut, why="guards and bends of indices keep loops from vectorising"),
 )
 
 
@@ -92,7 +99,4 @@ def rewrite_launch(kernel: Kernel, options: CppOptions) -> Launch:
     Raises:
         EmitError: the kernel holds something that has no C++ form.
     """
-    launch = Launch(phases=((kernel,),))
-    for step in KERNEL_PASSES:
-        launch = step.run(launch, options)
-    return launch
+    return KERNEL_PASSES.run(Launch(phases=((kernel,),)), options)
