@@ -218,6 +218,10 @@ STALE: Final = (
 )
 
 
+# Dynamo leaves the bit of a tensor whose data is replaced as it was, with the backend `eager` too.
+KEPT_BIT: Final = ("negated parts", "data")
+
+
 @pytest.mark.parametrize("mode", ["plain", "gradients", "no_grad"])
 def test_views_of_inputs_are_objects_of_their_own(mode: str, strictly: Compile) -> None:
     for name, group in GIVEN.items():
@@ -239,10 +243,12 @@ def test_views_of_inputs_are_objects_of_their_own(mode: str, strictly: Compile) 
 REFUSED: Final = ("detach_", "recorded write")
 
 
+# each group is of another kind, for which Dynamo compiles what mutates it
+@torch._dynamo.config.patch(recompile_limit=64)
 @pytest.mark.parametrize("mutation", [name for name in MUTATIONS if name not in REFUSED])
 def test_across_a_graph_break(mutation: str, leniently: Compile) -> None:
     mutate = MUTATIONS[mutation]
-    groups = {name: group for name, group in FRESH.items() if (name, mutation) not in STALE}
+    groups = {name: group for name, group in FRESH.items() if (name, mutation) not in (*STALE, KEPT_BIT)}
 
     def broken(x: Tensor) -> list[Sequence[Tensor]]:
         made = [group(x) for group in groups.values()]

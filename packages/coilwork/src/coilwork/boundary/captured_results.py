@@ -84,7 +84,7 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
     """
     given = {
         strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
-    }
+    } - {None}
     views = []
     values = _values(gm)
     recorded = any(value is not None and value.requires_grad for value in values)
