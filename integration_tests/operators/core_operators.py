@@ -10,6 +10,7 @@ import torch
 import torch._prims
 
 from coilwork_lowering import decompositions
+from coilwork_lowering.ops import products
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -111,7 +112,11 @@ def _name(overload: Overload) -> str:
 
 
 def _kind(overload: Overload, table: dict[Any, Any]) -> str:
-    if _name(overload) in RULES:
+    rule = RULES.get(_name(overload))
+    if rule in products.RULES:
+        # nodes of the graph, of which the scheduler decides who computes them: where it pays, kernels do
+        return "ATen"
+    if rule is not None:
         return "generated"
     if (overload in table and _name(overload) not in ORDERED) or overload._can_decompose():
         return "taken apart"
