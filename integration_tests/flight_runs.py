@@ -33,7 +33,8 @@ DRIVERS: Mapping[str, dict[str, Any]] = {
 COLUMNS = {"cpu": ROWS, "cuda": 1024}
 # there, after a few calls, stretches of work go to the driver as one
 CALLS = {"cpu": 2, "cuda": 12}
-PATIENCE = timedelta(seconds=30)
+# ranks that share two cores with others may wait long for a compile of the other one
+PATIENCE = timedelta(seconds=120)
 
 
 def programs_on(device: str) -> list[FlightProgram]:
