@@ -1,4 +1,4 @@
-"""What runs of the benchmark found, as data and as JSON."""
+"""Results of the benchmark, as data and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one run measured. `limit`: processor seconds for a graph."""
+    """The options of one run. `limit`: processor seconds for a graph."""
 
     backends: tuple[str, ...]
     shapes: tuple[str, ...]
@@ -29,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one back end took for one graph; without stages it did not compile it within the limit."""
+    """Seconds of one back end for one graph; no stages: it did not compile it within the limit."""
 
     backend: str
     shape: str

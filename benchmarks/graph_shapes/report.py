@@ -58,7 +58,7 @@ def growths(measured: Sequence[Measured], backend: str) -> Iterator[tuple[float,
 
 
 def summary(measured: Sequence[Measured]) -> str:
-    """What is worst: ratios, exponents, and graphs without a result."""
+    """The worst ratios, the worst exponents, and graphs without a result."""
     lines = []
     found = sorted(ratios(measured), key=lambda item: -item[0])
     if found:

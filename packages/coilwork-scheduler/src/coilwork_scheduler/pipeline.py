@@ -48,7 +48,7 @@ DEFAULT: Final = ScheduleOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every pass may ask for.
+    """The context of every pass.
 
     Attributes:
         targets: the devices.

@@ -1,4 +1,4 @@
-"""What a kernel's text is made from: its function's statements, and how to launch it."""
+"""Write the parts of a kernel's text: its function's statements, and how to launch it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided of a kernel, as a closed `Mapping`: `map_kernel` says how it runs, `config_of` launches it so.
+"""Decisions about a kernel, as a closed `Mapping`: `map_kernel` says how it runs, `config_of` launches it so.
 
     mapping @softmax for cuda {
       when `n1 <= 4096` and `n1 % 16 == 0`:

@@ -1,4 +1,4 @@
-"""Which range of a nest is the vector: the innermost range of its text, whose neighbours are computed
+"""Choose the range of a nest that is the vector: the innermost range of its text, whose neighbours are computed
 together.
 
 Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are

@@ -7,7 +7,7 @@ from coilwork_ir.scalar import Scalar, postorder
 
 
 def printed_roots(kernel: Kernel) -> tuple[Scalar, ...]:
-    """What the statements of the body of `kernel` compute, in the order in which they are printed."""
+    """Values that the statements of the body of `kernel` compute, in the order in which they are printed."""
     roots: list[Scalar] = []
     for store in kernel.stores:
         roots += [*store.indirect, store.value, *(() if store.mask is None else (store.mask,))]

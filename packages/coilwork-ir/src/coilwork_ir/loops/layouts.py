@@ -1,4 +1,4 @@
-"""Where each buffer of a graph may lie in memory: layouts are fixed, with a reason, or free.
+"""Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
 
 Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one behind: memory that
 comes from outside, that a call reads or makes, that another name shows under other strides, or that the caller sees. What the

@@ -34,7 +34,7 @@ class MatrixProduct:
 
     @property
     def output(self) -> Buffer:
-        """What the product is stored in."""
+        """The buffer that the product is stored in."""
         return self.node.output
 
     @property
@@ -132,7 +132,7 @@ def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
 
 
 def _unwidened(value: Scalar) -> Scalar:
-    """What `value` is a cast of, or `value`."""
+    """The operand of `value` if that is a cast, else `value`."""
     return value.operands[0] if isinstance(value, Op) and value.op == "cast" else value
 
 

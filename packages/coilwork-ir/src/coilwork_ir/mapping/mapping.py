@@ -125,7 +125,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Which sizes a version is for: those for which all `conditions` hold."""
+    """The sizes that a version is for: those for which all `conditions` hold."""
 
     conditions: tuple[Condition, ...]
 

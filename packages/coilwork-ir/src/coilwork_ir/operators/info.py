@@ -1,4 +1,4 @@
-"""What one ATen operator is: the facts that every package reads, and no package states a second time."""
+"""Facts about one ATen operator, which every package reads, and no package states a second time."""
 
 from __future__ import annotations
 

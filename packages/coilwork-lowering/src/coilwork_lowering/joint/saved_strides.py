@@ -1,4 +1,4 @@
-"""Which values saved for the backward may lie in memory as the forward graph likes.
+"""Find values saved for the backward that may lie in memory as the forward graph likes.
 
 Only the backward graph sees them, and it is compiled after the forward graph, for the strides that this reports. They stay as captured
 where an operator of the backward graph reads strides: one that runs as a call, or shows its operand's memory as it lies.
@@ -60,7 +60,7 @@ def _is_static(value: Any) -> bool:
 
 
 def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
-    """Whether a user of `node`, or of a view of it, depends on how it lies in memory."""
+    """Tell if a user of `node`, or of a view of it, depends on how it lies in memory."""
     for user in node.users:
         if user.op == "output":
             continue

@@ -84,11 +84,11 @@ class Implementation(Protocol):
         ...
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """What `product`, which it claims, takes on `target`. Pure, and as cheap as a cost model."""
+        """Cost of `product`, which it claims, on `target`. Pure, and as cheap as a cost model."""
         ...
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
-        """What it must gain over `rival` to be chosen: models err."""
+        """The gain over `rival` from which on it is chosen: models err."""
         ...
 
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
@@ -98,7 +98,7 @@ class Implementation(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What implementations know of the graph that they are asked about.
+    """Facts about the graph that implementations are asked about.
 
     Attributes:
         graph, facts: the graph, and what is known of it.
@@ -161,7 +161,7 @@ class Surroundings:
         return all(_has_whole_rows(b) for b in (product.left, product.right))
 
     def sums(self, target: Target) -> SumBuilder:
-        """What builds contractions as loops."""
+        """The builder of contractions as loops."""
         return SumBuilder(
             buffers=self.facts.buffers,
             views=self.views,

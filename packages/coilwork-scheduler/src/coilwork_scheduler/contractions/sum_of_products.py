@@ -110,7 +110,7 @@ class SumBuilder:
         )
 
     def _epilogue(self, node: Contraction, total: Buffer) -> Scalar:
-        """What is stored at a point: the epilogue of the sum in `total`."""
+        """The value stored at a point: the epilogue of the sum in `total`."""
         summed: Scalar = load(total.name, node.ranges, node.accumulate)
         if self.round_first and node.epilogue is not cast(parameter(0, node.accumulate), node.epilogue.dtype):
             summed = cast(cast(summed, node.output.dtype), node.accumulate)

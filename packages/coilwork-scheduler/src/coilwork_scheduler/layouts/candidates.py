@@ -1,4 +1,4 @@
-"""What strides free memory may get: those of capture, row-major ones, and what the loops around it would like."""
+"""Candidates for the strides of free memory: those of capture, row-major ones, and what the loops around it would like."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Term:
 
 
 def total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
-    """What `choice` costs."""
+    """The cost of `choice`."""
     return sum(term.cost(tuple(choice[v] for v in term.scope)) for term in terms)
 
 

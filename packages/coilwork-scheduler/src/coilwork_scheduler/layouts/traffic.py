@@ -1,4 +1,4 @@
-"""What a loop moves through memory under given strides, in bytes that count more where neighbours do not lie together.
+"""Traffic of a loop through memory under given strides, in bytes that count more where neighbours do not lie together.
 
 A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what does not, whole sectors move
 for one element each. Which range that is, the kernel's tiles decide later; here each loop takes the one that is best for it. Only a

@@ -1,4 +1,4 @@
-"""What is known of a kernel from the kernel alone; each fact is found once, when it is first asked for.
+"""Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
 
 `KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel does at
 each point in numbers: bytes, operations, values that are carried along rows.
@@ -53,7 +53,7 @@ def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a kernel does at each of its points, in numbers.
+    """Work of a kernel at each of its points, in numbers.
 
     Attributes:
         element_bytes: size of the widest element loaded or stored.

@@ -156,7 +156,7 @@ def plan(setting: Setting) -> Shape:
 
 
 def shape_of(setting: Setting, proposal: Proposal) -> Shape:
-    """What follows from `proposal` for the kernel of `setting`."""
+    """The shape of the kernel of `setting` under `proposal`."""
     draft, target, sharing = setting.draft, setting.target, proposal.sharing
     tiles = _tiles(proposal)
     configs = proposal.configs

@@ -1,4 +1,4 @@
-"""What proposals are made of: the kernel and where it runs (`Setting`), and what is decided (`Proposal`)."""
+"""Parts of proposals: the kernel and where it runs (`Setting`), and what is decided (`Proposal`)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Proposal:
 
 
 def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
-    """What launches rest on, once tiles and walks are proposed."""
+    """Facts that launches rest on, once tiles and walks are proposed."""
     known = setting.analysis.likely_sizes
     larger = {size: max(setting.least, number) for size, number in known.items()}
     groups, walk, draft = proposal.groups, proposal.walk, setting.draft

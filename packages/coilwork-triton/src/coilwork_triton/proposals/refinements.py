@@ -1,4 +1,4 @@
-"""What is decided once a kernel's shape is known, as it depends on tiles and masks: `REFINEMENTS`."""
+"""Decisions that follow a kernel's shape, as they depend on tiles and masks: `REFINEMENTS`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class RuleTable(Generic[Question, Answer]):
         return next(rule for rule in self.rules if rule.matches(question))
 
     def answer(self, question: Question) -> Answer:
-        """What the first rule that matches `question` proposes."""
+        """The proposal of the first rule that matches `question`."""
         return self.first(question).answer(question)
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
 
 
 def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, bool]:
-    """Which outputs of AOTAutograd's graph, by position, have torch's negative bit in eager mode."""
+    """By position of an output of AOTAutograd's graph: true if it has torch's negative bit in eager mode."""
     # subclasses that are taken apart have more results than were captured
     known = results if len(results) == facts.count else ()
     return {

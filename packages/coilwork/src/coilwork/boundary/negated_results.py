@@ -98,7 +98,7 @@ def _are_exchanged(
 
 
 def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
-    """What `node` is a view of, and the views from there to it."""
+    """The node that `node` is a view of, and the views from there to it."""
     views: list[fx.Node] = []
     while _is_view_or_part(node) and isinstance(node.args[0], fx.Node):
         views.insert(0, node)
