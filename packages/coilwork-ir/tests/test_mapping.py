@@ -70,6 +70,22 @@ OPEN = kernel_text(
     "t0 = load %in0[n1*x0 + r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
     sizes="size n0 in [1, 65536]\nsize n1 in [1, inf]",
 )
+WALKED = kernel_text(
+    "range x0: `4` parallel x 0.0\nrange w0: `8` walked w 0.0\nrange r0: `1000` reduction r 1.0",
+    "arg in0: f32 in span `32000`\narg io0: f32 inout span `32`\narg out0: f32 out span `4000`",
+    """t0 = load %in0[8000*x0 + 1000*w0 + r0] : f32
+    t1 = load %io0[8*x0 + w0] : f32
+    t2 = reduce sum 0 (t0) over (r0)
+    t3 = add(t1, t2)
+    t4 = reduce sum 0 (t0) over (w0)
+    store %io0[8*x0 + w0] = t3
+    store %out0[1000*x0 + r0] = t4""",
+)
+LOOKED_UP = kernel_text(
+    "range x0: `64` parallel x 1.0",
+    "arg in0: i64 in span `64`\narg out0: i64 out span `64`",
+    "t0 = load %in0[x0] : i64\nt1 = index [3*@0] using (t0)\nstore %out0[x0] = t1",
+)
 COPY = kernel_text(
     "range x0: `32` parallel x 0.0\nrange x1: `48` parallel x 1.0\nrange x2: `64` parallel x 0.0\nrange x3: `2` parallel x 0.0",
     "arg in0: f32 in span `196608`\narg out0: f32 out span `196608`",
@@ -151,7 +167,7 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "prefetch": (SOFTMAX, "prefetch in0, out0 pass 1", "prefetch in1 pass 1", "not known ahead"),
     "save": (SOFTMAX, "save t3 pass 1", "save t9 pass 1", "no value t9"),
     "index": (SOFTMAX, "index i32", "index i32", "5000000000"),
-    "values": (SOFTMAX, "index i32 values i32", "index i32 promised values i32", "leave 32 bits"),
+    "values": (LARGE, "index i32 promised values i32 promised", "index i32 promised values i32", "leave 32 bits"),
     "unit": (PRODUCT, "unit mma", "unit mma", "no contraction"),
     "order": (PRODUCT, "tile x1 by 64 tile x0 by 64 order x0, x1 grouped 8", "order x0 grouped 8", "not tiled"),
     "functions": (SOFTMAX, "functions vector", "invariant 16 by 4096 functions vector", "place would decide"),
@@ -161,7 +177,6 @@ RULES: dict[str, tuple[str, str, str, str]] = {
 # Where the illegal mapping is of another kernel.
 OTHERS = {
     "index": LARGE,
-    "values": LARGE,
     "unit": SOFTMAX,
     "contract": SOFTMAX.replace("@k fast", "@k eager"),
 }
@@ -189,6 +204,13 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (OPEN, "keep r0 by 4096", "any number of points"),
         (IN_PLACE, "loop r0 by 256 stages 2", "earlier ones change"),
         (IN_PLACE, "sequential x0 stages 2", "earlier ones change"),
+        (WALKED, "sequential w0 stages 2 loop r0 by 128", "earlier ones change"),
+        (WALKED.replace("8*x0 + w0] : f32", "8*x0] : f32"), "sequential w0 stages 2 keep r0 by 1024", "earlier"),
+        (WALKED, "sequential w0 keep r0 by 1024 invariant 1024 by 1024", "in pieces"),
+        (SCAN, "share r0 by 1024 through io0 lanes r0 by 3", "do not divide"),
+        (SCAN, "share r0 by 32 through io0 runs r0 by 32", "fewer than two runs"),
+        (SCAN, "runs r0 by 32", "in no block"),
+        (LOOKED_UP, "index i32 values i32 promised", "data decide"),
         (SORT, "loop r0 by 128", "whole rows"),
         (COPY, "tile x0 by 1 tile x1 by 1 tile x2 by 1 tile x3 by 1", "4 grid axes"),
         (COPY, "tile x0 by 1 tile x0 by 2", "x0 already"),
@@ -207,6 +229,18 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
 def test_other_reasons(text: str, mapping: str, reason: str) -> None:
     with pytest.raises(VerifyError, match=reason):
         verify_mapping(parse_kernel(text), parse_mapping(mapping))
+
+
+@pytest.mark.parametrize(
+    ("text", "mapping"),
+    [
+        (SCAN, "share r0 by 1024 through io0 lanes r0 by 4 runs r0 by 32"),
+        (SCAN, "keep r0 by 4096 runs r0 by 32"),
+        (WALKED, "sequential w0 stages 2 keep r0 by 1024"),
+    ],
+)
+def test_what_else_is_legal(text: str, mapping: str) -> None:
+    verify_mapping(parse_kernel(text), parse_mapping(mapping))
 
 
 def test_nests_do_every_store_and_check_once() -> None:
@@ -376,6 +410,30 @@ def test_a_version_is_legal_for_the_sizes_of_its_guard() -> None:
     assert found.choose({"n0": 3, "n1": 8192}) is found.general
     with pytest.raises(VerifyError, match="any number of"):
         verify_versions(kernel, parse_versions(text.replace("n1 <= 4096` and `", ""), kernel.sizes))
+
+
+def test_values_that_are_promised_are_promised_by_the_guard() -> None:
+    text = OPEN.replace("t1 = reduce sum 0 (t0) over (r0)", "t2 = index [n1*x0 + r0] \nt3 = cast(t2) : f32\n"
+        "t4 = add(t0, t3)\nt1 = reduce sum 0 (t4) over (r0)")  # fmt: skip
+    kernel = parse_kernel(text)
+    n0, n1 = kernel.sizes
+    mapping = parse_mapping("index i32 promised values i32 promised")
+
+    def for_sizes(*conditions: Condition) -> Versions:
+        last = Version(guard=None, mapping=Mapping())
+        return Versions(
+            kernel="k", target="cuda", versions=(Version(guard=Guard(conditions), mapping=mapping), last)
+        )
+
+    most = as_expr(2**31 - 1)
+    fits = Condition(n0 * n1 + n1, "<=", most)
+    verify_versions(kernel, for_sizes(fits))
+    verify_versions(kernel, for_sizes(fits, Condition(n1 % 16, "==", as_expr(0))))
+    verify_versions(kernel, for_sizes(Condition(n1, "<=", as_expr(1024))))
+    for wrong in (Condition(n0 * n1 + n1, "<=", most + most), Condition(n1 % 16, "==", as_expr(0))):
+        with pytest.raises(VerifyError, match="does not say") as caught:
+            verify_versions(kernel, for_sizes(wrong))
+        assert caught.value.code == "mapping-values"
 
 
 def test_the_last_version_alone_is_for_all_sizes() -> None:

@@ -11,14 +11,13 @@ import torch
 from kernel_bench import TritonProcess, compile_source, run_source
 from torch import Tensor
 
-from coilwork_ir.index import evaluate, minimum, symbol
+from coilwork_ir.index import evaluate, largest_operands, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Likely
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.facts.intermediate import largest_operands
 
 SOFTMAX = """kernel @softmax fast {
   size n0 in [0, inf]

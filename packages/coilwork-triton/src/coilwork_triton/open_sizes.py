@@ -27,6 +27,8 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     ceildiv,
+    largest_operands,
+    magnitude,
     maximum,
     minimum,
     mod,
@@ -39,7 +41,6 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Condition, Guard
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
-from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape

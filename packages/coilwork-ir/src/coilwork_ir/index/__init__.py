@@ -11,6 +11,7 @@ from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
 from coilwork_ir.index.expression import Expr, as_expr, as_int, const, extent_of, extents_of, symbol
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.interval import Interval, bounds
+from coilwork_ir.index.magnitude import largest_operands, magnitude
 from coilwork_ir.index.parsing import parse_expr
 from coilwork_ir.index.printing import format_expr
 from coilwork_ir.index.proofs import (
@@ -54,6 +55,8 @@ __all__ = [
     "floordiv",
     "fold",
     "format_expr",
+    "largest_operands",
+    "magnitude",
     "maximum",
     "minimum",
     "mod",

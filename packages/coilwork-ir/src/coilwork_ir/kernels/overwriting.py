@@ -7,7 +7,7 @@ then have elements that differ, and other programs have others still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from coilwork_ir.index import as_int
 from coilwork_ir.kernels.nodes import Kernel, Store
@@ -19,25 +19,28 @@ def overwritten(kernel: Kernel, store: Store) -> frozenset[str]:
     return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
 
 
-def loads_ahead(kernel: Kernel, values: Iterable[Scalar]) -> bool:
-    """True if loads of later points find the same before and after the stores of earlier ones."""
+def loads_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[str] = ()) -> bool:
+    """True if loads of later points find the same before and after the stores of earlier ones.
+
+    An iteration has all points of the ranges called `within`, which it loads before it stores.
+    """
     loads: dict[str, list[Load]] = {}
     for node in postorder(tuple(values)):
         if isinstance(node, Load):
             loads.setdefault(node.buffer, []).append(node)
     return all(
-        _its_own(kernel, store, load)
+        _its_own(kernel, store, load, within)
         for store in kernel.stores
         for source in overwritten(kernel, store)
         for load in loads.get(source, ())
     )
 
 
-def _its_own(kernel: Kernel, store: Store, load: Load) -> bool:
+def _its_own(kernel: Kernel, store: Store, load: Load, within: Collection[str]) -> bool:
     """Each point loads by `load` the element that it stores, and no other point does.
 
     A plain store whose place depends on all ranges writes no element twice.
     """
-    ranges = {r.symbol for r in kernel.ranges if as_int(r.extent) != 1}
+    ranges = {r.symbol for r in kernel.ranges if as_int(r.extent) != 1 and r.symbol.name not in within}
     direct = store.mode == "store" and not store.indirect and not load.indirect
     return direct and load.index[0] is store.index and ranges <= store.index.free_symbols

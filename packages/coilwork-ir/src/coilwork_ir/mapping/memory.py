@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from coilwork_ir.index import bounds, product, provably_le
+from coilwork_ir.index import Expr, bounds, magnitude, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.values import value_names
 from coilwork_ir.mapping.directive import (
@@ -24,7 +24,7 @@ from coilwork_ir.mapping.numbers import Number
 from coilwork_ir.scalar import Const, IndexValue, Load
 from coilwork_ir.scalar import Sort as SortValue
 
-_INT32_MAX: Final = 2**31 - 1
+INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +226,11 @@ class Index(Directive):
         if self.dtype == "i64" or self.promised:
             return None
         for arg in body_of(kernel).args:
-            if not provably_le(arg.span, _INT32_MAX):
+            if not provably_le(arg.span, INT32_MAX):
                 return f"{arg.name} may have {bounds(arg.span).hi or 'any number of'} elements"
         for kind in ("parallel", "walked", "reduction"):
             if not provably_le(
-                product(r.extent for r in body_of(kernel).ranges if r.kind == kind), _INT32_MAX
+                product(r.extent for r in body_of(kernel).ranges if r.kind == kind), INT32_MAX
             ):
                 return f"the {kind} ranges may have more points than 32 bits count"
         return None
@@ -238,19 +238,35 @@ class Index(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(Directive):
-    """Positions that are values of the kernel are of 32 bits, too."""
+    """Positions that are values of the kernel are of 32 bits, too; `promised` by the version's guard, or by the
+    caller, where the kernel does not prove that these are enough.
+    """
 
-    TEMPLATE: ClassVar[str] = "values {dtype:i32}"
+    TEMPLATE: ClassVar[str] = "values {dtype:i32} [{promised:flag}]"
 
     dtype: Literal["i32"] = "i32"
+    promised: bool = False
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Offsets are of 32 bits; every position that is a value is proved to fit."""
+        """Offsets are of 32 bits; every position that is a value is proved to fit, and none that data decide is
+        promised to.
+        """
         if not any(isinstance(one, Index) and one.dtype == "i32" for one in beside):
             return "positions are not of 32 bits"
-        for value in values_in(kernel):
-            if isinstance(value, IndexValue):
-                most = bounds(value.expr)
-                if most.lo is None or most.hi is None or most.lo < -_INT32_MAX or most.hi > _INT32_MAX:
-                    return f"{value.expr!r} may leave 32 bits"
+        for expr in wide_values(kernel):
+            if not self.promised:
+                return f"{expr!r} may leave 32 bits"
+            if magnitude(expr) is None:
+                return f"data decide how large {expr!r} gets"
         return None
+
+
+def wide_values(kernel: Kernel) -> tuple[Expr, ...]:
+    """Positions that are values of `kernel`, and are not proved to fit 32 bits."""
+    found = []
+    for value in values_in(kernel):
+        if isinstance(value, IndexValue):
+            most = bounds(value.expr)
+            if most.lo is None or most.hi is None or most.lo < -INT32_MAX or most.hi > INT32_MAX:
+                found.append(value.expr)
+    return tuple(found)

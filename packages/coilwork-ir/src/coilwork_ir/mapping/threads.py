@@ -20,7 +20,7 @@ from coilwork_ir.mapping.directive import (
     why_not_positive,
 )
 from coilwork_ir.mapping.numbers import Number, values_of
-from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Tile
+from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Share, Tile
 from coilwork_ir.scalar import Scan
 
 
@@ -36,7 +36,7 @@ class Lanes(Directive):
     by: Number
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """The first range is tiled, kept or looped over, in blocks that hold whole runs of so many
+        """The first range is tiled, kept, looped over or shared, in blocks that hold whole runs of so many
         neighbours.
         """
         reason = why_no_ranges(kernel, self.ranges) or why_not_positive(self.by, "the number of neighbours")
@@ -44,7 +44,8 @@ class Lanes(Directive):
             return reason
         first = self.ranges[0]
         tile = next(
-            (one for one in beside if isinstance(one, Tile | Keep | Loop) and first in one.ranges), None
+            (one for one in beside if isinstance(one, Tile | Keep | Loop | Share) and first in one.ranges),
+            None,
         )
         if tile is None:
             return f"{first} is in no tile"
@@ -64,17 +65,19 @@ class Runs(Directive):
     by: Number
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Something is scanned along the range, which is looped over in blocks of at least two runs."""
+        """Something is scanned along the range, which is in blocks of at least two runs."""
         reason = why_no_ranges(kernel, (self.range,), ("reduction",)) or why_not_positive(self.by, "the run")
         if reason is not None:
             return reason
         if not any(isinstance(order, Scan) for order in orders_along(kernel, self.range)):
             return f"nothing is scanned along {self.range}"
-        loop = next((one for one in beside if isinstance(one, Loop) and self.range in one.ranges), None)
-        if loop is None:
-            return f"{self.range} is not looped over"
-        if 2 * min(values_of(self.by)) > max(values_of(loop.by)):
-            return f"a block of `{loop.text}` has fewer than two runs"
+        walk = next(
+            (one for one in beside if isinstance(one, Keep | Loop | Share) and self.range in one.ranges), None
+        )
+        if walk is None:
+            return f"{self.range} is in no block"
+        if 2 * min(values_of(self.by)) > max(values_of(walk.by)):
+            return f"a block of `{walk.text}` has fewer than two runs"
         return None
 
 
@@ -290,13 +293,21 @@ class Invariant(Directive):
     block: int
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Both are positive, and blocks hold whole groups of lanes."""
+        """Both are positive, and blocks hold whole groups of lanes; no row is walked in pieces, whose number
+        would decide the order.
+        """
         reason = why_not_positive(self.lanes, "the number of lanes") or why_not_positive(
             self.block, "the block"
         )
         if reason is not None:
             return reason
-        return f"{self.lanes} lanes do not divide {self.block}" if self.block % self.lanes else None
+        if self.block % self.lanes:
+            return f"{self.lanes} lanes do not divide {self.block}"
+        walked = {name for name, entry in ranges_by_name(kernel).items() if entry.kind == "walked"}
+        for one in beside:
+            if isinstance(one, Share) or (isinstance(one, Sequential) and walked.intersection(one.ranges)):
+                return f"`{one.text}` walks rows in pieces, whose number decides the order"
+        return None
 
 
 def _why_no_power(number: Number) -> str | None:

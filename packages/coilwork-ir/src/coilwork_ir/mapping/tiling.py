@@ -169,7 +169,10 @@ class Sequential(Directive):
         for name in self.ranges:
             if name in tiled:
                 return f"{name} is tiled"
-        if max(values_of(self.stages)) > 1 and not loads_ahead(body_of(kernel), values_in(kernel)):
+        kept = {name for one in beside if isinstance(one, Keep) for name in one.ranges}
+        if max(values_of(self.stages)) > 1 and not loads_ahead(
+            body_of(kernel), values_in(kernel), within=kept
+        ):
             return "loads of later points may find what the stores of earlier ones change"
         return None
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.index import as_int, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, magnitude, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.resized import with_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
 from coilwork_ir.mapping.mapping import Guard, Mapping, Nest, Versions, known_divisor
+from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
 
 
 def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
@@ -76,6 +77,17 @@ def verify_versions(kernel: Kernel, versions: Versions) -> None:
             raise fail(f"{min(s.name for s in unknown)} is no size of the kernel")
     for one in versions.versions:
         verify_mapping(kernel if one.guard is None else assume(kernel, one.guard), one.mapping)
+        promised = one.mapping.find(Values)
+        if one.guard is not None and promised is not None and promised.promised:
+            broken = _why_unkept(kernel, one.guard)
+            if broken is not None:
+                raise VerifyError(
+                    "mapping-values",
+                    _rule(promised),
+                    node=promised.text,
+                    origins=kernel.origins,
+                    reason=broken,
+                )
 
 
 def nest_kernel(kernel: Kernel, nest: Nest) -> Kernel:
@@ -86,10 +98,31 @@ def nest_kernel(kernel: Kernel, nest: Nest) -> Kernel:
     return replace(kernel, stores=stores, checks=() if nest.check is None else (kernel.checks[nest.check],))
 
 
+def _why_unkept(kernel: Kernel, guard: Guard) -> str | None:
+    """Why `guard` does not keep the positions that are values of `kernel` in 32 bits; None if it does."""
+    special, (renewed, _) = assume(kernel, guard), _renew(kernel, guard)
+    most = [
+        substitute(one.left, renewed)
+        for one in guard.conditions
+        if one.relation == "<=" and provably_le(one.right, INT32_MAX)
+    ]
+    for expr in wide_values(special):
+        largest = magnitude(expr)
+        if largest is None or not any(provably_le(largest, end) for end in (*most, as_expr(INT32_MAX))):
+            return f"the guard does not say that {expr!r} fits"
+    return None
+
+
 def assume(kernel: Kernel, guard: Guard) -> Kernel:
     """`kernel` where `guard` holds: with the bounds and multiples of sizes that it says."""
     if kernel.combined is not None:
         return kernel
+    renewed, sizes = _renew(kernel, guard)
+    return with_sizes(kernel, renewed, sizes, kernel.likely)
+
+
+def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:
+    """What the sizes of `kernel` are where `guard` holds, and the symbols that they then are in terms of."""
     most: dict[str, int] = {}
     unit: dict[str, int] = {}
     for condition in guard.conditions:
@@ -99,8 +132,8 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
             unit[divided[0].name] = divided[1]
         elif condition.relation == "<=" and condition.left.is_symbol and number is not None:
             most[condition.left.name] = min(number, most.get(condition.left.name, number))
-    renewed = {}
-    sizes = []
+    renewed: dict[Expr, Expr] = {}
+    sizes: list[Expr] = []
     for size in kernel.sizes:
         by = unit.get(size.name, 1)
         highs = [end for end in (size.hi, most.get(size.name)) if end is not None]
@@ -111,7 +144,7 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
         )
         renewed[size] = by * part
         sizes.append(part)
-    return with_sizes(kernel, renewed, tuple(sizes), kernel.likely)
+    return renewed, tuple(sizes)
 
 
 def _why_no_nests(kernel: Kernel, mapping: Mapping) -> str | None:

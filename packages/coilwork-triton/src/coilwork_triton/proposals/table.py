@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.passes import Before, Pass, PassTable
@@ -36,6 +37,13 @@ def _share(proposal: Proposal, setting: Setting) -> Proposal:
 
 
 def _walk(proposal: Proposal, setting: Setting) -> Proposal:
+    if proposal.is_invariant and "w" in proposal.groups:
+        raise EmitError(
+            "mapping-invariant",
+            f"kernel {setting.kernel.name} walks rows in pieces, whose number decides the order of sums",
+            origins=setting.kernel.origins,
+            remedy="schedule rows and columns as two kernels, or leave out `batch_invariant`",
+        )
     walk = choose_walk(setting, proposal)
     ahead = walk in ("persistent", "shared") or loads_ahead(setting.kernel, setting.analysis.roots)
     return replace(proposal, walk=walk, loads_ahead=ahead)

@@ -94,7 +94,7 @@ WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
             "invariant-rows",
             "looped",
             "blocks of one length add a row's elements in the same order whatever rows are beside it",
-            lambda q: q.proposal.is_invariant and "w" not in q.proposal.groups,
+            lambda q: q.proposal.is_invariant,
         ),
         _rule("no-rows", "pointwise", "there is nothing to reduce, scan or sort", lambda q: q.row is None),
         _rule(

@@ -1,28 +1,19 @@
-"""How large what positions are computed from gets: sums and products may wrap around, for the result is the same, but not what is divided."""
+"""How large positions, and what they are computed from, get: sums and products may wrap around, for the result is
+the same, but not what is divided.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coilwork_ir.index import (
-    Add,
-    Const,
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Sym,
-    as_expr,
-    node,
-    product,
-    total,
-)
+from coilwork_ir.index.expression import Expr, as_expr
+from coilwork_ir.index.ring import product, total
+from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, node
 
 
 def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
-    """Numbers that no operand of a division, a remainder, a minimum or a maximum in `positions` exceeds, as expressions over sizes.
+    """Numbers that no operand of a division, a remainder, a minimum or a maximum in `positions` exceeds, as
+    expressions over sizes.
 
     `None` if one depends on data.
     """
@@ -58,7 +49,9 @@ def _parts(expr: Expr) -> Iterable[Expr]:
 
 
 def magnitude(expr: Expr) -> Expr | None:
-    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if it depends on data."""
+    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if it
+    depends on data.
+    """
     match node(expr):
         case Const(value):
             return as_expr(abs(value))
