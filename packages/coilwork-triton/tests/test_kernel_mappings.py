@@ -19,17 +19,21 @@ from coilwork_ir.mapping import (
     Select,
     Sequential,
     Share,
+    Unit,
     Values,
     format_mapped,
+    format_mapping,
     format_versions,
+    parse_mapping,
     parse_versions,
     verify_versions,
 )
 from coilwork_ir.target import target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
+from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.mapping import config_of, map_kernel
+from coilwork_triton.mapping import close
 from coilwork_triton.planning import plan_computation
 from coilwork_triton.proposals.refinements import Planned
 
@@ -96,10 +100,31 @@ def test_a_configuration_launches_as_its_mapping_says() -> None:
             continue
         plan = plan_computation(LEGALIZATION.run(kernel, H200), H200, TritonOptions())
         if isinstance(plan, Planned):
-            for config in plan.shape.configs:
-                assert config_of(map_kernel(plan.setting, plan.shape, config), plan.shape) == config
+            for config in plan.configs:
+                closed = close(plan, config)
+                assert closed.is_closed and config_of(plan.setting.kernel, closed) == config
                 count += 1
     assert count > 60
+
+
+def test_a_mapping_alone_gives_the_text() -> None:
+    for kernel in SAMPLES.values():
+        found = mapped(kernel)
+        if kernel.combined is not None or found.versions.general.find(Unit) is not None:
+            continue
+        # one candidate is one mapping, which says all that the text rests on
+        source = TritonCodegen().emit(kernel, H200, {"max_configs": 1})
+        closed = find_mapping(kernel, H200, TritonOptions(max_configs=1))
+        text = format_mapping(closed.versions.general)
+        again = TritonCodegen().emit_mapping(closed.kernel, parse_mapping(text), H200)
+        assert again.configs == source.configs and again.grid == source.grid
+        assert code(again.text) == code(source.text)
+
+
+def code(text: str) -> str:
+    """The statements of a module: comments are of the kernel before passes."""
+    lines = text[text.index("import triton") :].splitlines()
+    return "\n".join(line for line in lines if not line.startswith("#"))
 
 
 def test_how_rows_are_walked_is_read_from_the_mapping() -> None:

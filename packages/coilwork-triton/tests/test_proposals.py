@@ -12,16 +12,18 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
-from coilwork_triton.iteration.shape import plan, shape_of
+from coilwork_triton.iteration.mapped_shape import shape_of
+from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, Draft
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.proposals.access_width import WIDTHS
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, plan_kernel
+from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose
 from coilwork_triton.proposals.rules import RuleTable
 from coilwork_triton.proposals.table import PROPOSALS
 from coilwork_triton.proposals.tiling import TILINGS
@@ -49,7 +51,7 @@ def test_rows_in_pieces_are_refused_where_no_number_of_rows_may_matter() -> None
     for name in SINGLE:
         if is_walked(SAMPLES[name]):
             with pytest.raises(EmitError) as caught:
-                plan_kernel(setting_of(SAMPLES[name], batch_invariant=True))
+                propose(setting_of(SAMPLES[name], batch_invariant=True))
             assert caught.value.code == "mapping-invariant"
 
 
@@ -58,11 +60,24 @@ def test_the_order_of_decisions_has_reasons(table: PassTable[object, object]) ->
     assert table.violations() == ()
 
 
-def test_a_shape_follows_from_the_kernel_and_the_proposal_alone() -> None:
+def test_a_shape_follows_from_the_kernel_and_the_mapping_alone() -> None:
     for name in SINGLE:
-        setting = setting_of(SAMPLES[name])
-        proposal = PROPOSALS.run(Proposal(), setting)
-        assert shape_of(setting, proposal) == plan(replace(setting))
+        planned = propose(setting_of(SAMPLES[name]))
+        text = format_mapping(planned.mapping)
+        assert parse_mapping(text) == planned.mapping
+        assert shape_of(planned.setting.kernel, parse_mapping(text), H200) == planned.shape
+
+
+def test_candidates_are_choices_of_an_open_mapping() -> None:
+    for name in SINGLE:
+        planned = propose(setting_of(SAMPLES[name]))
+        verify_mapping(planned.setting.kernel, planned.mapping)
+        for config in planned.configs:
+            chosen = {**dict(config.meta), "num_warps": config.num_warps}
+            closed = planned.mapping.close(
+                {number.name: chosen[number.name] for number in planned.mapping.open_numbers}
+            )
+            assert config_of(planned.setting.kernel, closed) == config
 
 
 def test_each_decision_adds_to_those_before_it() -> None:
@@ -124,8 +139,8 @@ def test_every_rule_is_the_first_for_some_kernel(
     monkeypatch.setattr(RuleTable, "first", recorded)
     unhinted = replace(SAMPLES["softmax_short"], hints=Hints())
     for kernel in [*map(SAMPLES.__getitem__, SINGLE), unhinted, long_rows(), pieces_of_columns()]:
-        plan_kernel(setting_of(kernel))
+        propose(setting_of(kernel))
         if not is_walked(kernel):
-            plan_kernel(setting_of(kernel, batch_invariant=True))
+            propose(setting_of(kernel, batch_invariant=True))
     assert {rule.name for rule in table.rules} == seen
     assert all(rule.why in str(table) for rule in table.rules)

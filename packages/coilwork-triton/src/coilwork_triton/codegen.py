@@ -9,11 +9,12 @@ from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping import Mapped, format_mapped
+from coilwork_ir.mapping import Mapped, format_mapped, verify_mapping
+from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
 from coilwork_triton.combined import plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
-from coilwork_triton.emit_kernel import Written, write
+from coilwork_triton.emit_kernel import Written, write, write_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import TritonOptions, parse_options
@@ -54,33 +55,21 @@ class TritonCodegen:
             written = write_combined(kernel, kernel.combined, target, settings, library)
         else:
             written = write(kernel, target, settings, library)
-        names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
-        blocks = [name for name, _ in written.configs[0].meta]
-        function = Function(
-            name=kernel.name,
-            parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
-            body=written.body,
-        )
-        notes = tuple(format_kernel(kernel, origins=False).splitlines())
-        computed = kernel if kernel.combined is None else kernel.combined.body
-        own = own_functions(roots_of(computed), kernel.numerics, library)
-        parts = (*own, *written.functions, function)
-        module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
-        return KernelSource(
-            name=kernel.name,
-            language="triton",
-            text=format_module(module),
-            entry=kernel.name,
-            args=_arguments(kernel, written),
-            grid=written.grid,
-            configs=written.configs,
-            space=written.space,
-            departure=written.departure,
-            checks=tuple(check.text for check in kernel.checks),
-            target=target.name,
-            read_bytes=_traffic(kernel, ("in", "inout")),
-            write_bytes=_traffic(kernel, ("out", "inout")),
-        )
+        return _source(kernel, written, target, library)
+
+    def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
+        """The Triton source of `kernel`, as passes leave it, run as the closed `mapping` says, whoever chose that.
+
+        Raises:
+            VerifyError: a directive is not legal.
+            EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code names
+                the directive.
+        """
+        verify_mapping(kernel, mapping)
+        for arg in kernel.args:
+            triton_type(arg.dtype)
+        library: set[str] = set()
+        return _source(kernel, write_mapping(kernel, mapping, target, library), target, library)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
         """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes rewrite it.
@@ -101,6 +90,37 @@ def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapp
     if kernel.combined is not None:
         return map_plan(kernel, plan_member(kernel, kernel.combined, target, options), target)
     return map_plan(kernel, plan_computation(kernel, target, options), target)
+
+
+def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:
+    """What is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
+    names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
+    blocks = [name for name, _ in written.configs[0].meta]
+    function = Function(
+        name=kernel.name,
+        parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
+        body=written.body,
+    )
+    notes = tuple(format_kernel(kernel, origins=False).splitlines())
+    computed = kernel if kernel.combined is None else kernel.combined.body
+    own = own_functions(roots_of(computed), kernel.numerics, library)
+    parts = (*own, *written.functions, function)
+    module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
+    return KernelSource(
+        name=kernel.name,
+        language="triton",
+        text=format_module(module),
+        entry=kernel.name,
+        args=_arguments(kernel, written),
+        grid=written.grid,
+        configs=written.configs,
+        space=written.space,
+        departure=written.departure,
+        checks=tuple(check.text for check in kernel.checks),
+        target=target.name,
+        read_bytes=_traffic(kernel, ("in", "inout")),
+        write_bytes=_traffic(kernel, ("out", "inout")),
+    )
 
 
 def _header(kernel: Kernel) -> tuple[str, ...]:

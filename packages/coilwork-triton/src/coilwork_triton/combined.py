@@ -30,6 +30,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, substitute, symbol, total
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
+from coilwork_ir.mapping import Tile, find_all
 from coilwork_ir.target import Target
 from coilwork_triton.emit_kernel import Written, statements
 from coilwork_triton.iteration.shape import Shape
@@ -37,7 +38,7 @@ from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import Planned, plan_kernel
+from coilwork_triton.proposals.refinements import Planned, change_candidates, flatten_grid, propose
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
     Assign,
@@ -91,8 +92,8 @@ def write_combined(
     part = _part(kernel, body, shape, inside)
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
-    programs = [_programs(shape, body, member) for member in combined.members]
-    if len(shape.configs) > 1:
+    programs = [_programs(planned, member) for member in combined.members]
+    if len(planned.configs) > 1:
         firsts = _firsts_by_block(shape, body, combined.members, lines)
     else:
         firsts = _firsts(programs, printer, lines)
@@ -103,8 +104,8 @@ def write_combined(
     return Written(
         body=(*lines, *_choice(calls)),
         grid=(total(programs),),
-        configs=shape.configs,
-        space=_space(shape),
+        configs=planned.configs,
+        space=planned.space,
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
         functions=(part,),
@@ -123,9 +124,10 @@ def plan_member(kernel: Kernel, combined: Combined, target: Target, options: Tri
     points = sum(_points(draft.kernel, member) for member in combined.members)
     few = options.max_configs if _worth_measuring(kernel, draft.kernel, points, target) else 1
     own = replace(options, max_configs=few, index_dtype=options.index_dtype if narrow else "i64")
-    planned = plan_kernel(Setting(draft=draft, target=target, options=own, points=points))
-    shape = replace(planned.shape, program=_OWN, flat_grid=len(planned.shape.parallel) > 1)
-    return replace(planned, shape=shape)
+    planned = propose(Setting(draft=draft, target=target, options=own, points=points))
+    several = len(tuple(find_all(planned.mapping.directives, Tile))) > 1
+    mapping = flatten_grid(planned.mapping, flat=several)
+    return _within_text(replace(planned, mapping=mapping, program=_OWN))
 
 
 def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
@@ -147,7 +149,7 @@ def _call(
 
 
 def _blocks(shape: Shape) -> list[str]:
-    return [name for name, _ in shape.configs[0].meta]
+    return list(shape.parameters)
 
 
 def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
@@ -157,12 +159,12 @@ def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) 
     return lines and updated is not None and updated <= _COPIED and points >= _MANY * target.multiprocessors
 
 
-def _space(shape: Shape) -> SearchSpace:
-    """What may be tried: not other blocks if the text holds how many programs each member has."""
-    if len(shape.configs) > 1:
-        return shape.space
-    free = tuple((name, values) for name, values in shape.space.values if name not in BLOCKS.values())
-    return SearchSpace(values=free, limits=shape.space.limits)
+def _within_text(planned: Planned) -> Planned:
+    """`planned` without other blocks to try, if the text holds how many programs each member has."""
+    if len(planned.configs) > 1:
+        return planned
+    free = tuple((name, values) for name, values in planned.space.values if name not in BLOCKS.values())
+    return change_candidates(planned, planned.configs, SearchSpace(values=free, limits=planned.space.limits))
 
 
 def _points(body: Kernel, member: Member) -> int:
@@ -175,11 +177,11 @@ def _points(body: Kernel, member: Member) -> int:
     return count
 
 
-def _programs(shape: Shape, body: Kernel, member: Member) -> Expr:
+def _programs(planned: Planned, member: Member) -> Expr:
     """How many programs `member` has, over the names of blocks if there are several configurations."""
-    single = len(shape.configs) == 1
-    blocks = {symbol(name, lo=1): as_expr(value) for name, value in shape.configs[0].meta if single}
-    values = dict(zip(body.sizes, member.sizes, strict=True))
+    shape, single = planned.shape, len(planned.configs) == 1
+    blocks = {symbol(name, lo=1): as_expr(value) for name, value in planned.configs[0].meta if single}
+    values = dict(zip(planned.setting.kernel.sizes, member.sizes, strict=True))
     return substitute(product(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
 
 

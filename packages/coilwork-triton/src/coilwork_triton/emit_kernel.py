@@ -8,12 +8,15 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import Mapping
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.iteration.mapped_shape import shape_of
+from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import Forms
@@ -62,8 +65,25 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     return Written(
         body=statements(plan.setting.kernel, shape, library),
         grid=shape.grid,
-        configs=shape.configs,
-        space=shape.space,
+        configs=plan.configs,
+        space=plan.space,
+        index_dtype=shape.index_dtype,
+        neighbourly=shape.neighbourly,
+    )
+
+
+def write_mapping(kernel: Kernel, mapping: Mapping, target: Target, library: set[str]) -> Written:
+    """`kernel`, run as the closed `mapping` says. Device functions that it uses are added to `library`.
+
+    Raises:
+        EmitError: there is no text for a directive, or the kernel holds something Triton lacks.
+    """
+    shape = shape_of(kernel, mapping, target)
+    return Written(
+        body=statements(kernel, shape, library),
+        grid=shape.grid,
+        configs=(config_of(kernel, mapping),),
+        space=SearchSpace(),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
     )
@@ -77,7 +97,7 @@ def _in_forms(forms: Forms, library: set[str]) -> Written:
         body=body,
         grid=forms.grid,
         configs=forms.configs,
-        space=forms.shape.space,
+        space=forms.space,
         departure=forms.departure,
         index_dtype=forms.general_shape.index_dtype,
         neighbourly=forms.shape.neighbourly,

@@ -37,9 +37,9 @@ from coilwork_ir.index import (
     symbol,
     total,
 )
-from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.mapping import Condition, Guard
+from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.likely import assumed
@@ -47,7 +47,7 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, plan_kernel
+from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, Planned, flatten_grid, insert, propose
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
@@ -81,22 +81,26 @@ _SHORT: Final = Kind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A kernel as it is for some sizes: that of `setting` in `shape`, whose sizes are those of the kernel divided by `units`.
+    """A kernel as it is for some sizes: as it is `planned`, over sizes that are those of the kernel divided by `units`.
 
     It is right for the sizes that `guard` allows; None: for all.
     """
 
     name: str
     doc: str
-    setting: Setting
-    shape: Shape
+    planned: Planned
     units: tuple[int, ...]
     guard: Guard | None
 
     @property
     def kernel(self) -> Kernel:
         """What it computes, over sizes of its own."""
-        return self.setting.kernel
+        return self.planned.setting.kernel
+
+    @property
+    def shape(self) -> Shape:
+        """Its tiles and masks."""
+        return self.planned.shape
 
     @property
     def demands(self) -> tuple[Expr, ...]:
@@ -113,8 +117,9 @@ class Form:
     def candidates(self) -> tuple[Config, ...]:
         """Its configurations; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
         if self.shape.walk != "persistent" or not self.shape.neighbourly:
-            return self.shape.configs
-        return tuple(dict.fromkeys(_with_room(c, self.setting.target.warp_size) for c in self.shape.configs))
+            return self.planned.configs
+        size = self.planned.setting.target.warp_size
+        return tuple(dict.fromkeys(_with_room(c, size) for c in self.planned.configs))
 
     @property
     def shorter(self) -> bool:
@@ -135,6 +140,11 @@ class Forms:
         return self.forms[0].shape
 
     @property
+    def space(self) -> SearchSpace:
+        """What else a search may try of the most particular one."""
+        return self.forms[0].planned.space
+
+    @property
     def general_shape(self) -> Shape:
         """That of the one for all sizes."""
         return self.forms[-1].shape
@@ -151,7 +161,7 @@ class Forms:
     @property
     def blocks(self) -> tuple[str, ...]:
         """Names of the compile-time parameters that the forms have."""
-        names = [name for form in self.forms for name, _ in form.shape.configs[0].meta]
+        names = [name for form in self.forms for name in form.shape.parameters]
         return tuple(dict.fromkeys(names))
 
     @property
@@ -214,7 +224,8 @@ def forms_of(setting: Setting) -> Forms | None:
     if assumed(kernel, setting.analysis.roots) is None:
         return None
     # calls that are unlike the first may be of many more rows
-    general = _planned(replace(setting, least=UNKNOWN_EXTENT))
+    planned = _planned(replace(setting, least=UNKNOWN_EXTENT))
+    general = planned.shape
     wide = general.index_dtype is DType.I64
     forms: list[Form] = []
     kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
@@ -236,19 +247,23 @@ def forms_of(setting: Setting) -> Forms | None:
         Form(
             name="any",
             doc="Any sizes.",
-            setting=setting,
-            shape=general,
+            planned=planned,
             units=ones,
             guard=None,
         )
     )
     flat = any(form.shape.flat_grid for form in forms)
-    told = (replace(form, shape=replace(form.shape, flat_grid=flat)) for form in forms)
-    return Forms(kernel=kernel, forms=tuple(told))
+    return Forms(kernel=kernel, forms=tuple(_laid_out(form, flat=flat) for form in forms))
 
 
-def _planned(setting: Setting) -> Shape:
-    return OF_OPEN_SIZES.run(plan_kernel(setting), setting.options).shape
+def _laid_out(form: Form, *, flat: bool) -> Form:
+    """`form` with the grid that all have."""
+    mapping = flatten_grid(form.planned.mapping, flat=flat)
+    return replace(form, planned=replace(form.planned, mapping=mapping))
+
+
+def _planned(setting: Setting) -> Planned:
+    return OF_OPEN_SIZES.run(propose(setting), setting.options)
 
 
 def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
@@ -261,7 +276,7 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     narrow = divided is not None and not any(
         map(leaves_32_bits, _positions(found.kernel, roots_of(found.kernel)))
     )
-    special = plan_kernel(
+    special = propose(
         replace(
             setting,
             draft=replace(setting.draft, kernel=found.kernel),
@@ -269,17 +284,19 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
             least=1 if kind.rows else UNKNOWN_EXTENT,
         )
     )
-    shape = special.shape
-    block = dict(shape.configs[0].meta).get(BLOCKS["r"], 0)
-    if kind is _RAGGED and shape.walk == "persistent" and block > _LONGEST_ROW:
+    kept = special.mapping.find(Keep)
+    if kind is _RAGGED and kept is not None and dict(special.configs[0].meta)[BLOCKS["r"]] > _LONGEST_ROW:
         return None
-    if shape.walk != "persistent":
+    if kept is None:
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
-        shape = OF_OPEN_SIZES.run(special, options).shape
+        special = OF_OPEN_SIZES.run(special, options)
     numbers: list[Expr] = []
-    if wide and shape.index_dtype is DType.I32:
+    if wide and special.shape.index_dtype is DType.I32:
         values = _values_of_positions(kernel)
-        shape = replace(shape, short_values=values is not None)
+        if values is not None:
+            # the guard says that they fit
+            short = insert(special.mapping, Values(promised=True), (Index,))
+            special = replace(special, mapping=short)
         numbers = [*_numbers_of(kernel, divided or ()), *(values or ())]
     conditions = [
         Condition(mod(size, as_expr(unit)), "==", as_expr(0)) for size, unit in found.units if unit > 1
@@ -292,8 +309,7 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     return Form(
         name=kind.name,
         doc=kind.doc,
-        setting=special.setting,
-        shape=shape,
+        planned=special,
         units=tuple(unit for _, unit in found.units),
         guard=Guard(tuple(conditions)),
     )

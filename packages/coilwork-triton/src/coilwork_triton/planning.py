@@ -13,7 +13,7 @@ from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import Forms, forms_of
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, plan_kernel
+from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, propose
 
 # A matrix product, a kernel of open sizes in several forms, or one kernel for all sizes.
 Plan: TypeAlias = ContractionShape | Forms | Planned
@@ -32,4 +32,4 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
         return shape_of(kernel, *contraction, target, options)
     draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
     setting = Setting(draft=draft, target=target, options=options)
-    return forms_of(setting) or REFINEMENTS.run(plan_kernel(setting), options)
+    return forms_of(setting) or REFINEMENTS.run(propose(setting), options)

@@ -27,13 +27,14 @@ from coilwork_ir.scalar import Scan
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes(Directive):
     """The order of threads over a tile: so many neighbours along the first range are one thread's; with 1,
-    none access several at once.
+    none access several at once. With `narrow` no access is wider than that, whatever else a thread has.
     """
 
-    TEMPLATE: ClassVar[str] = "lanes {ranges:names} by {by:number}"
+    TEMPLATE: ClassVar[str] = "lanes {ranges:names} by {by:number} [{narrow:flag}]"
 
     ranges: tuple[str, ...]
     by: Number
+    narrow: bool = False
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
         """The first range is tiled, kept, looped over or shared, in blocks that hold whole runs of so many

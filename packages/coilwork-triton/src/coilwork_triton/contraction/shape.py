@@ -110,8 +110,7 @@ def shape_of(
         return Shape(
             tiles=(*outer, replace(first, axis=0), replace(second, axis=1)),
             walk="looped",
-            configs=configs,
-            space=space,
+            parameters=tuple(name for name, _ in configs[0].meta),
             index_dtype=DType.I64 if wide else DType.I32,
             flat_grid=True,
             neighbourly=False,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, product, stride_of, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, product, stride_of, substitute
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import IndexValue, Scalar, postorder
@@ -21,25 +21,29 @@ _LEAST: Final = 512
 _ONE: Final = as_expr(1)
 
 
-def in_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Shape:
-    """`shape` of `kernel`, which stores or checks `roots`, with blocks no longer than a row, if its points ask which row they are in."""
-    tile = _line(shape)
-    if tile is None:
-        return shape
-    length = as_int(tile.inner.extent) if tile.inner.extent is not None else None
-    if length is None or length < _LEAST:
-        return shape
+def wants_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> TwoRows | None:
+    """The line whose blocks are to be no longer than a row, if the points of `kernel`, which stores or checks
+    `roots`, and is in `shape`, ask which row they are in.
+    """
+    found = two_rows_of(kernel, shape)
+    if found is None or found.length < _LEAST:
+        return None
+    tile, length = found.tile, found.length
     roots = tuple(roots)
     touched = accesses_of(kernel, roots)
     if not _asks(tile, touched, roots) or any(_loses_vectors(tile, access, length) for access in touched):
-        return shape
+        return None
+    return found
+
+
+def two_rows_of(kernel: Kernel, shape: Shape) -> TwoRows | None:
+    """The line of rows of known length that `kernel` walks in `shape`, if it is one."""
+    tile = _line(shape)
+    length = None if tile is None else as_int(extent_of(tile.inner))
+    if tile is None or length is None:
+        return None
     outer = product(r.extent for r in kernel.ranges if r.symbol is not tile.inner)
-    return replace(
-        shape,
-        configs=_no_longer(shape.configs, tile.block, length),
-        space=_within(shape.space, tile.block, length),
-        two_rows=TwoRows(tile=tile, length=length, count=outer),
-    )
+    return TwoRows(tile=tile, length=length, count=outer)
 
 
 def _line(shape: Shape) -> Tile | None:
@@ -76,7 +80,7 @@ def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
     return in_vectors and along and not _follows(tile, access.index)
 
 
-def _no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
+def no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
     """`configs` whose `block` is no longer than `length`; if there is none, the first with one that is not."""
     fitting = tuple(c for c in configs if dict(c.meta)[block] <= length)
     if fitting:
@@ -87,7 +91,7 @@ def _no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Co
     return (replace(first, meta=meta, num_warps=warps),)
 
 
-def _within(space: SearchSpace, block: str, length: int) -> SearchSpace:
+def within(space: SearchSpace, block: str, length: int) -> SearchSpace:
     values = tuple(
         (name, tuple(v for v in found if v <= length) if name == block else found)
         for name, found in space.values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.index import (
@@ -22,7 +21,6 @@ from coilwork_triton.facts.vectors import LEAST_ROW, Access
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
-from coilwork_triton.launch.parameters import BLOCKS
 
 # Points of rows that are worth a loop: shorter ones take less time element by element, if neighbouring threads have neighbours (a softmax
 # of rows of 8,189 in bf16 58 us, and 71 in a loop; of 16,381 338 and 270).
@@ -33,14 +31,16 @@ _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
 
-def in_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Shape:
-    """`shape` of `kernel`, which stores or checks `roots`, with accesses of whole vectors along rows that begin or end anywhere."""
-    found = _whole_vectors(kernel, shape, roots)
-    if found is None or not _has_room(shape, found):
-        return shape
+def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> WholeVectors | None:
+    """The accesses of whole vectors along rows that begin or end anywhere, if `kernel`, which stores or checks
+    `roots`, and is in `shape`, is to have any. Its least block along rows has `least` lanes.
+    """
+    found = find_whole_vectors(kernel, shape, roots)
+    if found is None or not has_room(shape, found, least):
+        return None
     if shape.neighbourly and not found.shifted and not _takes_all(kernel, found, roots):
-        return shape
-    return replace(shape, vectors=found, neighbourly=False)
+        return None
+    return found
 
 
 def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
@@ -51,23 +51,27 @@ def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> 
     return known and not looked_up
 
 
-def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> bool:
+def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
     """Whether long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(_LONG, shape.reduced.numel)
-    return long and lanes_lacking(kernel, shape, roots) > 0
+    return long and lanes_lacking(kernel, shape, roots, least) > 0
 
 
-def lanes_lacking(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> int:
-    """How many lanes a row that begins anywhere would take before its first element, if its block may not have them; else 0."""
+def lanes_lacking(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> int:
+    """How many lanes a row that begins anywhere would take before its first element, if its block of `least` may
+    not have them; else 0.
+    """
     if shape.walk != "persistent":
         return 0
-    found = _whole_vectors(kernel, shape, roots)
-    return 0 if found is None or _has_room(shape, found) else found.lanes - 1
+    found = find_whole_vectors(kernel, shape, roots)
+    return 0 if found is None or has_room(shape, found, least) else found.lanes - 1
 
 
-def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> WholeVectors | None:
-    """None where blocks have several axes, where accesses are wide in any case, and where some of what comes from memory lies
-    elsewhere within vectors than the rest.
+def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> WholeVectors | None:
+    """The accesses of `kernel` in `shape` that may be of whole vectors along rows that begin or end anywhere.
+
+    None where blocks have several axes, where accesses are wide in any case, and where some of what
+    comes from memory lies elsewhere within vectors than the rest.
     """
     tile = _only_axis(shape)
     if tile is None or (tile.numel.is_const and not provably_le(LEAST_ROW, tile.numel)):
@@ -143,9 +147,8 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
     return [*loads, *stores]
 
 
-def _has_room(shape: Shape, found: WholeVectors) -> bool:
-    """Whether a row that is shifted fits its block, where that is all there is."""
+def has_room(shape: Shape, found: WholeVectors, least: int) -> bool:
+    """Whether a row that is shifted fits its block of `least` lanes, where that is all there is."""
     if shape.walk != "persistent" or not found.shifted:
         return True
-    least = min(dict(config.meta)[BLOCKS[found.tile.letter]] for config in shape.configs)
     return provably_le(found.tile.numel + (found.lanes - 1), as_expr(least))

@@ -55,3 +55,8 @@ class WholeVectors:
     lanes: int
     shifted: bool
     rows: Mapping[Place, Row]
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest access."""
+        return max((row.lanes for row in self.rows.values()), default=self.lanes)

@@ -136,6 +136,19 @@ def _fits(kernel: Kernel, points: int) -> bool:
     return all(provably_divisible(e, points) for e in (inner.extent, *starts))
 
 
+def stores_neighbours(kernel: Kernel, points: int) -> bool:
+    """True if each `points` stores of `kernel` in a row are to neighbouring elements, under one mask."""
+    if len(kernel.stores) % points:
+        return False
+    for start in range(0, len(kernel.stores), points):
+        first = kernel.stores[start]
+        for number, store in enumerate(kernel.stores[start : start + points]):
+            plain = store.mode == "store" and store.mask is first.mask and not store.indirect
+            if not plain or store.buffer != first.buffer or store.index is not first.index + number:
+                return False
+    return True
+
+
 def _places(load: Load) -> frozenset[Expr]:
     """The ranges along which the element that `load` reads, or whether it does, varies."""
     found: frozenset[Expr] = load.index[0].free_symbols

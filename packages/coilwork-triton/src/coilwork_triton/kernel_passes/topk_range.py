@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute, symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import (
@@ -62,6 +63,25 @@ def split_topk_range(kernel: Kernel) -> TopKRange | None:
     return TopKRange(
         kernel=replace(kernel, stores=tuple(s for s in stores if s is not None)), axis=axis, index=index
     )
+
+
+def topk_symbol(kernel: Kernel) -> Expr | None:
+    """The range of the first elements of sorted rows that `kernel` was rewritten to; None if it has none."""
+    known = {*(r.symbol for r in kernel.ranges), *kernel.sizes}
+    found = {s for store in kernel.stores for s in store.index.free_symbols if not s.name.startswith("@")}
+    return next(iter(found - known), None)
+
+
+def first_elements(topk: Expr) -> int:
+    """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
+
+    Raises:
+        EmitError: nothing says how many.
+    """
+    count = None if topk.extent is None else as_int(topk.extent)
+    if count is None:
+        raise EmitError("range-extent", f"range {topk.name} has no known extent")
+    return next_power_of_two(count)
 
 
 def _roots(store: Store) -> tuple[Scalar, ...]:

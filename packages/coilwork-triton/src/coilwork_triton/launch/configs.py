@@ -129,7 +129,7 @@ def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(found))[:limit]
 
 
-def fixed(tiles: Iterable[str], target: Target) -> tuple[Config, ...]:
+def fixed(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of one length.
 
     How threads share a block's sum follows from its shape, so no block may hold several rows, nor a whole row of some
@@ -137,4 +137,5 @@ def fixed(tiles: Iterable[str], target: Target) -> tuple[Config, ...]:
     """
     blocks = {tile: FIXED_ROW if tile == "r" else 1 for tile in tiles}
     one = config(blocks, 4, target)
-    return (replace(one, meta=(*one.meta, (STAGES, 1))),)
+    # a loop that data end has no stages
+    return (replace(one, meta=(*one.meta, *(((STAGES, 1),) if staged else ()))),)

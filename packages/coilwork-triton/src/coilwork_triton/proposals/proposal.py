@@ -8,7 +8,6 @@ from functools import cached_property
 from types import MappingProxyType
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
@@ -17,8 +16,9 @@ from coilwork_triton.facts.kernel_analysis import KernelAnalysis
 from coilwork_triton.iteration.sharing import Sharing
 from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.kernel_passes.table import Draft
+from coilwork_triton.kernel_passes.topk_range import first_elements
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +116,6 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
         first=0 if draft.topk is None else first_elements(draft.topk),
         bins=draft.bins,
     )
-
-
-def first_elements(topk: Expr) -> int:
-    """How many first elements of sorted rows the range `topk` stands for, rounded up to a power of two.
-
-    Raises:
-        EmitError: nothing says how many.
-    """
-    count = None if topk.extent is None else as_int(topk.extent)
-    if count is None:
-        raise EmitError("range-extent", f"range {topk.name} has no known extent")
-    return next_power_of_two(count)
 
 
 def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None, likely: Mapping[Expr, int]) -> int:

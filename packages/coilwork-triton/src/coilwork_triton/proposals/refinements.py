@@ -1,54 +1,204 @@
-"""Decisions that follow a kernel's shape, as they depend on tiles and masks: `REFINEMENTS`."""
+"""How a kernel is to run, as an open mapping: what is proposed (`propose`), and the decisions that follow its tiles
+and masks (`REFINEMENTS`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.mapping import (
+    Coarsen,
+    Directive,
+    FlatGrid,
+    Lanes,
+    Limit,
+    Mapping,
+    Straddle,
+    Tile,
+    Vector,
+    Warps,
+)
+from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_triton.iteration.in_two_rows import in_two_rows
-from coilwork_triton.iteration.shape import Shape, plan
-from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
+from coilwork_triton.iteration.in_two_rows import no_longer, wants_two_rows, within
+from coilwork_triton.iteration.mapped_shape import shape_of, tiles_of
+from coilwork_triton.iteration.parameters import parameters_of
+from coilwork_triton.iteration.refusals import GRID_AXIS_MAX
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.vectorized import wanted_vectors, wants_a_loop
+from coilwork_triton.launch.counted import LEAST_BLOCK
+from coilwork_triton.launch.open_numbers import limits_between, open_numbers
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.launch.parameters import BLOCKS
+from coilwork_triton.launch.search_space import WARPS, Side, search_space
+from coilwork_triton.launch.sorting import MOST_WARPS
+from coilwork_triton.proposals.outline import outline
+from coilwork_triton.proposals.proposal import Proposal, Setting
+from coilwork_triton.proposals.table import PROPOSALS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A kernel and its shape, which is right for it."""
+    """A kernel and how it may run.
+
+    Attributes:
+        setting: the kernel, and where it runs.
+        mapping: how it runs: open where candidates differ, and where a search may try others.
+        configs: launch candidates, best guess first: choices of the open numbers.
+        space: what else a search may try.
+        program: the variable that counts its programs, where others share its grid.
+    """
 
     setting: Setting
-    shape: Shape
+    mapping: Mapping
+    configs: tuple[Config, ...]
+    space: SearchSpace
+    program: str = ""
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Tiles, masks and the like, as the mapping says."""
+        return shape_of(self.setting.kernel, self.mapping, self.setting.target, program=self.program)
+
+    @property
+    def least_row(self) -> int:
+        """Lanes of the least block along rows; 0 if there are no rows."""
+        return min(values_of(parameters_of(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
 
 
-def plan_kernel(setting: Setting) -> Planned:
-    """The kernel of `setting` in the shape that is proposed for it.
+def propose(setting: Setting) -> Planned:
+    """How the kernel of `setting` is to run, as `coilwork_triton.proposals.table` has it.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
-    return Planned(setting=setting, shape=plan(setting))
+    return plan_proposal(setting, PROPOSALS.run(Proposal(), setting))
+
+
+def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
+    """How the kernel of `setting` runs by `proposal`."""
+    configs = proposal.configs
+    candidates = outline(setting, proposal, open_numbers(configs, SearchSpace()))
+    space = SearchSpace() if proposal.is_invariant else _space(setting, proposal, candidates)
+    numbers = open_numbers(configs, space)
+    found = outline(setting, proposal, numbers)
+    limits = limits_between(numbers, configs, space)
+    mapping = replace(found, directives=(*found.directives, *limits))
+    return Planned(setting=setting, mapping=mapping, configs=configs, space=space)
+
+
+def _space(setting: Setting, proposal: Proposal, candidates: Mapping) -> SearchSpace:
+    """What a search may try beside the proposed launches, which the numbers of `candidates` are."""
+    work, kernel, looped = setting.analysis.work, setting.kernel, proposal.walk == "looped"
+    flat = candidates.find(FlatGrid) is not None
+    widths = [
+        max(values_of(one.by))
+        for one in candidates.directives
+        if isinstance(one, Lanes) and not one.narrow and looped
+    ]
+    sides = [
+        Side(
+            block=tile.block,
+            numel=tile.numel,
+            fixed=tile.axis is None or (tile.letter == "r" and not looped),
+            whole=not tile.masked,
+            programs=GRID_AXIS_MAX if tile.letter in "yz" and not flat else None,
+            reduced=tile.letter == "r",
+        )
+        for tile in tiles_of(kernel, candidates, parameters_of(kernel, candidates))
+    ]
+    return search_space(
+        sides,
+        proposal.configs,
+        target=setting.target,
+        chunk=max(widths, default=1),
+        scans=work.scan_words > 0,
+        staged=proposal.loads_ahead,
+        most_warps=MOST_WARPS if work.sort_key_bytes else None,
+        least_block=LEAST_BLOCK if setting.draft.bins else 1,
+    )
+
+
+# Mappings that are changed
+
+
+def insert(mapping: Mapping, directive: Directive, behind: tuple[type[Directive], ...]) -> Mapping:
+    """`mapping` with `directive` behind the last one of the classes `behind`; first of all if there is none."""
+    at = max((k + 1 for k, one in enumerate(mapping.directives) if isinstance(one, behind)), default=0)
+    return replace(mapping, directives=(*mapping.directives[:at], directive, *mapping.directives[at:]))
+
+
+def remove(mapping: Mapping, unwanted: Callable[[Directive], bool]) -> Mapping:
+    """`mapping` without the directives that are `unwanted`."""
+    return replace(mapping, directives=tuple(one for one in mapping.directives if not unwanted(one)))
+
+
+def flatten_grid(mapping: Mapping, *, flat: bool) -> Mapping:
+    """`mapping` with all programs along one axis of the grid, or along one for each tile."""
+    found = remove(mapping, lambda one: isinstance(one, FlatGrid))
+    tiled = any(isinstance(one, Tile) for one in found.directives)
+    return insert(found, FlatGrid(), (Tile,)) if flat and tiled else found
+
+
+def change_candidates(planned: Planned, configs: tuple[Config, ...], space: SearchSpace) -> Planned:
+    """`planned`, whose blocks are tiles alone, with other candidates, and another space around them."""
+    numbers = open_numbers(configs, space)
+    found: list[Directive] = []
+    letters = iter("xyz")
+    for one in planned.mapping.directives:
+        if isinstance(one, Tile):
+            found.append(replace(one, by=numbers[BLOCKS[next(letters)]]))
+        elif isinstance(one, Warps):
+            found.append(replace(one, count=numbers[WARPS]))
+        elif not isinstance(one, Limit):
+            found.append(one)
+    mapping = Mapping(directives=(*found, *limits_between(numbers, configs, space)))
+    return replace(planned, mapping=mapping, configs=configs, space=space)
+
+
+# What follows from tiles and masks
 
 
 def _loop_over_shifted_rows(planned: Planned, options: TritonOptions) -> Planned:
-    setting, shape = planned.setting, planned.shape
-    if options.batch_invariant or not wants_a_loop(setting.kernel, shape, setting.analysis.roots):
+    setting = planned.setting
+    if options.batch_invariant or not wants_a_loop(
+        setting.kernel, planned.shape, setting.analysis.roots, planned.least_row
+    ):
         return planned
     kernel = replace(setting.kernel, hints=replace(setting.kernel.hints, reduction="looped"))
-    return plan_kernel(replace(setting, draft=replace(setting.draft, kernel=kernel)))
+    return propose(replace(setting, draft=replace(setting.draft, kernel=kernel)))
 
 
 def _use_whole_vectors(planned: Planned, options: TritonOptions) -> Planned:
     if options.batch_invariant:
         # which elements are added first depends on where a row begins
         return planned
-    setting, shape = planned.setting, planned.shape
-    return replace(planned, shape=in_whole_vectors(setting.kernel, shape, setting.analysis.roots))
+    setting = planned.setting
+    found = wanted_vectors(setting.kernel, planned.shape, setting.analysis.roots, planned.least_row)
+    if found is None:
+        return planned
+    vector = Vector(range=found.tile.inner.name, by=found.widest, shifted=found.shifted, tail="peel")
+    # some accesses are to be wide, after all
+    mapping = remove(planned.mapping, lambda one: isinstance(one, Lanes) and one.by == 1 and not one.narrow)
+    warps = next(k for k, one in enumerate(mapping.directives) if isinstance(one, Warps))
+    directives = (*mapping.directives[:warps], vector, *mapping.directives[warps:])
+    return replace(planned, mapping=replace(mapping, directives=directives))
 
 
 def _cut_blocks_to_rows(planned: Planned, options: TritonOptions) -> Planned:
-    setting, shape = planned.setting, planned.shape
-    return replace(planned, shape=in_two_rows(setting.kernel, shape, setting.analysis.roots))
+    setting = planned.setting
+    found = wants_two_rows(setting.kernel, planned.shape, setting.analysis.roots)
+    if found is None:
+        return planned
+    configs = no_longer(planned.configs, found.tile.block, found.length)
+    space = within(planned.space, found.tile.block, found.length)
+    straddle = Straddle(range=found.tile.inner.name)
+    mapping = insert(planned.mapping, straddle, (Tile, FlatGrid, Coarsen))
+    return change_candidates(replace(planned, mapping=mapping), configs, space)
 
 
 REFINEMENTS: Final[PassTable[Planned, TritonOptions]] = PassTable(

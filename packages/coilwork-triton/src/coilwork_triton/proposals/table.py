@@ -51,7 +51,7 @@ def _walk(proposal: Proposal, setting: Setting) -> Proposal:
 
 def _launch(proposal: Proposal, setting: Setting) -> Proposal:
     if proposal.is_invariant:
-        found = fixed(proposal.groups, setting.target)
+        found = fixed(proposal.groups, setting.target, staged=not setting.analysis.is_segmented)
     else:
         found = propose(launch_facts(setting, proposal), setting.target, setting.options.max_configs)
     return replace(proposal, configs=tuple(_with_arithmetic(c, proposal, setting) for c in found))

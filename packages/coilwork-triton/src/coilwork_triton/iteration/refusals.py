@@ -1,0 +1,191 @@
+"""Mappings that are legal, and that no Triton text is written for: what the generator takes, each refusal by the directive's name.
+
+A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import bounds, ceildiv, product, provably_le
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import (
+    Coarsen,
+    Contract,
+    Directive,
+    Evict,
+    FlatGrid,
+    Index,
+    Invariant,
+    Keep,
+    Lanes,
+    Limit,
+    Loop,
+    Mapping,
+    Privatise,
+    Runs,
+    Select,
+    Sequential,
+    Share,
+    Sort,
+    Straddle,
+    Tile,
+    Values,
+    Vector,
+    Warps,
+    find_all,
+)
+from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.target import Target
+from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.ragged import is_ragged
+from coilwork_triton.iteration.tiles import Letter, needs_64_bits
+from coilwork_triton.launch.counted import LEAST_BLOCK
+from coilwork_triton.launch.sorting import MOST_WARPS
+
+# What the generator has text for, in one mapping without nests.
+TAKES: Final[tuple[type[Directive], ...]] = (
+    Tile, FlatGrid, Keep, Loop, Sequential, Share, Coarsen, Straddle, Lanes, Runs, Vector, Warps, Invariant,
+    Privatise, Sort, Select, Evict, Index, Values, Contract, Limit,
+)  # fmt: skip
+GRID_AXIS_MAX: Final = 65535
+_MOST_WARPS: Final = 32
+_LETTERS: Final[tuple[Letter, ...]] = ("x", "y", "z")
+# A block of points that Triton holds at all.
+_LARGEST_BLOCK: Final = 1 << 20
+
+
+def refuse(kernel: Kernel, keyword: str, reason: str) -> EmitError:
+    """The error that names the directive that `kernel` can't be written with."""
+    return EmitError(
+        f"mapping-{keyword}", f"kernel {kernel.name}, `{keyword}`: {reason}", origins=kernel.origins
+    )
+
+
+def check_mapping(kernel: Kernel, mapping: Mapping, target: Target) -> None:
+    """Refuse what there is no text for.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    for directive, reason in _reasons(kernel, mapping, target):
+        raise refuse(kernel, directive, reason)
+
+
+def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    if mapping.nests:
+        yield "nest", "a program runs all stores of a kernel in one nest"
+    for one in mapping.directives:
+        if type(one) not in TAKES:
+            yield one.keyword(), "the Triton generator has no such thing"
+    yield from _twice(mapping)
+    yield from _points(kernel, mapping)
+    yield from _blocks(kernel, mapping)
+    yield from _grid(kernel, mapping)
+    yield from _threads(mapping, target)
+    yield from _invariance(mapping)
+    if isinstance(index := mapping.find(Index), Index) and index.dtype == "i32" and not index.promised:
+        numels = (
+            product(r.extent for r in kernel.ranges if r.symbol.name in one.ranges) for one in _walks(mapping)
+        )
+        if needs_64_bits(kernel, tuple(numels), roots_of(kernel)):
+            yield "index", "32 bits may not be enough for what positions are computed from"
+
+
+def _walks(mapping: Mapping) -> Iterator[Tile | Sequential | Keep | Loop | Share]:
+    return (one for one in mapping.directives if isinstance(one, Tile | Sequential | Keep | Loop | Share))
+
+
+def _twice(mapping: Mapping) -> Iterator[tuple[str, str]]:
+    """Directives of which a kernel has one."""
+    seen: set[type[Directive]] = set()
+    for one in mapping.directives:
+        if isinstance(one, Tile | Lanes | Limit):
+            continue
+        if type(one) in seen:
+            yield one.keyword(), "it is said twice"
+        seen.add(type(one))
+    rows = [one for one in mapping.directives if isinstance(one, Keep | Loop | Share)]
+    if len(rows) > 1:
+        yield rows[1].keyword(), "all reduced ranges of a kernel are one tile"
+
+
+def _points(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    """Each range is walked once, by the directive for its kind."""
+    kinds = {r.symbol.name: r.kind for r in kernel.ranges}
+    missing = dict(kinds)
+    for one in _walks(mapping):
+        wanted = (
+            "parallel" if isinstance(one, Tile) else "walked" if isinstance(one, Sequential) else "reduction"
+        )
+        for name in one.ranges:
+            missing.pop(name, None)
+            if kinds.get(name) != wanted:
+                yield one.keyword(), f"{name} is no {wanted} range"
+    for name, kind in missing.items():
+        keyword = "tile" if kind == "parallel" else "sequential" if kind == "walked" else "loop"
+        yield keyword, f"nothing says which points of {name} a program has"
+
+
+def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    for one in _walks(mapping):
+        odd = [size for size in values_of(one.by) if size & (size - 1) or size > _LARGEST_BLOCK]
+        if odd and not isinstance(one, Share):
+            yield one.keyword(), f"blocks are powers of two up to {_LARGEST_BLOCK}, and {odd[0]} is none"
+        if isinstance(one, Tile) and one.to != "program":
+            yield one.keyword(), "tiles are of programs"
+    walked, rows = mapping.find(Sequential), mapping.find(Keep)
+    if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
+        yield "sequential", "rows that are walked stay in registers"
+    loop = mapping.find(Loop)
+    if loop is not None and set(values_of(loop.stages)) != {1} and is_ragged(roots_of(kernel)):
+        yield "loop", "a loop that data end has no stages"
+    if mapping.find(Privatise) is not None:
+        small = [one for one in find_all(mapping.directives, Tile) if min(values_of(one.by)) < LEAST_BLOCK]
+        if small and small[0].ranges == next(find_all(mapping.directives, Tile)).ranges:
+            yield "privatise", f"a program counts {LEAST_BLOCK} points at least"
+
+
+def _grid(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
+    tiles = tuple(find_all(mapping.directives, Tile))
+    if len(tiles) > len(_LETTERS):
+        yield "tile", "blocks have at most three axes beside the reduced one"
+    if mapping.find(FlatGrid) is None and mapping.find(Share) is None:
+        for tile in tiles[1:]:
+            points = product(r.extent for r in kernel.ranges if r.symbol.name in tile.ranges)
+            if not provably_le(ceildiv(points, min(values_of(tile.by))), GRID_AXIS_MAX):
+                yield "tile", f"the grid may have more than {GRID_AXIS_MAX} programs along `{tile.text}`"
+    for tile in tiles:
+        column = next((r for r in kernel.ranges if r.symbol.name == tile.ranges[-1]), None)
+        longest = None if column is None else bounds(column.extent).hi
+        if tile.padded and (longest is None or longest > tile.padded):
+            yield "tile", f"rows may be longer than {tile.padded} lanes"
+
+
+def _threads(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    warps = mapping.find(Warps)
+    most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
+    if mapping.find(Sort) is not None:
+        most = min(most, MOST_WARPS)
+    if warps is not None and max(values_of(warps.count)) > most:
+        yield "warps", f"a program has at most {most}"
+    for evict in find_all(mapping.directives, Evict):
+        if evict.priority != "first":
+            yield "evict", "lines leave the cache first, or when they are the oldest"
+
+
+def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
+    """What a row gives is the same whatever is beside it: so are its blocks, and who adds what."""
+    found = mapping.find(Invariant)
+    if found is None:
+        return
+    for one in _walks(mapping):
+        wanted = 1 if isinstance(one, Tile) else found.block
+        if set(values_of(one.by)) != {wanted}:
+            yield "invariant", f"`{one.text}` does not have {wanted} at a time"
+    if mapping.find(Vector) is not None or found.lanes != found.block:
+        yield "invariant", "where a row begins decides which elements are added first"
+    if not any(one.by == 1 for one in find_all(mapping.directives, Lanes)):
+        yield "invariant", "how wide a row may be accessed decides which elements a thread adds first"
