@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from random_kernels import check_kernel, random_kernel
+from random_kernels import check_kernel
 
 from coilwork_cpp import CppCodegen
-from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.conformance import CASES, check_codegen, failures, random_kernel
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.target import Target

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from random_kernels import check_kernel, random_kernel
+from random_kernels import check_kernel
 from random_mappings import RandomlyMapped
 
 from coilwork_cpp.emission import plan_kernel, write_planned
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.table import MAPPING_PASSES
 from coilwork_cpp.rewrites.table import KERNEL_PASSES, rewrite_launch
-from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.conformance import CASES, check_codegen, failures, random_kernel
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.mapping import Vector, Warps, find, format_mapping, parse_mapping, verify_mapping

@@ -7,6 +7,7 @@ from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
 from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
 from coilwork_ir.conformance.op_cases import op_case
+from coilwork_ir.conformance.random_kernels import random_case, random_kernel
 
 __all__ = [
     "CASES",
@@ -18,4 +19,6 @@ __all__ = [
     "coverage",
     "failures",
     "op_case",
+    "random_case",
+    "random_kernel",
 ]

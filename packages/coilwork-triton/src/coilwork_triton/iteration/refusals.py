@@ -6,6 +6,7 @@ A mapping that passes, and is legal by the IR's rules, gives the interpreter's r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Final
 
 from coilwork_ir.errors import EmitError
@@ -38,6 +39,8 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.scalar import Scan, postorder
+from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.ragged import is_ragged
@@ -136,7 +139,18 @@ def _blocks(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
             yield one.keyword(), f"blocks are powers of two up to {_LARGEST_BLOCK}, and {odd[0]} is none"
         if isinstance(one, Tile) and one.to != "program":
             yield one.keyword(), "tiles are of programs"
+    least = prod(min(values_of(one.by)) for one in _walks(mapping))
+    if least > _LARGEST_BLOCK:
+        yield next(_walks(mapping)).keyword(), f"a block of {least} points is more than {_LARGEST_BLOCK}"
+    if mapping.find(Share) is not None:
+        for tile in find_all(mapping.directives, Tile):
+            if set(values_of(tile.by)) != {1}:
+                yield "share", f"programs share one row at a time, and `{tile.text}` has several"
     walked, rows = mapping.find(Sequential), mapping.find(Keep)
+    if rows is not None and rows.first:
+        ordered = any(isinstance(node, Scan | SortValue) for node in postorder(roots_of(kernel)))
+        if ordered or walked is not None or mapping.find(Vector) is not None:
+            yield "keep", "rows that have an order, are walked, or begin anywhere lie along the last axis"
     if walked is not None and rows is None and any(r.kind == "reduction" for r in kernel.ranges):
         yield "sequential", "rows that are walked stay in registers"
     loop = mapping.find(Loop)
@@ -162,6 +176,8 @@ def _grid(kernel: Kernel, mapping: Mapping) -> Iterator[tuple[str, str]]:
         longest = None if column is None else bounds(column.extent).hi
         if tile.padded and (longest is None or longest > tile.padded):
             yield "tile", f"rows may be longer than {tile.padded} lanes"
+        if tile.padded and set(values_of(tile.by)) == {1}:
+            yield "tile", "programs of one point have no lanes to leave empty"
 
 
 def _threads(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:

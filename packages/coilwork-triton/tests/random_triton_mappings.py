@@ -1,0 +1,228 @@
+"""Random mappings for Triton: what else could be done with a kernel, legal most often, and how much of it is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field, replace
+
+from coilwork_ir.errors import EmitError, VerifyError
+from coilwork_ir.index import bounds, evaluate, extent_of, product
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import (
+    Coarsen,
+    Contract,
+    Directive,
+    Evict,
+    FlatGrid,
+    Index,
+    Invariant,
+    Keep,
+    Lanes,
+    Loop,
+    Mapping,
+    Privatise,
+    Runs,
+    Select,
+    Sequential,
+    Share,
+    Sort,
+    Straddle,
+    Threads,
+    Tile,
+    Values,
+    Vector,
+    Warps,
+    format_mapping,
+)
+from coilwork_ir.scalar import Load, Scan, postorder
+from coilwork_ir.target import Target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.iteration.mapped_shape import shape_of
+from coilwork_triton.iteration.vectorized import find_whole_vectors
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, Draft
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.mapping import close
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import propose
+
+TRIES = 80
+# An interpreter takes a while for each program, and for each turn of a loop.
+MOST_PROGRAMS = 24
+MOST_TURNS = 6
+LARGEST = {"n0": 40, "n1": 40}
+
+
+@dataclass(slots=True)
+class RandomlyMapped:
+    """The Triton generator with mappings drawn at random; implements `coilwork_ir.codegen.Codegen`.
+
+    Attributes:
+        seed: equal seeds draw equal mappings.
+        drawn: texts of the mappings that were written.
+        refused: codes of the errors by which others were refused.
+    """
+
+    seed: int
+    drawn: dict[str, str] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return "triton"
+
+    def supports(self, target: Target) -> bool:
+        return TritonCodegen().supports(target)
+
+    def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
+        rng = random.Random(f"{self.seed} {kernel.name} {len(kernel.args)}")
+        found = LEGALIZATION.run(kernel, target)
+        draft = Draft(kernel=found)
+        if rng.random() < 0.8:
+            draft = KERNEL_PASSES.run(draft, target)
+        setting = Setting(draft=draft, target=target, options=TritonOptions())
+        planned = propose(setting)
+        proposed = close(planned, planned.configs[0])
+        for _ in range(TRIES):
+            mapping = draw(rng, draft.kernel, proposed, target)
+            try:
+                source = TritonCodegen().emit_mapping(draft.kernel, mapping, target)
+            except (VerifyError, EmitError) as error:
+                if not error.code.startswith("mapping"):
+                    raise
+                self.refused.append(error.code)
+                continue
+            self.drawn[kernel.name] = format_mapping(mapping)
+            return source
+        return TritonCodegen().emit_mapping(draft.kernel, proposed, target)
+
+
+def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) -> Mapping:
+    """Another way to run `kernel` than what is `proposed`, most often a legal one."""
+    tiles = _tiles(rng, kernel)
+    if proposed.find(Share) is not None and rng.random() < 0.5:
+        tiles = [replace(tile, by=1, padded=0) for tile in tiles]
+    rows = _rows(rng, kernel, proposed)
+    directives: list[Directive] = [*tiles]
+    if rng.random() < 0.4 and tiles:
+        directives.append(FlatGrid())
+    directives += [one for one in proposed.directives if isinstance(one, Coarsen) and rng.random() < 0.7]
+    if tiles and len(tiles[-1].ranges) > 1 and rng.random() < 0.5:
+        directives.append(Straddle(range=tiles[0].ranges[-1]))
+    directives += rows
+    directives += _lanes(rng, kernel, [*tiles, *rows])
+    directives.append(Warps(count=rng.choice([1, 2, 4, 8])))
+    directives += _memory(rng, kernel, proposed)
+    if kernel.numerics == "fast" and rng.random() < 0.5:
+        directives.append(Contract())
+    if rng.random() < 0.05:
+        directives.append(rng.choice([Threads(), Invariant(lanes=16, block=16)]))
+    mapping = Mapping(directives=tuple(directives))
+    return _vectorized(kernel, mapping, target) if rng.random() < 0.5 else mapping
+
+
+def _points(kernel: Kernel, names: tuple[str, ...]) -> int:
+    extents = [r.extent for r in kernel.ranges if r.symbol.name in names]
+    return max(1, evaluate(product(extents), {s.name: LARGEST.get(s.name, 40) for s in kernel.sizes}))
+
+
+def _block(rng: random.Random, points: int, pieces: int) -> int:
+    """A power of two that cuts `points` into at most so many `pieces`."""
+    most = next_power_of_two(points)
+    least = max(1, next_power_of_two(-(-points // max(1, pieces))))
+    return rng.choice([size for k in range(22) if least <= (size := 1 << k) <= 2 * most])
+
+
+def _tiles(rng: random.Random, kernel: Kernel) -> list[Tile]:
+    names = [r.symbol.name for r in kernel.ranges if r.kind == "parallel"]
+    if rng.random() < 0.2:
+        rng.shuffle(names)
+    count = rng.choice([1, 1, 2, 3])
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for name in names:
+        groups[rng.randrange(count)].append(name)
+    if names and rng.random() < 0.03:
+        next(group for group in groups if group).pop()
+    pieces = MOST_PROGRAMS
+    tiles = []
+    for group in filter(None, groups):
+        ranges = tuple(group)
+        points = _points(kernel, ranges)
+        padded = 0
+        if rng.random() < 0.15:
+            padded = next_power_of_two(_points(kernel, ranges[-1:]))
+            points = points // max(1, _points(kernel, ranges[-1:])) * padded
+        block = _block(rng, points, pieces)
+        pieces //= max(1, -(-points // block))
+        tiles.append(Tile(ranges=ranges, by=block, padded=padded))
+    return tiles
+
+
+def _rows(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directive]:
+    found: list[Directive] = []
+    walked = tuple(r.symbol.name for r in kernel.ranges if r.kind == "walked")
+    if walked:
+        found.append(Sequential(ranges=walked, by=rng.choice([1, 1, 2, 4]), stages=rng.choice([1, 2, 3])))
+    names = tuple(r.symbol.name for r in kernel.ranges if r.kind == "reduction")
+    if not names:
+        return found
+    points = _points(kernel, names)
+    longest = bounds(product(extent_of(r.symbol) for r in kernel.ranges if r.symbol.name in names)).hi
+    share, sort, select = (proposed.find(kind) for kind in (Share, Sort, Select))
+    if share is not None and rng.random() < 0.6:
+        found.append(share)
+        return found
+    elif longest is not None and rng.random() < 0.5:
+        size = next_power_of_two(max(1, longest)) * rng.choice([1, 1, 2])
+        found.append(Keep(ranges=names, by=size, first=rng.random() < 0.3))
+    else:
+        found.append(Loop(ranges=names, by=_block(rng, points, MOST_TURNS), stages=rng.choice([1, 1, 2, 3])))
+    if any(isinstance(node, Scan) for node in postorder(roots_of(kernel))) and rng.random() < 0.4:
+        found.append(Runs(range=names[-1], by=rng.choice([2, 4, 8])))
+    if isinstance(sort, Sort):
+        keys = rng.choice(["integer", "float"])
+        found.append(replace(sort, threads=rng.choice([1, 2, 8, 32]), width=rng.choice([1, 2, 4]), keys=keys))
+    if isinstance(select, Select):
+        room = rng.choice([0, 0, 32, 64])
+        found.append(replace(select, share=rng.choice([1, 2]), room=room, groups=rng.choice([32, 64])))
+    return found
+
+
+def _lanes(rng: random.Random, kernel: Kernel, walks: list[Directive]) -> list[Directive]:
+    found: list[Directive] = []
+    names = [one.ranges[-1] for one in walks if isinstance(one, Tile | Keep | Loop | Share)]
+    if names and rng.random() < 0.6:
+        found.append(Lanes(ranges=(rng.choice(names),), by=rng.choice([1, 2, 4, 4])))
+    if names and rng.random() < 0.2:
+        found.append(Lanes(ranges=(names[-1],), by=rng.choice([1, 2, 4]), narrow=True))
+    return found
+
+
+def _memory(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directive]:
+    found: list[Directive] = []
+    counts = proposed.find(Privatise)
+    if counts is not None and rng.random() < 0.7:
+        found.append(counts)
+    loaded = sorted({node.buffer for node in postorder(roots_of(kernel)) if isinstance(node, Load)})
+    if loaded and rng.random() < 0.3:
+        found.append(Evict(args=(rng.choice(loaded),), priority=rng.choice(["first", "first", "last"])))
+    narrow = rng.random() < 0.6
+    found.append(Index(dtype="i32" if narrow else "i64", promised=narrow and rng.random() < 0.5))
+    if rng.random() < 0.3:
+        found.append(Values(promised=rng.random() < 0.5))
+    return found
+
+
+def _vectorized(kernel: Kernel, mapping: Mapping, target: Target) -> Mapping:
+    """`mapping` with accesses of whole vectors along rows that begin or end anywhere, if there are any."""
+    try:
+        found = find_whole_vectors(kernel, shape_of(kernel, mapping, target), roots_of(kernel))
+    except EmitError:
+        return mapping
+    if found is None:
+        return mapping
+    vector = Vector(range=found.tile.inner.name, by=found.widest, shifted=found.shifted, tail="peel")
+    return replace(mapping, directives=(*mapping.directives, vector))

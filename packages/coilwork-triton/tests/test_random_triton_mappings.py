@@ -1,0 +1,117 @@
+"""Any legal mapping of a kernel gives the interpreter's results, and what is illegal is refused by its name.
+
+CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-mappings 500` draws as many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, run_source
+from random_triton_mappings import RandomlyMapped
+
+from coilwork_ir.conformance import CASES, Case, check_codegen, failures, random_case
+from coilwork_ir.errors import EmitError, VerifyError
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import Mapping as Directives
+from coilwork_ir.mapping import parse_mapping
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+H200 = target("sm_90")
+# What has labels are functions, which no mapping changes; what is contracted, or combined, has mappings of its own.
+KIT = [
+    case
+    for case in CASES
+    if not case.labels
+    and not any(words in case.text for words in ("combined {", "hints contracted"))
+    and case.name
+    not in ("failing-check", "store-add-other-types", "store-extremes-other-types", "store-mul", "sort-wide")
+]
+
+
+def check(engine: TritonProcess, codegen: RandomlyMapped, case: Case) -> None:
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        tensors = [args[a.name] for a in source.args if a.role != "size"]
+        given = [sizes[a.name] for a in source.args if a.role == "size"]
+        for mine, changed in zip(tensors, run_source(engine, source, tensors, given), strict=True):
+            mine.copy_(changed)
+
+    small = tuple(sizes for sizes in case.sizes if max(sizes.values(), default=0) <= 40)
+    case = replace(case, sizes=small or (dict.fromkeys(case.sizes[0], 37),))
+    results = check_codegen(codegen, H200, run, cases=(case,))
+    assert not failures(results), (failures(results), codegen.seed, codegen.drawn)
+    assert not [r for r in results if r.status == "refused"], results
+
+
+def test_random_mappings_of_the_conformance_kit(
+    engine: TritonProcess, request: pytest.FixtureRequest
+) -> None:
+    wanted = request.config.getoption("--random-mappings") // 2
+    codes: Counter[str] = Counter()
+    for number in range(wanted):
+        codegen = RandomlyMapped(number)
+        # neighbours in the kit are alike
+        check(engine, codegen, KIT[number * 29 % len(KIT)])
+        codes.update(codegen.refused)
+    assert codes and all(code.startswith("mapping-") for code in codes), codes
+
+
+def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--random-mappings")
+    for seed in range(2000, 2000 + count - count // 2):
+        check(engine, RandomlyMapped(seed), random_case(seed))
+
+
+SUMS = """kernel @sums fast {
+  range x0: `40` parallel x 0.0
+  range x1: `6` parallel x 0.0
+  range r0: `100` reduction r 1.0
+  arg in0: f32 in span `24000` aligned
+  arg out0: f32 out span `240` aligned
+  hints none split 1
+  body {
+    t0 = load %in0[600*x0 + 100*x1 + r0] : f32
+    t1 = reduce sum 0 (t0) over (r0)
+    store %out0[6*x0 + x1] = t1
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mapping", "code"),
+    [
+        ("tile x0 by 4 loop r0 by 32", "tile"),
+        ("tile x0, x1 by 3 loop r0 by 32", "tile"),
+        ("tile x0, x1 by 4", "loop"),
+        ("tile x0, x1 by 4 loop r0 by 48", "loop"),
+        ("tile x0, x1 by 4 keep r0 by 64", "keep"),
+        ("tile x0, x1 by 4 loop r0 by 32 warps 64", "warps"),
+        ("tile x0, x1 by 4 loop r0 by 32 evict in0 last", "evict"),
+        ("tile x0, x1 by 4 loop r0 by 32 vector r0 by 4 shifted tail peel", "vector"),
+        ("tile x0, x1 by 4 loop r0 by 32 straddle x1 2", "straddle"),
+        ("tile x0, x1 by 4 loop r0 by 32 invariant 32 by 32", "invariant"),
+        ("tile x0, x1 by 4 loop r0 by 32 coarsen x1 by 1 coarsen x0 by 1", "coarsen"),
+        ("tile x0, x1 by 4 loop r0 by 32 select r0 first 4", "select"),
+        ("tile x0 by 4 sequential x1 loop r0 by 32", "sequential"),
+        ("tile x0, x1 by 4 loop r0 by 32 functions exact", "functions"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(mapping: str, code: str) -> None:
+    kernel = parse_kernel(SUMS)
+    TritonCodegen().emit_mapping(kernel, parse_mapping("tile x0, x1 by 4 loop r0 by 32"), H200)
+    with pytest.raises((EmitError, VerifyError)) as caught:
+        TritonCodegen().emit_mapping(kernel, parse_mapping(mapping), H200)
+    assert caught.value.code == f"mapping-{code}"
+
+
+def test_a_mapping_without_directives_says_nothing_of_any_range() -> None:
+    with pytest.raises(EmitError) as caught:
+        TritonCodegen().emit_mapping(parse_kernel(SUMS), Directives(), H200)
+    assert caught.value.code == "mapping-tile"
