@@ -23,7 +23,7 @@ from benchmarks.memory_bound.runner import Plan, measured
 from benchmarks.planner import Planner
 from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.specs import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.remembered import remember
 from coilwork_runtime.triton_kernels.tuning import choose
@@ -147,7 +147,8 @@ def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:
 
     def choice() -> int:
         key = content_key("tuning", "key")
-        return choose(trials, (), (), measure=lambda _: next(times), store=store, key=key)
+        mappings = ("warps 4", "warps 8")
+        return choose(trials, (), (), measure=lambda _: next(times), store=store, key=key, mappings=mappings)
 
     store.put(kernel, b"\x7fELF")
     assert [choice(), choice()] == [1, 1]
@@ -244,7 +245,7 @@ def test_what_searches_tried_is_read_from_the_cache_and_forgotten(tmp_path: Path
         arg_names=(),
         grid=("1",),
         configs=({"XBLOCK": 64}, {"XBLOCK": 32}),
-        space={"XBLOCK": (32, 64, 128, 256)},
+        versions=(KernelVersion(mapping="tile x0 by ?XBLOCK in 64 32 128 256"),),
     )
     first, second, best, broken = (
         Trial(config={"XBLOCK": 64}, milliseconds=0.03, registers=20),
@@ -259,7 +260,7 @@ def test_what_searches_tried_is_read_from_the_cache_and_forgotten(tmp_path: Path
     assert (entry["kernel"], entry["device"], entry["sizes"]) == ("k", "a GPU", [7])
     (told,) = json.loads(learned([("a case", one) for one in read]))
     assert (told["case"], told["gain"]) == ("a case", 1.5)
-    assert told["best"] == {"us": 20.0, "config": {"XBLOCK": 128}, "registers": 30, "spill_bytes": 8}
+    assert told["best"] == {"us": 20.0, "mapping": "tile x0 by 128", "registers": 30, "spill_bytes": 8}
     assert [trial["us"] for trial in told["proposed"]] == [30.0, 40.0]
     assert told["tried"][1]["reason"] == "does not build" and told["tried"][1]["us"] is None
     assert forget_choices(inductor=tmp_path, coilwork=store.root) == 1

@@ -1,4 +1,4 @@
-"""Which configurations compilers chose: forgotten, so that they choose again, and read, to learn from them.
+"""Which mappings and configurations compilers chose: forgotten, so that they choose again, and read, to learn from them.
 
 Coilwork's searches leave a record per kernel in its cache, with everything that was tried.
 """
@@ -19,7 +19,7 @@ def forget_choices(*, inductor: Path, coilwork: Path) -> int:
     for path in chosen:
         path.unlink()
     store = LocalStore(coilwork)
-    keys = [key for key, record in _records(store) if "choice" in record or "searches" in record]
+    keys = [key for key, record in _records(store) if "candidates" in record or "searches" in record]
     for key in keys:
         store.delete(key)
     return len(chosen) + len(keys)
@@ -36,7 +36,7 @@ def searches(coilwork: Path) -> list[dict[str, Any]]:
 
 
 def learned(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
-    """Searches by case, as JSON: proposed configurations and the best one, largest gains first.
+    """Searches by case, as JSON: proposed mappings and the best one, largest gains first.
 
     `gain` is the time of the first proposed configuration over that of the best one.
     """
@@ -63,7 +63,7 @@ def shown(trial: dict[str, Any]) -> dict[str, Any]:
     milliseconds = trial["milliseconds"]
     return {
         "us": None if milliseconds is None else round(1e3 * milliseconds, 2),
-        "config": trial["config"],
+        "mapping": trial["mapping"],
         "registers": trial["registers"],
         "spill_bytes": trial["spill_bytes"],
         **({"reason": trial["reason"]} if trial["reason"] else {}),

@@ -29,6 +29,7 @@ from coilwork_ir.mapping import (
     Version,
     Versions,
     always,
+    find_fault,
     format_mapping,
     format_versions,
     parse_mapping,
@@ -173,6 +174,12 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "functions": (SOFTMAX, "functions vector", "invariant 16 by 4096 functions vector", "place would decide"),
     "contract": (SOFTMAX, "contract", "contract", "eager numerics"),
     "limit": (SOFTMAX, "warps ?w in 4 8 limit `32*w` at most `128`", "limit `w` at most `8`", "no open number"),
+    "choose": (
+        SOFTMAX,
+        "warps ?w in 4 8 tile x0 by ?x in 1 2 choose w, x as 4, 2 choose w, x as 8, 1",
+        "warps ?w in 4 8 choose w as 2",
+        "never 2",
+    ),
 }  # fmt: skip
 # Where the illegal mapping is of another kernel.
 OTHERS = {
@@ -379,6 +386,30 @@ def test_an_open_mapping_closes_within_its_limits() -> None:
     for wrong in ({"rows": 3}, {"rows": 4, "warps": 8}):
         with pytest.raises(ValueError, match=r"rows"):
             mapping.close(wrong)
+
+
+def test_numbers_that_are_chosen_together_close_in_the_listed_ways() -> None:
+    text = """tile x0 by ?rows in 1 2 4 warps ?warps in 4 8 contract
+    choose rows, warps as 1, 8 choose rows, warps as 4, 4"""
+    mapping = parse_mapping(text)
+    assert format_mapping(mapping.close({"rows": 4, "warps": 4})) == "tile x0 by 4\nwarps 4\ncontract"
+    assert mapping.allows({"rows": 4}) and not mapping.allows({"rows": 2})
+    with pytest.raises(ValueError, match="breaks a limit"):
+        mapping.close({"rows": 1, "warps": 4})
+    twice = verify_fault("warps ?w in 4 8 choose w as 4, 8")
+    assert twice is not None and "2 values for 1 numbers" in twice
+
+
+def test_the_first_choice_has_the_first_value_of_each_number() -> None:
+    mapping = parse_mapping("tile x0 by ?x in 4 1 2 warps ?w in 8 4 limit `32*w` at most `512*x`")
+    assert format_mapping(mapping.first_choice) == "tile x0 by 4\nwarps 8"
+    closed = parse_mapping("tile x0 by 4")
+    assert closed.first_choice == closed
+
+
+def verify_fault(text: str) -> str | None:
+    fault = find_fault(parse_kernel(SOFTMAX), parse_mapping(text))
+    return None if fault is None else fault[1]
 
 
 def test_a_directive_is_legal_if_some_choice_of_its_numbers_is() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from coilwork_runtime.generated import CppKernel, TritonKernel
+from collections.abc import Iterable, Mapping
+
+from coilwork_runtime.generated import CppKernel, KernelVersion, TritonKernel
 
 DOUBLE_CPP = """
 #include <cstdint>
@@ -91,9 +93,20 @@ def triton_kernel(
         arg_names=("a", "b", "n0"),
         grid=("(n0 + XBLOCK - 1) // XBLOCK",),
         configs=tuple({"XBLOCK": block, "num_warps": 4, "num_stages": 1} for block in blocks),
+        versions=(version({"XBLOCK": blocks}),),
         bytes="8*n0",
         target=target,
     )
+
+
+def version(values: Mapping[str, Iterable[int]], *limits: tuple[str, str], guard: str = "") -> KernelVersion:
+    """A version whose mapping has a number of each name, open where it has several values, and `limits` between them."""
+    texts = {name: tuple(map(str, known)) for name, known in values.items()}
+    numbers = {n: f"?{n} in {' '.join(known)}" if len(known) > 1 else known[0] for n, known in texts.items()}
+    lines = [f"tile x0 by {number}" for name, number in numbers.items() if name != "num_warps"]
+    lines += [f"warps {numbers.get('num_warps', 4)}"]
+    lines += [f"limit `{left}` at most `{right}`" for left, right in limits]
+    return KernelVersion(guard=guard, mapping="\n".join(lines))
 
 
 def checked_kernel() -> TritonKernel:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_sample_kernels import cpp_kernel, triton_kernel
+from runtime_sample_kernels import cpp_kernel, triton_kernel, version
 
 from coilwork_cache import LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
@@ -319,7 +319,8 @@ def test_a_candidate_that_does_not_compile_is_left_out() -> None:
 
 
 WIDE = dataclasses.replace(
-    triton_kernel(blocks=(512, 256)), space={"XBLOCK": (128, 256, 512, 1024), "num_warps": (4, 8)}
+    triton_kernel(blocks=(512, 256)),
+    versions=(version({"XBLOCK": (512, 128, 256, 1024), "num_warps": (4, 8)}),),
 )
 
 

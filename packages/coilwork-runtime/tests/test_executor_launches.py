@@ -16,7 +16,7 @@ from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, with_others
+from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, join_forms
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.requests import run_time_arguments
@@ -109,14 +109,13 @@ def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntr
     assert program.counters()["python_launches"] == 0
 
 
-def test_sizes_choose_between_forms(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+def test_sizes_choose_between_versions(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
     def all_of_them() -> bytes | None:
         others = ((0x2005, 128), (0x3005, 32), (0x4005, 64))
         found = [form(replace(entry, handle=handle, threads=threads)) for handle, threads in others]
         known = [one for one in found if one is not None]
         assert len(known) == len(found)
-        departure = "min(1, n % 2 + max(0, m - 8)) + min(1, max(0, m - 8))"
-        return with_others(known, departure, ["n", "m"])
+        return join_forms(known, ["n % 2 + max(0, m - 8)", "max(0, m - 8)", ""], ["n", "m"])
 
     program = load(store, entry, made=all_of_them)
     for n, m, handle, threads in (

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from runtime_sample_kernels import checked_kernel, triton_kernel
+from runtime_sample_kernels import checked_kernel, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_device
@@ -173,9 +173,9 @@ def test_the_fastest_candidate_is_chosen_and_remembered() -> None:
     assert torch.equal(y, 2 * x)
     records = [store.get(entry.key) for entry in store.entries()]
     choices = [
-        json.loads(record) for record in records if record is not None and record.startswith(b'{"choice')
+        json.loads(record) for record in records if record is not None and record.startswith(b'{"mapping')
     ]
-    assert [choice["choice"] for choice in choices] == [1]
+    assert [choice["mapping"] for choice in choices] == [choices[0]["candidates"][1]]
     assert choices[0]["milliseconds"][1] < choices[0]["milliseconds"][0]
 
 
@@ -183,8 +183,12 @@ def test_a_search_leaves_narrow_blocks_behind_and_is_remembered() -> None:
     store, heard = MemoryStore(), list[tuple[str, int]]()
     spec = dataclasses.replace(
         triton_kernel(target=present_target(), blocks=(16,)),
-        space={"XBLOCK": (8, 16, 32, 64, 128, 256, 512, 1024), "num_warps": (1, 2, 4, 8)},
-        limits=("32*num_warps <= XBLOCK + 1000",),
+        versions=(
+            version(
+                {"XBLOCK": (16, 8, 32, 64, 128, 256, 512, 1024), "num_warps": (4, 1, 2, 8)},
+                ("32*num_warps", "XBLOCK + 1000"),
+            ),
+        ),
     )
     search = Search(most=40, told=lambda name, trials, best: heard.append((name, trials)))
     launch = Builder(store, search=search).build([spec])["double_it"]
@@ -216,7 +220,7 @@ def test_a_kernel_without_sizes_is_built_as_it_was_found() -> None:
         args=fixed.args[:2],
         arg_names=fixed.arg_names[:2],
         grid=("1048576 // XBLOCK",),
-        space={"XBLOCK": (16, 32, 64, 128, 256, 512, 1024)},
+        versions=(version({"XBLOCK": (16, 32, 64, 128, 256, 512, 1024)}),),
     )
     x = torch.randn(1 << 20, device="cuda")
     for search in (Search(), None):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime_sample_kernels import triton_kernel
+from runtime_sample_kernels import triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
@@ -155,13 +155,15 @@ def in_forms(*images: bytes, forms: Sequence[int]) -> list[Built]:
     ]
 
 
-def spec_of(candidates: Sequence[Built], departure: str) -> TritonKernel:
+def spec_of(candidates: Sequence[Built], guards: Sequence[str]) -> TritonKernel:
     return dataclasses.replace(
-        triton_kernel(), configs=tuple(one.config for one in candidates), departure=departure
+        triton_kernel(),
+        configs=tuple(one.config for one in candidates),
+        versions=tuple(version({"XBLOCK": (512, 256)}, guard=guard) for guard in guards),
     )
 
 
-THREE = "min(1, n0 % 16 + max(0, n0 - 4096)) + min(1, max(0, n0 - 4096))"
+THREE = ("n0 % 16 + max(0, n0 - 4096)", "max(0, n0 - 4096)", "")
 
 
 def test_sizes_choose_the_form_and_each_has_its_own_candidates() -> None:
@@ -237,14 +239,14 @@ def test_all_forms_are_native_once_the_first_is_settled() -> None:
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:
     store = MemoryStore()
     x, y = OnDevice(0, 64), OnDevice(0, 128)
-    first = Notes(times={b"one": 2.0, b"two": 1.0})
-    make_launcher(triton_kernel(), built(b"one", b"two"), first.gpu(), store=store)(x, y, 1024)
+    first, kernel = Notes(times={b"one": 2.0, b"two": 1.0}), triton_kernel(blocks=(256, 512))
+    make_launcher(kernel, built(b"one", b"two"), first.gpu(), store=store)(x, y, 1024)
     # nothing can be measured now, so it must be remembered
     second = Notes(times={})
-    make_launcher(triton_kernel(), built(b"one", b"two"), second.gpu(), store=store)(x, y, 1030)
+    make_launcher(kernel, built(b"one", b"two"), second.gpu(), store=store)(x, y, 1030)
     assert [entry[0] for entry in second.launches] == [b"two"]
     with pytest.raises(KeyError):
-        make_launcher(triton_kernel(), built(b"one", b"two"), second.gpu(), store=store)(x, y, 5000)
+        make_launcher(kernel, built(b"one", b"two"), second.gpu(), store=store)(x, y, 5000)
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
@@ -287,7 +289,9 @@ def test_candidates_that_spill_are_not_timed_where_others_do_not() -> None:
 
 WIDTHS = (64, 128, 256, 512, 1024)
 SEARCHED = dataclasses.replace(
-    triton_kernel(), configs=({"XBLOCK": 256, "num_warps": 4},), space={"XBLOCK": WIDTHS}
+    triton_kernel(),
+    configs=({"XBLOCK": 256, "num_warps": 4},),
+    versions=(version({"XBLOCK": WIDTHS}),),
 )
 
 

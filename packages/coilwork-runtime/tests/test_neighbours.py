@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from runtime_sample_kernels import triton_kernel
+from runtime_sample_kernels import triton_kernel, version
 
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 
 SPACE = Space.of(
     dataclasses.replace(
         triton_kernel(),
-        space={"XBLOCK": (64, 128, 256), "YBLOCK": (1, 2), "num_warps": (1, 2, 4)},
-        limits=("XBLOCK*YBLOCK <= 128*num_warps",),
+        configs=({"XBLOCK": 64, "YBLOCK": 1, "num_warps": 1, "num_stages": 1},),
+        # named in another order than the kernel's parameters
+        versions=(
+            version(
+                {"num_warps": (1, 2, 4), "YBLOCK": (2, 1), "XBLOCK": (128, 64, 256)},
+                ("XBLOCK*YBLOCK", "128*num_warps"),
+            ),
+        ),
     )
 )
 
@@ -40,8 +46,9 @@ def test_double_steps_keep_what_a_thread_has_or_what_a_block_has_or_go_far() -> 
 
 
 def test_without_a_space_there_is_nothing_around() -> None:
-    assert list(Space.of(triton_kernel()).steps(config(128, 1, 2))) == []
-    assert list(Space.of(triton_kernel()).double_steps(config(128, 1, 2))) == []
+    for closed in (triton_kernel(), dataclasses.replace(triton_kernel(), versions=())):
+        assert list(Space.of(closed).steps(config(512, 1, 4))) == []
+        assert list(Space.of(closed).double_steps(config(512, 1, 4))) == []
 
 
 def test_what_is_allowed() -> None:

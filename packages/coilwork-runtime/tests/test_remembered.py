@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from runtime_sample_kernels import triton_kernel
+from runtime_sample_kernels import triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime.triton_kernels.descent import Found, Trial
@@ -16,8 +16,7 @@ from coilwork_runtime.triton_kernels.remembered import recall, record_key, remem
 SPEC = dataclasses.replace(
     triton_kernel(),
     configs=({"XBLOCK": 256, "num_warps": 4},),
-    space={"XBLOCK": (64, 128, 256, 512), "num_warps": (1, 2, 4)},
-    limits=("32*num_warps <= XBLOCK",),
+    versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (1, 2, 4)}, ("32*num_warps", "XBLOCK")),),
 )
 DEVICE = "a GPU"
 
@@ -52,7 +51,7 @@ def test_kernels_and_devices_do_not_share() -> None:
     ):
         assert recall(store, other, DEVICE) == {}
     # what may be tried is no part of what a kernel is
-    assert recall(store, dataclasses.replace(SPEC, space={}), DEVICE) == {}
+    assert recall(store, dataclasses.replace(SPEC, versions=()), DEVICE) == {}
     assert recall(None, SPEC, DEVICE) == {}
 
 
@@ -62,7 +61,12 @@ def test_the_record_says_what_was_measured() -> None:
     record = json.loads(store.get(record_key(SPEC, DEVICE)) or b"")
     assert (record["kernel"], record["device"]) == (SPEC.name, DEVICE)
     (entry,) = record["searches"]
-    assert entry["sizes"] == [1000] and entry["config"] == config(512)
+    assert entry["sizes"] == [1000] and entry["mapping"] == "tile x0 by 512\nwarps 4"
+    assert [trial["mapping"] for trial in (entry["best"], *entry["proposed"], *entry["tried"])] == [
+        "tile x0 by 512\nwarps 4",
+        "tile x0 by 256\nwarps 4",
+        "tile x0 by 512\nwarps 4",
+    ]
     assert entry["best"]["milliseconds"] == 1.0 and entry["best"]["registers"] == 40
     assert [trial["milliseconds"] for trial in entry["proposed"] + entry["tried"]] == [2.0, 1.0]
 
@@ -75,8 +79,8 @@ def test_the_record_says_what_was_measured() -> None:
         b"{}",
         b'{"searches": 3}',
         b'{"searches": [3]}',
-        b'{"searches": [{"config": {"XBLOCK": "wide"}, "magnitudes": []}]}',
-        b'{"searches": [{"config": {"XBLOCK": 64}, "magnitudes": 3}]}',
+        b'{"searches": [{"mapping": 3, "magnitudes": []}]}',
+        b'{"searches": [{"mapping": "tile x0 by 64", "magnitudes": 3}]}',
     ],
 )
 def test_a_damaged_record_is_dropped(damage: bytes) -> None:
@@ -91,8 +95,20 @@ def test_a_damaged_record_is_dropped(damage: bytes) -> None:
 
 
 def test_a_configuration_that_the_kernel_does_not_allow_is_not_taken() -> None:
-    for wrong in (config(8192), config(64, 4), {"XBLOCK": 64}, {**config(64, 1), "YBLOCK": 2}, config(64, 8)):
+    for wrong in (config(8192), config(64, 4), config(64, 8)):
         store = MemoryStore()
         trial = Trial(config=wrong, milliseconds=1.0)
         remember(store, SPEC, DEVICE, [], Found(best=trial, proposed=(), tried=(trial,)))
         assert recall(store, SPEC, DEVICE) == {}
+
+
+def test_a_mapping_that_is_none_of_the_kernels_is_not_taken() -> None:
+    store = MemoryStore()
+    remember(store, SPEC, DEVICE, [], found(128))
+    key = record_key(SPEC, DEVICE)
+    known = (store.get(key) or b"").decode()
+    for other in ("tile x0 by 128", "loop r0 by 128\\nwarps 4", "tile x0 by ?XBLOCK in 128 256\\nwarps 4"):
+        store.put(key, known.replace("tile x0 by 128\\nwarps 4", other).encode())
+        assert recall(store, SPEC, DEVICE) == {}
+    store.put(key, known.encode())
+    assert recall(store, SPEC, DEVICE) == {(): config(128)}

@@ -52,11 +52,29 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
         call()
         return next(times)
 
-    for damage in (b"not json", b"[1]", json.dumps({"choice": 9}).encode()):
+    mappings = ("warps 4", "warps 8")
+    for damage in (b"not json", b"[1]", json.dumps({"mapping": "warps 16"}).encode()):
         store.put(KEY, damage)
         trials = [lambda *_: None, lambda *_: None]
-        assert choose(trials, [], [], measure=measure, store=store, key=KEY) == 1
-        assert json.loads(store.get(KEY) or b"")["choice"] == 1
+        assert choose(trials, [], [], measure=measure, store=store, key=KEY, mappings=mappings) == 1
+        assert json.loads(store.get(KEY) or b"") == {
+            "mapping": "warps 8",
+            "candidates": ["warps 4", "warps 8"],
+            "milliseconds": [2.0, 1.0],
+        }
+        # in any order of candidates
+        turned = mappings[::-1]
+        assert choose(trials, [], [], measure=measure, store=store, key=KEY, mappings=turned) == 0
+
+
+def test_a_kernel_that_tells_no_mapping_is_timed_every_time() -> None:
+    store, times = MemoryStore(), iter([2.0, 1.0, 1.0, 2.0])
+    trials = [lambda *_: None, lambda *_: None]
+    chosen = [
+        choose(trials, [], [], measure=lambda _: next(times), store=store, key=KEY, mappings=(None, None))
+        for _ in range(2)
+    ]
+    assert chosen == [1, 0] and store.get(KEY) is None
 
 
 def test_keys_differ_by_code_device_and_size_class() -> None:

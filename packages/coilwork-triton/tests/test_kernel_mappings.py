@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
-from triton_sample_kernels import SAMPLES
+from triton_sample_kernels import SAMPLES, sorted_rows
 
 from coilwork_ir.conformance import CASES
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import evaluate
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import (
+    Choose,
     Keep,
     Loop,
     Mapped,
@@ -143,18 +145,20 @@ def open_softmax() -> Kernel:
     return parse_kernel(OPEN_SOFTMAX)
 
 
-def test_versions_choose_the_form_that_the_departure_chooses() -> None:
+def test_versions_choose_the_first_whose_guard_holds() -> None:
     kernel, draw = open_softmax(), random.Random(3)
     source = TritonCodegen().emit(kernel, H200, {})
     versions = mapped(kernel).versions
-    assert source.departure is not None and len(versions.versions) == 4
+    assert len(versions.versions) == len(source.guards) == 4
     taken: set[int] = set()
     for _ in range(300):
         sizes = {
             "n0": draw.choice([1, 16, 40, 1 << 22, draw.randint(1, 5000)]),
             "n1": draw.choice([16, 48, 64, 63, 4096, 1 << 20, draw.randint(1, 5000)]),
         }
-        number = evaluate(source.departure, sizes)
+        distances = [0 if guard is None else evaluate(guard.distance, sizes) for guard in source.guards]
+        assert min(distances) == 0
+        number = distances.index(0)
         assert versions.choose(sizes) is versions.versions[number].mapping
         taken.add(number)
     assert taken == set(range(4))
@@ -171,3 +175,38 @@ def test_a_mapping_is_of_the_kernel_that_passes_leave() -> None:
     text = format_mapped(SAMPLES["first_of_rows"], [found])
     assert "store %out0[c0 + 50*x0]" in text and "select r0 first 50" in text
     assert mapped(SAMPLES["softmax_persistent"]).kernel is SAMPLES["softmax_persistent"]
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "open"])
+def test_candidates_and_the_search_space_are_the_numbers_of_an_open_mapping(name: str) -> None:
+    kernel = open_softmax() if name == "open" else SAMPLES[name]
+    source, found = TritonCodegen().emit(kernel, H200, {}), mapped(kernel)
+    versions = source.versions
+    assert versions is not None
+    assert parse_versions(format_versions(versions), kernel.sizes) == versions
+    assert [one.mapping.first_choice for one in versions.versions] == [
+        one.mapping for one in found.versions.versions
+    ]
+    taken = set()
+    for config in source.configs:
+        closed = source.mapping_of(config)
+        assert closed is not None and closed.is_closed
+        assert parse_mapping(format_mapping(closed)) == closed
+        taken.add((config.meta[-1], closed))
+    # no two candidates are launched alike
+    assert len(taken) == len(source.configs)
+
+
+def test_what_no_search_varies_is_chosen_together() -> None:
+    source = TritonCodegen().emit(sorted_rows(4096, 300, DType.F32, first=8), H200, {})
+    assert source.versions is not None
+    general = source.versions.general
+    rows = [one for one in general.directives if isinstance(one, Choose)]
+    assert len(rows) == len(source.configs) == 2
+    names = {number.name for number in general.open_numbers}
+    assert set(rows[0].names) == names - {name for name, _ in source.space.values}
+    ways = [dict(zip(one.names, one.values, strict=True)) for one in rows]
+    assert all(map(general.allows, ways))
+    assert not general.allows(ways[0] | {"SORT_ROOM": ways[1]["SORT_ROOM"]})
+    with pytest.raises(ValueError, match="breaks a limit"):
+        general.close(ways[0] | {"SORT_ROOM": ways[1]["SORT_ROOM"]})

@@ -11,7 +11,7 @@ import torch
 from kernel_bench import TritonProcess, compile_source, run_source
 from torch import Tensor
 
-from coilwork_ir.index import evaluate, largest_operands, minimum, symbol
+from coilwork_ir.index import largest_operands, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Likely
 from coilwork_ir.kernels.text import parse_kernel
@@ -123,13 +123,14 @@ def emitted(kernel: Kernel, **options: object) -> KernelSource:
     return TritonCodegen().emit(kernel, target("sm_90"), options)
 
 
-def departures(source: KernelSource, sizes: Sequence[int]) -> int:
-    assert source.departure is not None
-    return evaluate(source.departure, dict(zip(("n0", "n1"), sizes, strict=True)))
+def version_for(source: KernelSource, sizes: Sequence[int]) -> int:
+    """The number of the first version whose guard holds."""
+    known = dict(zip(("n0", "n1"), sizes, strict=True))
+    return next(n for n, guard in enumerate(source.guards) if guard is None or guard.holds(known))
 
 
 def departs(source: KernelSource, sizes: Sequence[int]) -> bool:
-    return departures(source, sizes) != 0
+    return version_for(source, sizes) != 0
 
 
 def form_of(source: KernelSource, config: int) -> int:
@@ -151,7 +152,7 @@ def test_every_form_is_right_where_it_may_run(
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(shape, generator=generator) for argument in kernel.args if argument.role == "in"]
     wanted = function(*inputs)
-    chosen = most_particular(source) - departures(source, shape)
+    chosen = most_particular(source) - version_for(source, shape)
     allowed = [c for c in range(len(source.configs)) if form_of(source, c) in (chosen, 0)]
     assert allowed
     for config in allowed:
@@ -210,7 +211,7 @@ def test_one_form_is_for_all_sizes_and_comes_last() -> None:
 def test_between_them_are_rows_of_no_multiples_and_longer_ones() -> None:
     source = emitted(kernel_of("softmax"))
     told = {(16, 64): 0, (5, 33): 1, (16, 65): 2, (16, 8192): 2, (1 << 25, 64): 3}
-    assert {sizes: departures(source, sizes) for sizes in told} == told
+    assert {sizes: version_for(source, sizes) for sizes in told} == told
     names = re.findall(r"def softmax_(\w+)\(", source.text)
     assert names == ["likely", "ragged", "short", "any"]
     parts = dict(zip(names, re.split(r"def softmax_\w+\(", source.text)[1:], strict=True))
@@ -235,7 +236,7 @@ def test_longer_rows_of_no_multiples_are_read_in_a_loop() -> None:
     assert kernel.likely is not None
     source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 8192))))
     assert re.findall(r"def softmax_(\w+)\(", source.text) == ["likely", "short", "any"]
-    assert {n: departures(source, (4096, n)) for n in (8192, 8189, 16384)} == {8192: 0, 8189: 1, 16384: 1}
+    assert {n: version_for(source, (4096, n)) for n in (8192, 8189, 16384)} == {8192: 0, 8189: 1, 16384: 1}
 
 
 def test_rows_that_stay_are_read_once() -> None:
@@ -271,7 +272,7 @@ def test_short_rows_may_leave_no_lanes_for_where_they_begin(length: int) -> None
     kernel = kernel_of("softmax")
     assert kernel.likely is not None
     source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(16, length))))
-    assert departures(source, (16, length)) < most_particular(source)
+    assert version_for(source, (16, length)) < most_particular(source)
 
 
 def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_form() -> None:
@@ -279,7 +280,7 @@ def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_form() -> 
     kernel = parse_kernel(LEFT)
     verify_kernel(kernel)
     source = emitted(kernel)
-    assert source.departure is None and "LIKELY" not in source.text
+    assert source.guards == (None,) and "LIKELY" not in source.text
     assert "LIKELY" in emitted(replace(kernel, likely=Likely(sizes=(72,), reduction="none"))).text
 
 
@@ -287,4 +288,4 @@ def test_one_form_does_where_nothing_is_likely() -> None:
     for kernel in (replace(kernel_of("softmax"), likely=None), kernel_of("softmax")):
         options = {} if kernel.likely is None else {"batch_invariant": True}
         source = emitted(kernel, **options)
-        assert source.departure is None and "LIKELY" not in source.text
+        assert source.guards == (None,) and "LIKELY" not in source.text

@@ -12,8 +12,9 @@ import pytest
 from wrapper_programs import RELU_ADD, SOURCES, module_text, program_of
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import symbol
+from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
+from coilwork_ir.mapping import Condition, Guard, Mapping, Version, Versions, parse_mapping
 from coilwork_wrapper import emit_python
 from coilwork_wrapper.python.inputs import sample_sizes
 from coilwork_wrapper.python.tree import WIDTH
@@ -185,9 +186,41 @@ def test_kernels_of_both_languages() -> None:
     assert '"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False},' in exact_text
     assert "checks=('IndexError: out of bounds',)," in text and "bytes='12*n0'," in text
     assert text.startswith('"""Graph scores for sm_90')
+    assert "versions=" not in text
     cpp = emit_python(program_of(DYNAMIC), {"relu_add": replace(source, features=("avx2",))})
     assert "rt.CppKernel(" in cpp and "features=('avx2',)," in cpp and "grid" not in cpp
     assert "args=('*in:f32:16', '*in:f32', '*out:f32', 'size:i64')," in cpp
+
+
+def test_versions_are_told_with_their_guards_and_a_line_for_each_directive() -> None:
+    source = SOURCES["relu_add"]
+    size = symbol("n0", lo=0)
+    sizes = Guard((Condition(size % 16, "==", as_expr(0)), Condition(size, "<=", as_expr(4096))))
+    versions = Versions(
+        kernel="relu_add",
+        target="cuda",
+        versions=(
+            Version(guard=sizes, mapping=parse_mapping("tile x0 by ?XBLOCK in 512 256 warps 4")),
+            Version(guard=None, mapping=Mapping()),
+        ),
+    )
+    triton = replace(source, language="triton", configs=(Config(),), versions=versions)
+    text = emit_python(program_of(DYNAMIC), {"relu_add": triton}, target="sm_90")
+    told = text[text.index("versions=(") : text.index("target=")]
+    assert [line.strip() for line in told.splitlines() if line.strip()] == [
+        "versions=(",
+        "rt.KernelVersion(",
+        "guard='n0 % 16 + max(n0 - 4096, 0)',",
+        "mapping=(",
+        r"'tile x0 by ?XBLOCK in 512 256\n'",
+        "'warps 4'",
+        "),",
+        "),",
+        "rt.KernelVersion(",
+        "mapping='',",
+        "),",
+        "),",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from coilwork_runtime.layouts import (
     reinterpret,
     reinterpret_dtype,
 )
-from coilwork_runtime.specs import CppKernel, TritonKernel
+from coilwork_runtime.specs import CppKernel, KernelVersion, TritonKernel
 from coilwork_runtime.standalone import random_input, run_standalone
 
 __all__ = [
     "CppKernel",
+    "KernelVersion",
     "LayoutMemory",
     "TritonKernel",
     "aligned",

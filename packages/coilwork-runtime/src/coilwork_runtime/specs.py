@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Role = Literal["in", "out", "inout", "size", "scratch"]
@@ -37,16 +37,28 @@ class CppKernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelVersion:
+    """How a kernel may run for some sizes.
+
+    Attributes:
+        guard: a Python expression over size names, 0 where it is for them; empty: it is for all sizes.
+        mapping: directives, one a line; its open numbers are names of a configuration (`triton_kernels/open_mapping.py`).
+    """
+
+    guard: str = ""
+    mapping: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TritonKernel:
     """A Triton kernel.
 
     Attributes are those of `CppKernel`, and:
         grid: up to three extents, Python expressions over size names and a configuration's names.
-        configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first.
-        space: what each parameter may be in other configurations, ascending; those not named stay as they are.
-        limits: Python conditions over a configuration's names that hold for all of those.
-        departure: which of the values of `LIKELY` in `configs`, counted from the highest on, is the first for a call's sizes, as a Python
-            expression over size names. `LIKELY` = 0 is for all sizes. Empty: all configurations are.
+        configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first. `LIKELY` among
+            them is how many versions come behind the one that they are of.
+        versions: how it may run, most particular sizes first, the last for all of them; a call takes the first whose guard holds.
+            None are told of a kernel with one version of which nothing is open.
     """
 
     name: str
@@ -56,13 +68,21 @@ class TritonKernel:
     arg_names: tuple[str, ...]
     grid: tuple[str, ...]
     configs: tuple[Mapping[str, int], ...]
-    space: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    limits: tuple[str, ...] = ()
-    departure: str = ""
+    versions: tuple[KernelVersion, ...] = ()
     checks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     bytes: str = ""
     target: str = ""
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The guards of its versions."""
+        return tuple(one.guard for one in self.versions) or ("",)
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is something to search for."""
+        return any("?" in one.mapping for one in self.versions)
 
 
 KernelSpec: TypeAlias = CppKernel | TritonKernel

@@ -9,7 +9,7 @@ from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping import Mapped, format_mapped, verify_mapping
+from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
 from coilwork_triton.combined import plan_member, write_combined
@@ -114,8 +114,7 @@ def _source(kernel: Kernel, written: Written, target: Target, library: set[str])
         args=_arguments(kernel, written),
         grid=written.grid,
         configs=written.configs,
-        space=written.space,
-        departure=written.departure,
+        versions=Versions(kernel=kernel.name, target=target.kind, versions=written.versions),
         checks=tuple(check.text for check in kernel.checks),
         target=target.name,
         read_bytes=_traffic(kernel, ("in", "inout")),

@@ -37,6 +37,7 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.mapping import open_versions
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, change_candidates, flatten_grid, propose
 from coilwork_triton.text.index_printer import IndexPrinter
@@ -105,7 +106,7 @@ def write_combined(
         body=(*lines, *_choice(calls)),
         grid=(total(programs),),
         configs=planned.configs,
-        space=planned.space,
+        versions=open_versions(kernel, planned),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
         functions=(part,),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.kernel_source import VERSION
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.launch.parameters import LIKELY
 from coilwork_triton.open_sizes import Forms
 from coilwork_triton.text.tree import (
     Binary,
@@ -43,7 +43,7 @@ def dispatch(
         calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, forms.blocks))))
     *particular, otherwise = calls
     for number, one in enumerate(reversed(particular), 1):
-        otherwise = If(Binary("==", Name(LIKELY), Number(number)), (one,), (otherwise,))
+        otherwise = If(Binary("==", Name(VERSION), Number(number)), (one,), (otherwise,))
     return tuple(functions), (otherwise,)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.mapping import Mapping
+from coilwork_ir.mapping import Mapping, Version
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import ContractionShape
@@ -19,6 +19,7 @@ from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.mapping import open_versions
 from coilwork_triton.open_sizes import Forms
 from coilwork_triton.planning import plan_computation
 from coilwork_triton.statements.body import emit_body
@@ -34,19 +35,17 @@ class Written:
         functions: of the kernel's own that the body calls.
         grid: extents over sizes and block names.
         configs: candidates, best guess first.
-        space: what else a search may try.
+        versions: the sizes that they are for, and what a search may choose.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
-        departure: which of the values of `LIKELY`, counted from the highest on, is the first for a call's sizes; None where it has none.
     """
 
     body: tuple[Statement, ...]
     grid: tuple[Expr, ...]
     configs: tuple[Config, ...]
-    space: SearchSpace
+    versions: tuple[Version, ...]
     index_dtype: DType
     neighbourly: bool
-    departure: Expr | None = None
     functions: tuple[Function, ...] = ()
 
 
@@ -66,7 +65,7 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         body=statements(plan.setting.kernel, shape, library),
         grid=shape.grid,
         configs=plan.configs,
-        space=plan.space,
+        versions=open_versions(kernel, plan),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
     )
@@ -83,7 +82,7 @@ def write_mapping(kernel: Kernel, mapping: Mapping, target: Target, library: set
         body=statements(kernel, shape, library),
         grid=shape.grid,
         configs=(config_of(kernel, mapping),),
-        space=SearchSpace(),
+        versions=(Version(guard=None, mapping=mapping),),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
     )
@@ -97,8 +96,7 @@ def _in_forms(forms: Forms, library: set[str]) -> Written:
         body=body,
         grid=forms.grid,
         configs=forms.configs,
-        space=forms.space,
-        departure=forms.departure,
+        versions=open_versions(forms.kernel, forms),
         index_dtype=forms.general_shape.index_dtype,
         neighbourly=forms.shape.neighbourly,
         functions=functions,
@@ -113,7 +111,7 @@ def _contracted(kernel: Kernel, shape: ContractionShape, library: set[str]) -> W
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,
         configs=shape.configs,
-        space=shape.space,
+        versions=open_versions(kernel, shape),
         index_dtype=shape.index_dtype,
         neighbourly=False,
     )

@@ -1,4 +1,5 @@
-"""How a kernel runs at first choice, as closed mappings, one for each kind of sizes.
+"""How a kernel runs, one mapping for each kind of sizes: at first choice (`map_plan`), and what a search may choose
+(`open_versions`).
 
     mapping @softmax for cuda {
       when `n1 <= 4096` and `n1 % 16 == 0`:
@@ -19,6 +20,7 @@ A mapping is about the kernel that kernel passes leave, not the one that they ge
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping as MappingOf
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import Config
@@ -28,10 +30,10 @@ from coilwork_ir.mapping import (
     FlatGrid,
     Guard,
     Index,
-    Limit,
     Loop,
     Mapped,
     Mapping,
+    Number,
     Order,
     Tile,
     Unit,
@@ -43,10 +45,8 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.configs import GROUP
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.iteration import tiles
-from coilwork_triton.launch.parameters import (
-    BLOCKS,
-    STAGES,
-)
+from coilwork_triton.launch.open_numbers import limits_between, numbers_of, open_numbers
+from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.launch.search_space import WARPS
 from coilwork_triton.open_sizes import Forms
 from coilwork_triton.planning import Plan
@@ -80,9 +80,27 @@ def _parts(kernel: Kernel, plan: Plan) -> Iterator[tuple[Guard | None, Kernel, M
 
 def close(planned: Planned, config: Config) -> Mapping:
     """How the kernel that is `planned` runs when it is launched with `config`."""
-    known = {**dict(config.meta), WARPS: config.num_warps}
-    directives = tuple(one.close(known) for one in planned.mapping.directives if not isinstance(one, Limit))
-    return Mapping(directives=directives)
+    return planned.mapping.close(_chosen(planned.mapping, config))
+
+
+def _chosen(mapping: Mapping, config: Config) -> dict[str, int]:
+    """What `config` chooses of the open numbers of `mapping`."""
+    known = numbers_of(config)
+    return {number.name: known[number.name] for number in mapping.open_numbers}
+
+
+def open_versions(kernel: Kernel, plan: Plan) -> tuple[Version, ...]:
+    """How `kernel` may run, by `plan`, for each kind of sizes: with open numbers where a search may choose."""
+    match plan:
+        case ContractionShape():
+            return (Version(guard=None, mapping=_open_contraction(kernel, plan)),)
+        case Planned(mapping=mapping):
+            return (Version(guard=None, mapping=mapping),)
+        case Forms(forms=forms):
+            first = Version(guard=forms[0].guard, mapping=forms[0].planned.mapping)
+            # few calls take the others
+            others = (Version(guard=one.guard, mapping=close(one.planned, one.config)) for one in forms[1:])
+            return (first, *others)
 
 
 def _ranges(kernel: Kernel, tile: tiles.Tile) -> tuple[str, ...]:
@@ -93,7 +111,20 @@ def _ranges(kernel: Kernel, tile: tiles.Tile) -> tuple[str, ...]:
 
 def map_contraction(kernel: Kernel, shape: ContractionShape, config: Config) -> Mapping:
     """How the matrix product `kernel`, in `shape`, runs when it is launched with `config`."""
-    meta = dict(config.meta)
+    return _map_product(kernel, shape, numbers_of(config), contracts=config.fp_fusion)
+
+
+def _open_contraction(kernel: Kernel, shape: ContractionShape) -> Mapping:
+    """How the matrix product `kernel`, in `shape`, may run."""
+    numbers = open_numbers(shape.configs, shape.space)
+    found = _map_product(kernel, shape, numbers, contracts=shape.configs[0].fp_fusion)
+    limits = limits_between(numbers, shape.configs, shape.space)
+    return Mapping(directives=(*found.directives, *limits))
+
+
+def _map_product(
+    kernel: Kernel, shape: ContractionShape, meta: MappingOf[str, Number], *, contracts: bool
+) -> Mapping:
     sides = {
         name: _ranges(kernel, tile) for name, tile in zip("xyr", (shape.columns, shape.rows, shape.axis))
     }
@@ -108,8 +139,8 @@ def map_contraction(kernel: Kernel, shape: ContractionShape, config: Config) -> 
             *([Order(ranges=ordered, by=meta[GROUP])] if ordered else []),
             Loop(ranges=sides["r"], by=meta[BLOCKS["r"]], stages=meta[STAGES]),
             Unit(unit="mma" if shape.parts.dtype.itemsize <= 2 else "fma"),
-            Warps(count=config.num_warps),
+            Warps(count=meta[WARPS]),
             Index(dtype="i64" if shape.index_dtype is DType.I64 else "i32"),
-            *([Contract()] if config.fp_fusion else []),
+            *([Contract()] if contracts else []),
         )
     )

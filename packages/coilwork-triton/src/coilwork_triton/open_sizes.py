@@ -9,8 +9,8 @@
     else:
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
-`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first one that is right for
-the sizes of the call, by the kernel's departure, which is its number. The likely one is that of a kernel of known sizes but
+`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first one whose guard holds for
+the sizes of the call. The likely one is that of a kernel of known sizes but
 for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples of nothing leave the last
 two, and rows that are longer the last.
 """
@@ -29,15 +29,12 @@ from coilwork_ir.index import (
     ceildiv,
     largest_operands,
     magnitude,
-    maximum,
-    minimum,
     mod,
     product,
     provably_le,
     symbol,
-    total,
 )
-from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
@@ -45,9 +42,16 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
-from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, Planned, flatten_grid, insert, propose
+from coilwork_triton.proposals.refinements import (
+    OF_OPEN_SIZES,
+    Planned,
+    change_candidates,
+    flatten_grid,
+    insert,
+    propose,
+)
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
@@ -103,23 +107,16 @@ class Form:
         return self.planned.shape
 
     @property
-    def demands(self) -> tuple[Expr, ...]:
-        """Expressions over the general kernel's sizes that are all 0 where it is right."""
-        return () if self.guard is None else tuple(map(_demand, self.guard.conditions))
+    def demands(self) -> frozenset[Condition]:
+        """What has to hold of the general kernel's sizes where it is right."""
+        return frozenset(() if self.guard is None else self.guard.conditions)
 
     @property
     def config(self) -> Config:
         """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for each thread to do."""
+        candidates = self.planned.configs
         wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
-        return self.candidates[0] if wide and self.shorter else min(self.candidates, key=_each)
-
-    @property
-    def candidates(self) -> tuple[Config, ...]:
-        """Its configurations; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
-        if self.shape.walk != "persistent" or not self.shape.neighbourly:
-            return self.planned.configs
-        size = self.planned.setting.target.warp_size
-        return tuple(dict.fromkeys(_with_room(c, size) for c in self.planned.configs))
+        return candidates[0] if wide and self.shorter else min(candidates, key=_each)
 
     @property
     def shorter(self) -> bool:
@@ -140,11 +137,6 @@ class Forms:
         return self.forms[0].shape
 
     @property
-    def space(self) -> SearchSpace:
-        """What else a search may try of the most particular one."""
-        return self.forms[0].planned.space
-
-    @property
     def general_shape(self) -> Shape:
         """That of the one for all sizes."""
         return self.forms[-1].shape
@@ -153,7 +145,7 @@ class Forms:
     def configs(self) -> tuple[Config, ...]:
         """Candidates of the form for likely sizes, then one of each other: few calls take those."""
         most = len(self.forms) - 1
-        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].candidates]
+        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].planned.configs]
         for number, form in enumerate(self.forms[1:], 1):
             found.append(_with_blocks(form.config, self.blocks, most - number))
         return tuple(found)
@@ -171,24 +163,19 @@ class Forms:
         counts = tuple(ceildiv(t.numel, symbol(t.block, lo=1)) for t in tiles) or (as_expr(1),)
         return (product(counts),) if self.general_shape.flat_grid else counts
 
-    @property
-    def departure(self) -> Expr:
-        """The number of the first form that is right."""
-        found: Expr = as_expr(0)
-        wrong: Expr = as_expr(1)
-        before: list[Form] = []
-        for form in self.forms[:-1]:
-            own = minimum(as_expr(1), total(form.demands))
-            # where it demands nothing more than those before it, none of them is right if it is not
-            wrong = own if all(set(form.demands) <= set(one.demands) for one in before) else wrong * own
-            found += wrong
-            before.append(form)
-        return found
-
 
 def _each(config: Config) -> float:
     """Points of a block for each warp."""
     return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
+
+
+def _leave_room(planned: Planned) -> Planned:
+    """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
+    if planned.shape.walk != "persistent" or not planned.shape.neighbourly:
+        return planned
+    size = planned.setting.target.warp_size
+    configs = tuple(dict.fromkeys(_with_room(c, size) for c in planned.configs))
+    return change_candidates(planned, configs, planned.space)
 
 
 def _with_room(config: Config, warp_size: int) -> Config:
@@ -196,16 +183,9 @@ def _with_room(config: Config, warp_size: int) -> Config:
     return replace(config, num_warps=max(config.num_warps, min(warps, _MOST_WARPS)))
 
 
-def _with_blocks(config: Config, blocks: Iterable[str], likely: int) -> Config:
+def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:
     known = dict(config.meta)
-    return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (LIKELY, likely)))
-
-
-def _demand(condition: Condition) -> Expr:
-    """An expression that is 0 where `condition` holds: of a remainder, itself."""
-    if condition.relation == "==":
-        return condition.left
-    return maximum(as_expr(0), condition.left - condition.right)
+    return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (VERSION, behind)))
 
 
 def _largest(numbers: Iterable[Expr]) -> list[Expr]:
@@ -236,7 +216,8 @@ def forms_of(setting: Setting) -> Forms | None:
         form = _form(setting, kind, wide=wide)
         if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
             continue
-        if not forms or set(form.demands) != set(forms[-1].demands):
+        # the form for all sizes does where nothing is demanded
+        if not forms or form.demands not in (forms[-1].demands, frozenset()):
             forms.append(form)
     if not forms or forms[0].name != kinds[0].name or general.sharing is not None:
         return None
@@ -247,7 +228,7 @@ def forms_of(setting: Setting) -> Forms | None:
         Form(
             name="any",
             doc="Any sizes.",
-            planned=planned,
+            planned=_leave_room(planned),
             units=ones,
             guard=None,
         )
@@ -309,7 +290,7 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     return Form(
         name=kind.name,
         doc=kind.doc,
-        planned=special,
+        planned=_leave_room(special),
         units=tuple(unit for _, unit in found.units),
         guard=Guard(tuple(conditions)),
     )

@@ -53,7 +53,7 @@ from coilwork_ir.mapping.threads import (
     Warps,
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
-from coilwork_ir.mapping.units import Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.mapping.verify import assume, find_fault, verify_mapping, verify_versions
 
 __all__ = [
@@ -95,6 +95,7 @@ __all__ = [
     "Straddle",
     "Threads",
     "Tile",
+    "Choose",
     "Transpose",
     "Unit",
     "Values",

@@ -7,11 +7,11 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from coilwork_ir.index import Expr, as_expr, as_int, evaluate, maximum, total
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, total
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.numbers import Open
-from coilwork_ir.mapping.units import Limit
+from coilwork_ir.mapping.units import Choose, Limit
 
 D = TypeVar("D", bound=Directive)
 
@@ -59,6 +59,11 @@ class Mapping:
         """True if every number is chosen: a generator writes it, a launcher launches it."""
         return not self.open_numbers
 
+    @property
+    def first_choice(self) -> Mapping:
+        """The mapping with the first value of each open number: the best guess."""
+        return self.close({number.name: number.values[0] for number in self.open_numbers})
+
     def close(self, chosen: MappingOf[str, int]) -> Mapping:
         """The mapping with the numbers that `chosen` names; its limits go once no number is open.
 
@@ -80,7 +85,7 @@ class Mapping:
         )
         if closed.open_numbers:
             return closed
-        kept = tuple(one for one in closed.directives if not isinstance(one, Limit))
+        kept = tuple(one for one in closed.directives if not isinstance(one, Limit | Choose))
         return replace(closed, directives=kept)
 
     def allows(self, chosen: MappingOf[str, int]) -> bool:
@@ -90,7 +95,10 @@ class Mapping:
                 names = {symbol.name for symbol in one.left.free_symbols | one.right.free_symbols}
                 if names <= chosen.keys() and evaluate(one.left, chosen) > evaluate(one.right, chosen):
                     return False
-        return True
+        ways: dict[tuple[str, ...], bool] = {}
+        for way in find_all(self.directives, Choose):
+            ways[way.names] = ways.get(way.names, False) or way.allows(chosen)
+        return all(ways.values())
 
 
 def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
@@ -120,7 +128,9 @@ class Condition:
         difference = self.left - self.right
         if self.relation == "<=":
             return maximum(difference, as_expr(0))
-        return maximum(difference, -1 * difference)
+        least = bounds(difference).lo
+        # of a remainder, itself
+        return difference if least is not None and least >= 0 else maximum(difference, -1 * difference)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from coilwork_ir.mapping.threads import (
     Warps,
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
-from coilwork_ir.mapping.units import Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
 from coilwork_ir.text.reader import Reader
 
 # Every directive there is, in the order in which documentation lists them.
@@ -69,7 +69,7 @@ DIRECTIVES: Final[tuple[type[Directive], ...]] = (
     Tile, FlatGrid, Keep, Loop, Sequential, Share, Coarsen, Straddle,
     Lanes, Runs, Vector, Warps, Threads, Block, Grain, Join, Accumulators, Fold, Peel, Invariant,
     Transpose, Privatise, Sort, Select, Evict, Prefetch, Save, Index, Values,
-    Unit, Order, Functions, Contract, Limit,
+    Unit, Order, Functions, Contract, Limit, Choose,
 )  # fmt: skip
 _BY_KEYWORD: Final[MappingOf[str, type[Directive]]] = MappingProxyType(
     {kind.keyword(): kind for kind in DIRECTIVES}

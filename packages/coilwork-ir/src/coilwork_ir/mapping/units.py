@@ -1,8 +1,10 @@
-"""Arithmetic: matrix units, the order of their blocks, and how exact functions and products of sums are."""
+"""Arithmetic: matrix units, the order of their blocks, how exact functions and products of sums are; and what
+may be chosen of open numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -104,3 +106,32 @@ class Limit(Directive):
             s.name for s in self.left.free_symbols | self.right.free_symbols if s.name not in known
         )
         return f"{unknown[0]} is no open number" if unknown else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choose(Directive):
+    """Of the mapping's open numbers, these are chosen together, in one of the ways that are listed so.
+
+    A mapping has one of these for each way.
+    """
+
+    TEMPLATE: ClassVar[str] = "choose {names:names} as {values:wholes}"
+
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+
+    def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
+        """A value for each name, of those that the open number may have."""
+        if len(self.names) != len(self.values):
+            return f"there are {len(self.values)} values for {len(self.names)} numbers"
+        known = {number.name: number.values for one in beside for number in one.open_numbers}
+        for name, value in zip(self.names, self.values, strict=True):
+            if value not in known.get(name, ()):
+                return f"{name} is no open number" if name not in known else f"?{name} is never {value}"
+        return None
+
+    def allows(self, chosen: Mapping[str, int]) -> bool:
+        """True if those of its numbers that are `chosen` are so in this way."""
+        return all(
+            chosen.get(name, value) == value for name, value in zip(self.names, self.values, strict=True)
+        )

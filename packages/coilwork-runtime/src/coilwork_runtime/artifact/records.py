@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from coilwork_runtime.errors import ArtifactError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 # The record of a program for the native executor; not in every artefact.
 PROGRAM: Final = "program.bin"
 MANIFEST: Final = "manifest.json"

@@ -70,18 +70,18 @@ def gpu_form(
         return None
 
 
-def with_others(forms: Sequence[bytes], departure: str, sizes: Sequence[str]) -> bytes | None:
-    """The form of a Triton kernel that is launched by the one of `forms` that the expression `departure` over `sizes` is the number of.
+def join_forms(forms: Sequence[bytes], guards: Sequence[str], sizes: Sequence[str]) -> bytes | None:
+    """The form of a Triton kernel that is launched by the first of `forms` whose guard, an expression over `sizes`, is 0.
 
-    `None` if it is something else than an expression over sizes.
+    The last one has no guard. `None` if a guard is something else than an expression over sizes.
     """
     try:
-        number = formula(departure, sizes, {})
+        *conditions, _ = ((formula(guard, sizes, {}) if guard else b"") for guard in guards)
     except ValueError:
         return None
     *others, found = forms
-    for form in reversed(others):
-        found = form[:-1] + b"\1" + number + found
+    for form, condition in zip(reversed(others), reversed(conditions), strict=True):
+        found = form[:-1] + b"\1" + condition + found
     return found
 
 

@@ -32,8 +32,8 @@ from coilwork_runtime.triton_kernels.requests import (
     triton_version,
 )
 from coilwork_runtime.triton_kernels.searching import Search
-from coilwork_runtime.triton_kernels.size_forms import with_other_forms
 from coilwork_runtime.triton_kernels.small_work import best_guess_does
+from coilwork_runtime.triton_kernels.versions import keep_versions
 
 # A configuration that takes longer to compile is not worth waiting for.
 LONGEST_BUILD_S: Final = 60.0
@@ -74,7 +74,7 @@ class TritonBuilder:
             KernelBuildError: `spec` names no GPU.
         """
         version, target = triton_version(), gpu_target(spec)
-        device = self._gpu.here() if spec.space else ""
+        device = self._gpu.here() if spec.is_open else ""
         known = recall(self._store, spec, device) if device else {}
         if () in known:
             return (candidate(spec, known[()], target, version, text=text),)
@@ -82,7 +82,7 @@ class TritonBuilder:
         others = {identity(config): config for config in known.values()}
         guesses = candidates(spec, target, version, text=text)
         if self._search is None and best_guess_does(spec):
-            guesses = with_other_forms(spec, guesses)
+            guesses = keep_versions(spec, guesses)
         return (
             *guesses,
             *(
@@ -124,7 +124,7 @@ class TritonBuilder:
     def load(self, spec: TritonKernel, built: Sequence[Built]) -> Launcher:
         """The launcher of a kernel that is already compiled. Needs no Triton."""
         explore = None
-        if self._search is not None and spec.space:
+        if self._search is not None and spec.is_open:
             explore = Explore(search=self._search, compile=partial(self.others, spec))
         return make_launcher(spec, built, self._gpu, store=self._store, explore=explore)
 

@@ -15,7 +15,7 @@ from coilwork_runtime.folders import new_folder
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
-from coilwork_runtime.triton_kernels.size_forms import form_of, forms_of
+from coilwork_runtime.triton_kernels.versions import keep_versions
 from coilwork_runtime.triton_kernels.worker import load_function
 
 Launcher = Callable[..., None]
@@ -36,9 +36,9 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
 
     function = load_function(spec.source, spec.entry, new_folder("triton"))
     arguments = run_time_arguments(spec)
-    # of each form the first configuration
-    forms = [next(c for c in spec.configs if form_of(c) == form) for form in forms_of(spec)]
-    departure = compile(spec.departure or "0", spec.name, "eval")
+    # of each version the first configuration
+    firsts = keep_versions(spec, spec.configs)
+    guards = [compile(guard or "0", spec.name, "eval") for guard in spec.guards]
     # device assertions run in debug mode only; the overflow checks that come with it are not wanted
     options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
     grid = [compile(extent, spec.name, "eval") for extent in spec.grid]
@@ -53,7 +53,8 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
     def launch(*args: Any) -> None:
         tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
         given_sizes = dict(zip(sizes, numbers, strict=True))
-        constants = constants_of(forms[eval(departure, {}, given_sizes)])
+        number = next(k for k, guard in enumerate(guards) if eval(guard, {}, given_sizes) == 0)
+        constants = constants_of(firsts[number])
         scope = constants | given_sizes
         extents = tuple(int(eval(code, {}, scope)) for code in grid)
         if 0 in extents:

@@ -14,7 +14,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, with_others
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, join_forms
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.specs import Argument, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -24,12 +24,17 @@ from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
 from coilwork_runtime.triton_kernels.searching import Ready, Search, Workshop, search
-from coilwork_runtime.triton_kernels.size_forms import form_of, forms_of, of_one_form
 from coilwork_runtime.triton_kernels.tuning import (
     choose,
     expendable_arguments,
     tuning_key,
     without_spills,
+)
+from coilwork_runtime.triton_kernels.versions import (
+    choice_text,
+    mapping_text,
+    select_version,
+    version_of,
 )
 
 Launcher = Callable[..., None]
@@ -74,53 +79,56 @@ def make_launcher(
 
     What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a search.
     """
-    if not spec.departure:
+    if len(spec.guards) == 1:
         return _Kernel(spec, tuple(built), gpu, store, explore).entry
-    forms: list[_Kernel] = []
-    for number in reversed(forms_of(spec)):
-        of_form = tuple(one for one in built if form_of(one.config) == number)
+    last = len(spec.guards) - 1
+    versions: list[_Kernel] = []
+    for number in range(last, -1, -1):
+        own = tuple(one for one in built if version_of(spec, one.config) == number)
         # in place of one that does not compile there is that for all sizes
-        if of_form or not number:
-            search = explore if number == forms_of(spec)[0] else None
-            forms.append(_Kernel(of_one_form(spec, number), of_form, gpu, store, search))
+        if own or number == last:
+            search = None if number else explore
+            versions.append(_Kernel(select_version(spec, number), own, gpu, store, search))
         else:
-            forms.append(forms[0])
-    forms.reverse()
-    return _Forms(spec, forms).entry
+            versions.append(versions[0])
+    versions.reverse()
+    return _Versions(spec, versions).entry
 
 
-# How often calls that only other forms are for wait for one of the first form's, which times its candidates.
+# How often calls that only other versions are for wait for one of the first version's, which times its candidates.
 _PATIENCE: Final = 8
 
 
-class _Forms:
-    """A kernel in several forms, that for the fewest sizes first."""
+class _Versions:
+    """A kernel in several versions, that for the fewest sizes first."""
 
-    def __init__(self, spec: TritonKernel, forms: Sequence[_Kernel]) -> None:
+    def __init__(self, spec: TritonKernel, versions: Sequence[_Kernel]) -> None:
         self._spec = spec
         self._asked = 0
-        self._forms = forms
+        self._versions = versions
+        parameters = [name for name, one in versions[0].arguments if one.role != "scratch"]
         scope: dict[str, Any] = {
-            "forms": tuple(kernel.entry for kernel in self._forms),
+            "versions": tuple(kernel.entry for kernel in versions),
             "min": min,
             "max": max,
         }
-        exec(compile(choice_text(spec), f"<coilwork launcher of {spec.name}>", "exec"), scope)
+        text = choice_text(spec, parameters)
+        exec(compile(text, f"<coilwork launcher of {spec.name}>", "exec"), scope)
         self.entry: Launcher = scope["launch"]
         vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
 
     def _native_form(self) -> bytes | None:
-        """How all forms are launched on the first device; `None` before one was, and for a while before the first one was settled."""
-        device = next((k.first_device for k in self._forms if k.form is not None), None)
+        """How all versions are launched on the first device; `None` before one was, and for a while before the first one was settled."""
+        device = next((k.first_device for k in self._versions if k.form is not None), None)
         if device is None:
             return None
         self._asked += 1
-        found = [kernel.form_on(device, guess=self._asked > _PATIENCE) for kernel in self._forms]
+        found = [kernel.form_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
         known = [form for form in found if form is not None]
         if len(known) < len(found):
             return None
-        sizes = [name for name, argument in self._forms[0].arguments if argument.role == "size"]
-        return with_others(known, self._spec.departure, sizes)
+        sizes = [name for name, argument in self._versions[0].arguments if argument.role == "size"]
+        return join_forms(known, self._spec.guards, sizes)
 
 
 class _Kernel:
@@ -138,7 +146,7 @@ class _Kernel:
         self._built = built
         self._gpu = gpu
         self._store = store
-        self._explore = explore if spec.space else None
+        self._explore = explore if spec.is_open else None
         self.arguments = run_time_arguments(spec)
         self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self.arguments)
         self._scopes_scratch = any(b.binary.scratch_bytes for b in built)
@@ -254,6 +262,7 @@ class _Kernel:
             measure=self._gpu.measure,
             store=self._store,
             key=tuning_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
+            mappings=[mapping_text(self._spec, one.config) for one in worth],
         )
         return worth[index]
 
@@ -316,13 +325,6 @@ class _Kernel:
         scope["bound"] = device
         bound: Launcher = launcher
         return bound
-
-
-def choice_text(spec: TritonKernel) -> str:
-    """The Python that chooses between forms. Its globals: `forms`."""
-    given = ", ".join(name for name, argument in run_time_arguments(spec) if argument.role != "scratch")
-    departure = ast.unparse(ast.parse(spec.departure, mode="eval"))
-    return f"def launch({given}):\n    return forms[{departure}]({given})\n"
 
 
 def launcher_text(

@@ -9,6 +9,7 @@ from types import CodeType
 from typing import Final
 
 from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.open_mapping import read_limits, read_values
 from coilwork_runtime.triton_kernels.requests import OPTIONS
 
 Config = Mapping[str, int]
@@ -29,8 +30,12 @@ class Space:
 
     @staticmethod
     def of(spec: TritonKernel) -> Space:
-        """The space that a kernel declares; without one, there is nothing around its candidates."""
-        return Space(spec.space, tuple(compile(text, spec.name, "eval") for text in spec.limits))
+        """The space that the first version of a kernel declares; without one, there is nothing around its candidates."""
+        mapping = spec.versions[0].mapping if spec.versions else ""
+        values = read_values(mapping)
+        # in the order of the kernel's parameters
+        named = {name: values[name] for name in spec.configs[0] if name in values}
+        return Space(named, tuple(compile(text, spec.name, "eval") for text in read_limits(mapping)))
 
     def allows(self, config: Config) -> bool:
         """True if `config` is within the space and its limits."""

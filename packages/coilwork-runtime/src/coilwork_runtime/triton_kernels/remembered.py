@@ -1,6 +1,7 @@
 """What searches found, in the store: one record per kernel and kind of device, with an entry per magnitude of its sizes.
 
-A choice is the configuration itself, so that whoever reads it need not have built what it was compared with.
+A choice is the closed mapping itself, so that whoever reads it need not have built what it was compared with, and can hand it
+in for the kernel (docs/how-to/say-how-a-kernel-runs.md).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from coilwork_cache import Store, content_key
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
+from coilwork_runtime.triton_kernels.open_mapping import read_choice
+from coilwork_runtime.triton_kernels.versions import mapping_text
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 def magnitudes(sizes: Sequence[int]) -> list[int]:
@@ -42,14 +45,20 @@ def recall(store: Store | None, spec: TritonKernel, device_name: str) -> Mapping
         store.delete(key)
         return {}
     space = Space.of(spec)
-    found = {tuple(entry["magnitudes"]): entry["config"] for entry in entries}
-    return {sizes: config for sizes, config in found.items() if _is_of(spec, space, config)}
+    found = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
+    return {
+        sizes: config for sizes, config in found.items() if config is not None and _is_of(spec, space, config)
+    }
+
+
+def config_for(spec: TritonKernel, mapping: str) -> Config | None:
+    """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it never does."""
+    chosen = read_choice(spec.versions[0].mapping, mapping) if spec.versions else None
+    return None if chosen is None else dict(spec.configs[0]) | chosen
 
 
 def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
     """True if `config` is a candidate of `spec`, or one step after the other away from one."""
-    if set(config) != set(spec.configs[0]):
-        return False
     given = all(
         config[name] in {candidate[name] for candidate in spec.configs}
         for name in config
@@ -72,18 +81,19 @@ def remember(
     fresh: dict[str, Any] = {
         "magnitudes": own,
         "sizes": list(sizes),
-        "config": dict(found.best.config),
-        "best": _plain(found.best),
-        "proposed": [_plain(trial) for trial in found.proposed],
-        "tried": [_plain(trial) for trial in found.tried],
+        "mapping": mapping_text(spec, found.best.config),
+        "best": _plain(spec, found.best),
+        "proposed": [_plain(spec, trial) for trial in found.proposed],
+        "tried": [_plain(spec, trial) for trial in found.tried],
     }
     record = {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]}
     store.put(key, json.dumps(record).encode())
 
 
-def _plain(trial: Trial) -> dict[str, Any]:
-    found = {field.name: getattr(trial, field.name) for field in fields(trial)}
-    return found | {"config": dict(trial.config)}
+def _plain(spec: TritonKernel, trial: Trial) -> dict[str, Any]:
+    measured = (field.name for field in fields(trial) if field.name != "config")
+    found: dict[str, Any] = {"mapping": mapping_text(spec, trial.config)}
+    return found | {name: getattr(trial, name) for name in measured}
 
 
 def _entries(data: bytes) -> list[dict[str, Any]] | None:
@@ -101,10 +111,7 @@ def _entries(data: bytes) -> list[dict[str, Any]] | None:
 def _is_entry(entry: object) -> bool:
     if not isinstance(entry, dict):
         return False
-    config, sizes = entry.get("config"), entry.get("magnitudes")
+    mapping, sizes = entry.get("mapping"), entry.get("magnitudes")
     return (
-        isinstance(config, dict)
-        and all(isinstance(name, str) and isinstance(value, int) for name, value in config.items())
-        and isinstance(sizes, list)
-        and all(isinstance(size, int) for size in sizes)
+        isinstance(mapping, str) and isinstance(sizes, list) and all(isinstance(size, int) for size in sizes)
     )

@@ -13,6 +13,8 @@ import torch
 from coilwork_cache import Store, content_key
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
+# Of what is remembered: raised, it is measured anew.
+FORMAT: Final = "2"
 # A later candidate must beat the best guess by this share and by these milliseconds: below them, timing noise would decide.
 MARGIN: Final = 0.0075
 TICK: Final = 0.00025
@@ -21,7 +23,7 @@ TICK: Final = 0.00025
 def tuning_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
     """The key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
     digests = [hashlib.sha256(encode_binary(binary)).hexdigest() for binary in candidates]
-    return content_key("tuning", device_name, *digests, *(str(size.bit_length()) for size in sizes))
+    return content_key("tuning", FORMAT, device_name, *digests, *(str(size.bit_length()) for size in sizes))
 
 
 def choose(
@@ -32,19 +34,24 @@ def choose(
     measure: Callable[[Callable[[], None]], float],
     store: Store | None,
     key: str,
+    mappings: Sequence[str | None],
 ) -> int:
     """The index of the fastest of `trials`, called with `args`, whose values stay as they are.
 
-    `roles` are those of the tensors in `args`. Earlier trials are better guesses: ties go to them.
+    `roles` are those of the tensors in `args`. Earlier trials are better guesses: ties go to them. What is remembered is the
+    mapping of the fastest, one of `mappings`; a kernel that tells none is timed every time.
     """
-    known = None if store is None else _remembered(store, key, len(trials))
+    if None in mappings:
+        store = None
+    known = None if store is None else _remembered(store, key, mappings)
     if known is not None:
         return known
     expendable = expendable_arguments(args, roles)
     times = [measure(partial(trial, *expendable)) for trial in trials]
     index = fastest(times)
     if store is not None:
-        store.put(key, json.dumps({"choice": index, "milliseconds": times}).encode())
+        record = {"mapping": mappings[index], "candidates": list(mappings), "milliseconds": times}
+        store.put(key, json.dumps(record).encode())
     return index
 
 
@@ -83,7 +90,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return same.copy_(tensor)
 
 
-def _remembered(store: Store, key: str, count: int) -> int | None:
+def _remembered(store: Store, key: str, mappings: Sequence[str | None]) -> int | None:
     data = store.get(key)
     if data is None:
         return None
@@ -91,8 +98,8 @@ def _remembered(store: Store, key: str, count: int) -> int | None:
         record = json.loads(data)
     except ValueError:
         record = None
-    choice = record.get("choice") if isinstance(record, dict) else None
-    if isinstance(choice, int) and 0 <= choice < count:
-        return choice
+    mapping = record.get("mapping") if isinstance(record, dict) else None
+    if isinstance(mapping, str) and mapping in mappings:
+        return mappings.index(mapping)
     store.delete(key)
     return None

@@ -13,6 +13,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import bounds, ceildiv, product, provably_le
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
+    Choose,
     Coarsen,
     Contract,
     Directive,
@@ -51,7 +52,7 @@ from coilwork_triton.launch.sorting import MOST_WARPS
 # What the generator has text for, in one mapping without nests.
 TAKES: Final[tuple[type[Directive], ...]] = (
     Tile, FlatGrid, Keep, Loop, Sequential, Share, Coarsen, Straddle, Lanes, Runs, Vector, Warps, Invariant,
-    Privatise, Sort, Select, Evict, Index, Values, Contract, Limit,
+    Privatise, Sort, Select, Evict, Index, Values, Contract, Limit, Choose,
 )  # fmt: skip
 GRID_AXIS_MAX: Final = 65535
 _MOST_WARPS: Final = 32
@@ -105,7 +106,7 @@ def _twice(mapping: Mapping) -> Iterator[tuple[str, str]]:
     """Directives of which a kernel has one."""
     seen: set[type[Directive]] = set()
     for one in mapping.directives:
-        if isinstance(one, Tile | Lanes | Limit):
+        if isinstance(one, Tile | Lanes | Limit | Choose):
             continue
         if type(one) in seen:
             yield one.keyword(), "it is said twice"

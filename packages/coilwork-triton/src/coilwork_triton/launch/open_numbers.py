@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from coilwork_ir.index import Expr, as_expr, provably_le, substitute
 from coilwork_ir.kernel_source import Config, SearchSpace
-from coilwork_ir.mapping import Directive, Limit, Number, Open
+from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_triton.launch.search_space import WARPS
 
 
@@ -37,7 +37,10 @@ def limits_between(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
     """What has to hold of the open ones of `numbers` together, if they are of `configs` and `space`."""
-    found: list[Directive] = []
+    free = {name for name, _ in space.values}
+    tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)
+    rows = dict.fromkeys(tuple(numbers_of(config)[name] for name in tied) for config in configs)
+    found: list[Directive] = [Choose(names=tied, values=row) for row in rows] if tied else []
     for left, right in space.limits:
         ends = [_with_closed(side, numbers) for side in (left, right)]
         if not provably_le(*ends):

@@ -33,8 +33,6 @@ SORT_SHARE: Final = "SORT_SHARE"
 SORT_ROOM: Final = "SORT_ROOM"
 SORT_GROUPS: Final = "SORT_GROUPS"
 SORT_SPREAD: Final = "SORT_SPREAD"
-# Whether sizes are what they likely are (`coilwork_triton.open_sizes`): 1 where the kernel's departure from that is 0.
-LIKELY: Final = "LIKELY"
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
 

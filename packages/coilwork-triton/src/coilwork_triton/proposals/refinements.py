@@ -11,6 +11,7 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.mapping import (
+    Choose,
     Coarsen,
     Directive,
     FlatGrid,
@@ -154,7 +155,7 @@ def change_candidates(planned: Planned, configs: tuple[Config, ...], space: Sear
             found.append(replace(one, by=numbers[BLOCKS[next(letters)]]))
         elif isinstance(one, Warps):
             found.append(replace(one, count=numbers[WARPS]))
-        elif not isinstance(one, Limit):
+        elif not isinstance(one, Limit | Choose):
             found.append(one)
     mapping = Mapping(directives=(*found, *limits_between(numbers, configs, space)))
     return replace(planned, mapping=mapping, configs=configs, space=space)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coilwork_ir.index import format_expr
-from coilwork_ir.kernel_source import Config, KernelSource, SearchSpace, SourceArg
+from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
+from coilwork_ir.mapping import Version, format_mapping
 from coilwork_wrapper.python.tree import Listing, Rows
 
 
@@ -20,14 +21,9 @@ def spec_rows(source: KernelSource, text_name: str) -> Rows:
     if source.language == "triton":
         rows.append(_tuple("grid", [repr(format_expr(g)) for g in source.grid]))
         rows.append(_tuple("configs", [config_text(c) for c in source.configs]))
-        if source.space.values:
-            rows.append(f"space={space_text(source.space)},")
-            limits = [
-                repr(f"{format_expr(left)} <= {format_expr(right)}") for left, right in source.space.limits
-            ]
-            rows.append(_tuple("limits", limits))
-    if source.departure is not None:
-        rows.append(f"departure={format_expr(source.departure)!r},")
+        if source.versions is not None:
+            versions = tuple(map(_version_rows, source.versions.versions))
+            rows.append(Rows("versions=(", versions, "),"))
     if source.checks:
         rows.append(_tuple("checks", [repr(c) for c in source.checks]))
     if source.features:
@@ -59,6 +55,9 @@ def config_text(config: Config) -> str:
     return "{" + ", ".join(entries) + "}"
 
 
-def space_text(space: SearchSpace) -> str:
-    """A dictionary display: what each parameter may be."""
-    return "{" + ", ".join(f'"{name}": {values}' for name, values in space.values) + "}"
+def _version_rows(version: Version) -> Rows:
+    """`rt.KernelVersion(...)`; the mapping is a string literal for each of its lines."""
+    guard = () if version.guard is None else (f"guard={format_expr(version.guard.distance)!r},",)
+    lines = tuple(repr(line) for line in format_mapping(version.mapping).splitlines(keepends=True))
+    mapping = Rows("mapping=(", lines, "),") if lines else "mapping='',"
+    return Rows("rt.KernelVersion(", (*guard, mapping), "),")

@@ -162,8 +162,8 @@ struct Form {
   int32_t device = 0;  // -1 for one that torch does not know, which has no streams
   uint64_t compiler_scratch_bytes = 0;
   Formula grid[3];
-  Owned<Form> otherwise;  // where `departure` is not 0
-  Formula departure;
+  Owned<Form> otherwise;  // where `guard` is not 0
+  Formula guard;
 };
 
 struct Kernel {

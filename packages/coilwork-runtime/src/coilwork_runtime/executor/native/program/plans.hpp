@@ -126,7 +126,7 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
 // u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
 // GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes,
 // u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative, 3 formulas, u8 whether there is another form, and then the
-// formula that is not 0 where that is the one to launch, and it
+// formula that is 0 for the sizes that this one is for, and it
 Owned<Form> parse_form(Reader& in) {
   auto form = Owned<Form>(new Form());
   form->gpu = in.u8();
@@ -165,7 +165,7 @@ Owned<Form> parse_form(Reader& in) {
     how.cooperative = in.u8();
     for (Formula& extent : form->grid) extent.read(in, form->sizes);
     if (in.u8()) {
-      form->departure.read(in, form->sizes);
+      form->guard.read(in, form->sizes);
       form->otherwise = parse_form(in);
       if (form->otherwise->tensors != form->tensors || form->otherwise->sizes != form->sizes)
         throw Damaged{"two forms of a kernel take different arguments"};

@@ -70,7 +70,7 @@ class Launches {
     const uint32_t* registers = frame_.words(step.more);
     for (size_t k = 0; k < form.sizes; ++k) sizes[k] = frame_.registers[registers[k]];
     const Form* found = &form;
-    for (int64_t others = form.departure(sizes); others > 0 && found->otherwise; --others) found = found->otherwise.get();
+    while (found->otherwise && found->guard(sizes) != 0) found = found->otherwise.get();
     return *found;
   }
 
