@@ -1,11 +1,16 @@
-"""Mappings across packages: what the IR prints, the runtime reads alike."""
+"""Mappings across packages: what the IR prints, the runtime reads alike, and what a trace shows, a user hands in."""
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor
 
 from benchmarks.planner import Planner
+from coilwork.errors import OptionError
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernel_source import KernelSource, search_space
 from coilwork_ir.kernels.text import parse_kernel
@@ -85,3 +90,50 @@ def test_the_runtime_reads_mappings_as_the_ir_does() -> None:
             assert read_choice(told, closed) == chosen
             seen += len(chosen)
     assert seen > 8
+
+
+def normalise(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.softmax(-1), x.sum(0)
+
+
+def test_what_a_trace_shows_is_handed_in_changed(tmp_path: Path) -> None:
+    x = torch.randn(64, 200)
+
+    def compiled(**options: object) -> tuple[Tensor, Tensor]:
+        torch._dynamo.reset()
+        call = torch.compile(
+            normalise, backend="coilwork", options={"strict": True, "cache": False, **options}
+        )
+        found: tuple[Tensor, Tensor] = call(x)
+        return found
+
+    def shown(folder: str) -> dict[str, str]:
+        return {path.name: path.read_text() for path in (tmp_path / folder).rglob("*.mapping.txt")}
+
+    compiled(trace=str(tmp_path / "first"))
+    first = shown("first")
+    assert first and any("accumulators 64 pass 0" in text for text in first.values())
+    for name, text in first.items():
+        (tmp_path / "mine" / name).parent.mkdir(exist_ok=True)
+        changed = text.replace("accumulators 64", "accumulators 16").replace(
+            "functions vector", "functions exact"
+        )
+        (tmp_path / "mine" / name).write_text(changed)
+    got = compiled(mappings=str(tmp_path / "mine"), trace=str(tmp_path / "second"))
+    second = shown("second")
+    assert second.keys() == first.keys() and second != first
+    assert any("accumulators 16 pass 0" in text and "functions exact" in text for text in second.values())
+    torch.testing.assert_close(got, normalise(x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_mapping_that_is_not_legal_is_the_users_to_hear_of(strict: bool) -> None:
+    torch._dynamo.reset()
+    options = {"mappings": {"*": "threads over x0 accumulators 48 pass 0"}, "strict": strict, "cache": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="no power of two") as caught:
+            torch.compile(lambda x: x.softmax(-1), backend="coilwork", options=options)(torch.randn(64, 200))
+    error = caught.value.inner_exception
+    assert isinstance(error, OptionError) and error.code == "mapping-accumulators"
+    assert "exp" in error.what and "trace" in error.remedy

@@ -346,7 +346,8 @@ def test_wrong_tensors_are_refused_in_the_same_words(inputs: Sequence[Tensor], c
 
 
 def test_the_runtime_has_all_that_generated_modules_use() -> None:
-    for name in (*FUNCTIONS, "LayoutMemory", "CppKernel", "TritonKernel", "random_input", "run_standalone"):
+    values = ("LayoutMemory", "CppKernel", "KernelVersion", "TritonKernel", "random_input", "run_standalone")
+    for name in (*FUNCTIONS, *values):
         assert name in generated.__all__
 
 

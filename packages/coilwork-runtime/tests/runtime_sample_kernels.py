@@ -275,6 +275,7 @@ def module_text(spec: CppKernel | TritonKernel) -> str:
     return f'''"""y = 2 * x + c"""
 import torch
 from coilwork_runtime import generated as rt
+from coilwork_runtime.generated import KernelVersion
 
 KERNELS = (rt.{kind}({fields}),)
 

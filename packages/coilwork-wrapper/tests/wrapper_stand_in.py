@@ -47,6 +47,14 @@ class CppKernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelVersion:
+    """How a GPU kernel may run for some sizes."""
+
+    guard: str = ""
+    mapping: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TritonKernel:
     """What a module says of a GPU kernel."""
 
@@ -57,6 +65,7 @@ class TritonKernel:
     arg_names: tuple[str, ...]
     grid: tuple[str, ...]
     configs: tuple[Mapping[str, int], ...]
+    versions: tuple[KernelVersion, ...] = ()
     checks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     bytes: str = ""
@@ -123,6 +132,7 @@ def run_standalone(
 
 __all__ = [
     "CppKernel",
+    "KernelVersion",
     "LayoutMemory",
     "TritonKernel",
     "aligned",

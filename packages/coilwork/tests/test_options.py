@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,9 @@ def test_unknown_option_with_nothing_near_lists_all() -> None:
         ("workers", True),
         ("fallback", "aten.sin"),
         ("trace", 3),
+        ("mappings", 3),
+        ("mappings", {"k": 3}),
+        ("mappings", ["k"]),
     ],
 )
 def test_wrong_types_are_refused(name: str, value: object) -> None:
@@ -60,6 +64,21 @@ def test_unknown_mode() -> None:
 
 def test_lists_become_tuples() -> None:
     assert resolve(options={"fallback": ["aten.sin"]}, environ={}).fallback == ("aten.sin",)
+
+
+def test_mappings_are_texts_by_names_or_files_of_a_folder(tmp_path: Path) -> None:
+    pairs = (("one", "warps 4"), ("two_*", "warps 8"))
+    for given in (dict(pairs), pairs, [list(pair) for pair in pairs]):
+        assert resolve(options={"mappings": given}, environ={}).mappings == pairs
+    with pytest.raises(OptionError, match="holds no mappings"):
+        resolve(options={"mappings": str(tmp_path)}, environ={})
+    for graph, name, text in (("a", "one", "warps 4"), ("b", "two", "warps 8"), ("b", "two.kernel", "none")):
+        (tmp_path / graph).mkdir(exist_ok=True)
+        suffix = ".txt" if "." in name else ".mapping.txt"
+        (tmp_path / graph / f"{name}{suffix}").write_text(text)
+    found = resolve(options={"mappings": tmp_path}, environ={}).mappings
+    assert found == (("one", "warps 4"), ("two", "warps 8"))
+    assert resolve(environ={"COILWORK_MAPPINGS": str(tmp_path)}).mappings == found
 
 
 def test_environment_variables_of_each_type() -> None:
@@ -122,6 +141,8 @@ def test_the_key_holds_what_changes_code_and_nothing_else() -> None:
         CompileOptions(reuse=False),
         CompileOptions(pools=False),
         CompileOptions(triton_on_cpu=True),
+        CompileOptions(mappings=(("*", "warps 4"),)),
+        CompileOptions(mappings=(("*", "warps 8"),)),
     )
     assert len({plain.key_text(), *(o.key_text() for o in others)}) == 1 + len(others)
 

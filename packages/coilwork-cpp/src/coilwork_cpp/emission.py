@@ -10,6 +10,7 @@ from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_
 from coilwork_cpp.nests.points import pointwise_body
 from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
+from coilwork_cpp.planning.given import settle_given
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.refusals import check_loops
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
@@ -55,7 +56,10 @@ from coilwork_ir.mapping import (
     Mapping,
     always,
     find,
+    find_given,
     format_mapped,
+    parse_given,
+    refuse_given,
 )
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
@@ -127,7 +131,13 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     common = common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
     args = {t.name: t for t in bare.tensors}
-    return replace(bare, mappings=tuple(propose(pieces, common, args) for pieces in launch.phases))
+    planned = replace(bare, mappings=tuple(propose(pieces, common, args) for pieces in launch.phases))
+    text = find_given(options.mappings, kernel)
+    versions = () if text is None else parse_given(text, kernel, target.kind)
+    if not versions:
+        return planned
+    mappings = settle_given(kernel, versions, launch.phases, common)
+    return replace(planned, common=mappings[0][0].directives, mappings=mappings)
 
 
 def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
@@ -145,7 +155,13 @@ def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
-    return write_planned(plan_kernel(kernel, target, options), target)
+    planned = plan_kernel(kernel, target, options)
+    try:
+        return write_planned(planned, target)
+    except EmitError as error:
+        if find_given(options.mappings, kernel) is None or not error.code.startswith("mapping"):
+            raise
+        raise refuse_given(kernel, error) from error
 
 
 def write_planned(planned: Planned, target: Target) -> KernelSource:

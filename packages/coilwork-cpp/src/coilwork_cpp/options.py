@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
 from coilwork_ir.errors import EmitError
+from coilwork_ir.mapping import GivenMappings, read_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,13 @@ class CppOptions:
             can share them; 0: never.
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions combine their
             elements in one order that the reduced ranges alone decide, and functions are libm's at every element.
+        mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
     """
 
     vector_math: bool = True
     split_elements: int = 16384
     batch_invariant: bool = False
+    mappings: GivenMappings = ()
 
 
 def options_from(settings: Mapping[str, object]) -> CppOptions:
@@ -40,6 +43,8 @@ def options_from(settings: Mapping[str, object]) -> CppOptions:
             near = get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise EmitError("unknown-option", f"no option {name!r}", remedy=remedy)
+        if name == "mappings":
+            continue
         wanted = int if name == "split_elements" else bool
         if type(value) is not wanted:
             raise EmitError("option-type", f"option {name!r} takes {wanted.__name__}, got {value!r}")
@@ -47,4 +52,9 @@ def options_from(settings: Mapping[str, object]) -> CppOptions:
     split_elements = settings.get("split_elements", default.split_elements)
     invariant = settings.get("batch_invariant", default.batch_invariant)
     assert isinstance(vector_math, bool) and isinstance(split_elements, int) and isinstance(invariant, bool)
-    return CppOptions(vector_math=vector_math, split_elements=split_elements, batch_invariant=invariant)
+    return CppOptions(
+        vector_math=vector_math,
+        split_elements=split_elements,
+        batch_invariant=invariant,
+        mappings=read_option(settings.get("mappings", ())),
+    )

@@ -18,7 +18,7 @@ from coilwork.caching.remedies import RemedyCache, StoredStep
 from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.culprits import Budget, find_smallest_calls
 from coilwork.drive import make_call
-from coilwork.errors import CoilworkError, CoilworkFallbackWarning, describe
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning, OptionError, describe
 from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled, list_calls, run_stages
@@ -131,6 +131,7 @@ def build_with_retries(
 
     Raises:
         RefusedCallError: eager refuses the call that the graph is compiled for.
+        OptionError: an option does not fit the graph.
         Exception: the last failure, whatever a stage raised.
     """
     attempts = _Attempts(job, builder, store)
@@ -139,7 +140,7 @@ def build_with_retries(
         return first
     if job.is_refused():
         raise RefusedCallError(str(first.error)) from first.error
-    if job.options.strict or job.options.batch_invariant:
+    if job.options.strict or job.options.batch_invariant or isinstance(first.error, OptionError):
         raise first.error
     repeated = None if remembered is None else attempts.repeat(remembered.read())
     if repeated is not None:

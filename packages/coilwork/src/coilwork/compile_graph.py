@@ -30,7 +30,7 @@ from coilwork.caching.remedies import RemedyCache
 from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.checking.watch import watched, watched_in_eager, watches
 from coilwork.drive import boxed
-from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.freezing import FrozenCall
 from coilwork.job import Job, Role, open_job
@@ -109,7 +109,7 @@ def compile_graph(
     job = replace(job, is_refused=is_refused)
     try:
         compiled = _compile(job)
-    except (MistracedError, RefusedCallError):
+    except (MistracedError, RefusedCallError, OptionError):
         raise
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
     # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would break a promise.

@@ -10,11 +10,20 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
 from coilwork.caching.shared_cache import SECRET
 from coilwork.errors import OptionError
-from coilwork.options import ENVIRONMENT_PREFIX, HOLDING_CODE, CompileOptions, Numerics, option_types
+from coilwork.options import (
+    ENVIRONMENT_PREFIX,
+    GIVEN_MAPPINGS,
+    HOLDING_CODE,
+    CompileOptions,
+    Numerics,
+    option_types,
+)
+from coilwork.trace import MAPPING_SUFFIX
 from coilwork_lowering.rewrites import Rewrite
 
 
@@ -81,6 +90,8 @@ def _known(name: str, *, source: str) -> str:
 
 def _coerce(name: str, value: object, *, source: str) -> object:
     expected = option_types()[name]
+    if expected == GIVEN_MAPPINGS:
+        return _read_mappings(name, value, source=source)
     if get_origin(expected) is Literal:
         allowed = get_args(expected)
         if value not in allowed:
@@ -104,6 +115,32 @@ def _coerce(name: str, value: object, *, source: str) -> object:
     raise OptionError(
         "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"
     )
+
+
+def _read_mappings(name: str, value: object, *, source: str) -> tuple[tuple[str, str], ...]:
+    """Texts by names of kernels, from a dictionary, pairs, or the files of a folder."""
+    if isinstance(value, str | Path):
+        # a trace has a folder for each graph
+        files = sorted(Path(value).rglob(f"*{MAPPING_SUFFIX}"))
+        if not files:
+            raise OptionError(
+                "bad-option",
+                f"{source}: {name}={str(value)!r} holds no mappings",
+                remedy=f"a folder with files NAME{MAPPING_SUFFIX}, such as a trace's",
+            )
+        return tuple((path.name.removesuffix(MAPPING_SUFFIX), path.read_text()) for path in files)
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    if isinstance(pairs, list | tuple) and all(_is_pair_of_texts(pair) for pair in pairs):
+        return tuple((pattern, text) for pattern, text in pairs)
+    raise OptionError(
+        "bad-option",
+        f"{source}: {name}={value!r} has the wrong type",
+        remedy="it must be a dictionary of texts by names of kernels, or a folder",
+    )
+
+
+def _is_pair_of_texts(pair: object) -> bool:
+    return isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
 
 
 def _is_item(name: str, item: object) -> bool:
@@ -162,6 +199,6 @@ def _parse(variable: str, text: str, expected: object) -> object:
             raise OptionError(
                 "bad-option", f"environment variable {variable}={text!r} is not a number"
             ) from error
-    if get_origin(expected) is tuple:
+    if get_origin(expected) is tuple and expected != GIVEN_MAPPINGS:
         return tuple(item.strip() for item in text.split(",") if item.strip())
     return text

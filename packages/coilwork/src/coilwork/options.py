@@ -29,6 +29,8 @@ Random = Literal["auto", "generated", "eager"]
 CheckedValues = Literal["off", "results", "kernels"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
+# The type of the option that texts by names are.
+GIVEN_MAPPINGS: Final = tuple[tuple[str, str], ...]
 
 
 def _about(effect: str, *, key: bool = False, least: int | None = None) -> dict[str, object]:
@@ -247,6 +249,14 @@ class CompileOptions:
             least=0,
         ),
     )
+    mappings: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=_about(
+            "how kernels run: texts of directives by names of kernels or patterns of names, or a folder with a file NAME.mapping.txt "
+            "for each, as a trace has them",
+            key=True,
+        ),
+    )
     triton_on_cpu: bool = field(
         default=False,
         metadata=_about(
@@ -310,6 +320,8 @@ def option_list() -> tuple[OptionInfo, ...]:
 def _values(expected: Any) -> str:
     if get_origin(expected) is Literal:
         return ", ".join(get_args(expected))
+    if expected == GIVEN_MAPPINGS:
+        return "dict of str, or folder"
     if get_origin(expected) is tuple:
         return "list of str" if get_args(expected)[0] is str else "list"
     return str(expected.__name__)

@@ -14,14 +14,14 @@ from coilwork.boundary.saved_strides import Strides, chosen_strides
 from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
-from coilwork.errors import warn_of_driver
+from coilwork.errors import OptionError, warn_of_driver
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
-from coilwork.trace import Trace
+from coilwork.trace import MAPPING_SUFFIX, Trace
 from coilwork_ir.codegen import Describing
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int
@@ -287,7 +287,7 @@ def emit_kernels(
             codegen = codegen_for(target, options)
             if isinstance(codegen, Describing):
                 told = codegen.describe(kernel, target, _codegen_options(options))
-                trace.write(f"kernels/{kernel.name}.mapping.txt", told)
+                trace.write(f"kernels/{kernel.name}{MAPPING_SUFFIX}", told)
     return sources
 
 
@@ -297,6 +297,11 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
     try:
         return codegen.emit(kernel, target, _codegen_options(options))
     except CoilworkIRError as error:
+        if options.mappings and error.code.startswith("mapping"):
+            # the user's, who is to hear of it
+            raise OptionError(
+                error.code, error.what, reason=error.reason or error.node, remedy=error.remedy
+            ) from error
         if error.origins:
             raise
         raise EmitError(
@@ -314,7 +319,8 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
 
 def _codegen_options(options: CompileOptions) -> dict[str, object]:
     """The settings of code generators: those of other packages need not know one that nobody asks for."""
-    return {"batch_invariant": True} if options.batch_invariant else {}
+    asked: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
+    return asked | ({"mappings": options.mappings} if options.mappings else {})
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:

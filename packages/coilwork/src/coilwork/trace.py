@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from coilwork.errors import OptionError
 
 log = logging.getLogger("coilwork")
+
+# How files end that tell how a kernel runs; the option `mappings` reads them.
+MAPPING_SUFFIX: Final = ".mapping.txt"
 
 
 @dataclass(frozen=True, slots=True)

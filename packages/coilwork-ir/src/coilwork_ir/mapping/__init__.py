@@ -2,10 +2,18 @@
 
 Open `text.py` first: its docstring shows a mapping, and its table lists every directive. `mapping.py` has
 mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `memory.py` and `units.py` are the
-directives, by what they decide.
+directives, by what they decide; `given.py` is what users hand in.
 """
 
 from coilwork_ir.mapping.directive import Directive
+from coilwork_ir.mapping.given import (
+    GivenMappings,
+    check_given,
+    find_given,
+    parse_given,
+    read_option,
+    refuse_given,
+)
 from coilwork_ir.mapping.mapping import (
     Condition,
     Guard,
@@ -68,6 +76,7 @@ __all__ = [
     "FlatGrid",
     "Fold",
     "Functions",
+    "GivenMappings",
     "Grain",
     "Guard",
     "Index",
@@ -105,14 +114,19 @@ __all__ = [
     "Warps",
     "always",
     "assume",
+    "check_given",
     "find",
     "find_all",
     "find_fault",
+    "find_given",
     "format_mapped",
     "format_mapping",
     "format_versions",
+    "parse_given",
     "parse_mapping",
     "parse_versions",
+    "read_option",
+    "refuse_given",
     "verify_mapping",
     "verify_versions",
 ]
