@@ -16,10 +16,11 @@ from coilwork_triton.combined import plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.emit_kernel import Written, write, write_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.given_mappings import take_for_member, take_given
 from coilwork_triton.kernel_passes.table import LEGALIZATION
 from coilwork_triton.launch.options import TritonOptions, parse_options
 from coilwork_triton.mapping import map_plan
-from coilwork_triton.planning import plan_computation
+from coilwork_triton.planning import Plan, plan_computation
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
@@ -87,9 +88,13 @@ def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapp
         EmitError: the kernel holds something Triton lacks.
     """
     kernel = LEGALIZATION.run(kernel, target)
+    plan: Plan
     if kernel.combined is not None:
-        return map_plan(kernel, plan_member(kernel, kernel.combined, target, options), target)
-    return map_plan(kernel, plan_computation(kernel, target, options), target)
+        member = plan_member(kernel, kernel.combined, target, options)
+        plan = take_for_member(kernel, member, target, options)
+    else:
+        plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
+    return map_plan(kernel, plan, target)
 
 
 def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:

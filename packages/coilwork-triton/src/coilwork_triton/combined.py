@@ -33,6 +33,7 @@ from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.mapping import Tile, find_all
 from coilwork_ir.target import Target
 from coilwork_triton.emit_kernel import Written, statements
+from coilwork_triton.given_mappings import take_for_member
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
@@ -82,7 +83,7 @@ def write_combined(
     Raises:
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
-    planned = plan_member(kernel, combined, target, options)
+    planned = take_for_member(kernel, plan_member(kernel, combined, target, options), target, options)
     body = planned.setting.kernel
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})

@@ -15,6 +15,7 @@ from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.given_mappings import take_given
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
@@ -55,7 +56,7 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    plan = plan_computation(kernel, target, options)
+    plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
     if isinstance(plan, Forms):
         return _in_forms(plan, library)
     if isinstance(plan, ContractionShape):

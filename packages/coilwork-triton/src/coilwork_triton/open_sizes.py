@@ -214,7 +214,7 @@ def forms_of(setting: Setting) -> Forms | None:
         kinds = (_SHORT,)
     for kind in kinds:
         form = _form(setting, kind, wide=wide)
-        if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
+        if form is None or form.shape.sharing is not None or not has_grid_of(form.shape, general):
             continue
         # the form for all sizes does where nothing is demanded
         if not forms or form.demands not in (forms[-1].demands, frozenset()):
@@ -323,8 +323,8 @@ def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
     return [*loads, *(store.index for store in kernel.stores)]
 
 
-def _alike(one: Shape, other: Shape) -> bool:
-    """The grid is the same but for the sizes of blocks."""
+def has_grid_of(one: Shape, other: Shape) -> bool:
+    """True if the grid of `one` is that of `other` but for the sizes of blocks."""
 
     def told(shape: Shape) -> list[object]:
         return [

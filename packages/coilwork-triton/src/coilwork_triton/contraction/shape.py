@@ -73,9 +73,14 @@ class ContractionShape:
 
 
 def shape_of(
-    kernel: Kernel, node: Reduce, parts: Contraction, target: Target, options: TritonOptions
+    kernel: Kernel,
+    node: Reduce,
+    parts: Contraction,
+    target: Target,
+    options: TritonOptions,
+    given: Config | None = None,
 ) -> ContractionShape:
-    """The shape of `kernel`, whose one sum is `node`, for `target`."""
+    """The shape of `kernel`, whose one sum is `node`, for `target`; with `given` in place of what is proposed."""
     ranges = {r.symbol: r for r in kernel.ranges}
     known = frozenset((*parts.rows, *parts.columns, *parts.axes))
     # ranges of one point belong to no part
@@ -92,6 +97,8 @@ def shape_of(
     )
     invariant = options.batch_invariant
     proposed = fixed(work, target) if invariant else propose(work, target, options.max_configs)
+    if given is not None:
+        proposed = (given,)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     whole = {letter: numels[letter] for letter in "yxr" if _divides(numels[letter], letter, configs)}
     rows, columns, axis = (
@@ -99,7 +106,9 @@ def shape_of(
         for letter in ("y", "x", "r")
     )
     batch = flat_tile("z", [ranges[s] for s in others], None, False) if others else None
-    space = SearchSpace() if invariant else space_of(work, target, whole=whole, configs=configs)
+    space = SearchSpace()
+    if given is None and not invariant:
+        space = space_of(work, target, whole=whole, configs=configs)
     if options.index_dtype == "auto":
         wide = needs_64_bits(kernel, tuple(numels.values()), [store.value for store in kernel.stores])
     else:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from coilwork_ir.errors import EmitError
+from coilwork_ir.mapping import GivenMappings, read_option
 
 IndexChoice = Literal["auto", "i32", "i64"]
 
@@ -23,12 +24,14 @@ class TritonOptions:
         persistent_limit: longest reduction, in elements, kept in registers as one tile.
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch configuration per kind of
             kernel that reduces or multiplies, whatever the sizes, and nothing for a search to vary.
+        mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
     """
 
     index_dtype: IndexChoice = "auto"
     max_configs: int = 3
     persistent_limit: int = 65536
     batch_invariant: bool = False
+    mappings: GivenMappings = ()
 
 
 def parse_options(options: Mapping[str, object]) -> TritonOptions:
@@ -56,6 +59,7 @@ def parse_options(options: Mapping[str, object]) -> TritonOptions:
         index_dtype=choice,
         max_configs=_positive(options, "max_configs", TritonOptions().max_configs),
         persistent_limit=_positive(options, "persistent_limit", TritonOptions().persistent_limit),
+        mappings=read_option(options.get("mappings", ())),
     )
 
 
