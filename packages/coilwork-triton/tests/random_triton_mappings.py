@@ -47,7 +47,7 @@ from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.mapping import close
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import propose
+from coilwork_triton.proposals.refinements import REFINEMENTS, propose
 
 TRIES = 80
 # An interpreter takes a while for each program, and for each turn of a loop.
@@ -84,7 +84,7 @@ class RandomlyMapped:
         if rng.random() < 0.8:
             draft = KERNEL_PASSES.run(draft, target)
         setting = Setting(draft=draft, target=target, options=TritonOptions())
-        planned = propose(setting)
+        planned = REFINEMENTS.run(propose(setting), TritonOptions())
         proposed = close(planned, planned.configs[0])
         for _ in range(TRIES):
             mapping = draw(rng, draft.kernel, proposed, target)
@@ -102,6 +102,8 @@ class RandomlyMapped:
 
 def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) -> Mapping:
     """Another way to run `kernel` than what is `proposed`, most often a legal one."""
+    if rng.random() < 0.3:
+        return Mapping(directives=tuple(_resized(rng, one) for one in proposed.directives))
     tiles = _tiles(rng, kernel)
     if proposed.find(Share) is not None and rng.random() < 0.5:
         tiles = [replace(tile, by=1, padded=0) for tile in tiles]
@@ -109,19 +111,33 @@ def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) 
     directives: list[Directive] = [*tiles]
     if rng.random() < 0.4 and tiles:
         directives.append(FlatGrid())
-    directives += [one for one in proposed.directives if isinstance(one, Coarsen) and rng.random() < 0.7]
-    if tiles and len(tiles[-1].ranges) > 1 and rng.random() < 0.5:
+    if len(kernel.stores) > 1 and tiles and rng.random() < 0.3:
+        directives.append(Coarsen(range=kernel.ranges[-1].symbol.name, by=rng.choice([1, 2, 2, 4])))
+    if len(tiles) == 1 and len(tiles[0].ranges) > 1 and rng.random() < 0.4:
         directives.append(Straddle(range=tiles[0].ranges[-1]))
     directives += rows
     directives += _lanes(rng, kernel, [*tiles, *rows])
     directives.append(Warps(count=rng.choice([1, 2, 4, 8])))
-    directives += _memory(rng, kernel, proposed)
+    directives += _memory(rng, kernel)
     if kernel.numerics == "fast" and rng.random() < 0.5:
         directives.append(Contract())
     if rng.random() < 0.05:
         directives.append(rng.choice([Threads(), Invariant(lanes=16, block=16)]))
     mapping = Mapping(directives=tuple(directives))
     return _vectorized(kernel, mapping, target) if rng.random() < 0.5 else mapping
+
+
+def _resized(rng: random.Random, one: Directive) -> Directive:
+    """`one` with larger or smaller blocks."""
+    match one:
+        case Tile() | Loop():
+            return replace(one, by=max(1, min(1 << 12, int(one.by * rng.choice([0.25, 0.5, 1, 2, 4])))))
+        case Warps():
+            return replace(one, count=rng.choice([1, 2, 4, 8]))
+        case Index():
+            return replace(one, dtype=rng.choice(["i32", "i64"]))
+        case _:
+            return one
 
 
 def _points(kernel: Kernel, names: tuple[str, ...]) -> int:
@@ -201,11 +217,11 @@ def _lanes(rng: random.Random, kernel: Kernel, walks: list[Directive]) -> list[D
     return found
 
 
-def _memory(rng: random.Random, kernel: Kernel, proposed: Mapping) -> list[Directive]:
+def _memory(rng: random.Random, kernel: Kernel) -> list[Directive]:
     found: list[Directive] = []
-    counts = proposed.find(Privatise)
-    if counts is not None and rng.random() < 0.7:
-        found.append(counts)
+    if all(store.mode == "add" and store.indirect for store in kernel.stores) and rng.random() < 0.5:
+        args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
+        found.append(Privatise(args=args, bins=rng.choice([8, 16, 256])))
     loaded = sorted({node.buffer for node in postorder(roots_of(kernel)) if isinstance(node, Load)})
     if loaded and rng.random() < 0.3:
         found.append(Evict(args=(rng.choice(loaded),), priority=rng.choice(["first", "first", "last"])))

@@ -47,6 +47,7 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.iteration.tiles import Letter, needs_64_bits
 from coilwork_triton.launch.counted import LEAST_BLOCK
+from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.launch.sorting import MOST_WARPS
 
 # What the generator has text for, in one mapping without nests.
@@ -89,6 +90,7 @@ def _reasons(kernel: Kernel, mapping: Mapping, target: Target) -> Iterator[tuple
     yield from _blocks(kernel, mapping)
     yield from _grid(kernel, mapping)
     yield from _threads(mapping, target)
+    yield from _orders(mapping, target)
     yield from _invariance(mapping)
     if isinstance(index := mapping.find(Index), Index) and index.dtype == "i32" and not index.promised:
         numels = (
@@ -191,6 +193,35 @@ def _threads(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
     for evict in find_all(mapping.directives, Evict):
         if evict.priority != "first":
             yield "evict", "lines leave the cache first, or when they are the oldest"
+
+
+def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
+    """Rows that are sorted or scanned: how threads share them. Of open numbers some choice is right."""
+    sort, select, runs = mapping.find(Sort), mapping.find(Select), mapping.find(Runs)
+    warps, keep = mapping.find(Warps), mapping.find(Keep)
+    for keyword, number in (
+        *(("sort", n) for n in (() if sort is None else (sort.threads, sort.width))),
+        *(("select", n) for n in (() if select is None else (select.share, select.groups, select.spread))),
+        *(("runs", n) for n in (() if runs is None else (runs.by,))),
+    ):
+        if any(value & (value - 1) for value in values_of(number)):
+            yield keyword, "threads share rows in powers of two"
+    if runs is not None:
+        points = prod(max(values_of(one.by)) for one in _walks(mapping))
+        threads = target.warp_size * (1 if warps is None else min(values_of(warps.count)))
+        if threads * min(values_of(runs.by)) > points:
+            yield "runs", f"{threads} threads have fewer runs than there are threads"
+    if sort is None or keep is None:
+        return
+    row, threads = max(values_of(keep.by)), min(values_of(sort.threads))
+    if threads * min(values_of(sort.width)) > row:
+        yield "sort", f"{threads} threads have more than {row} elements"
+    if select is not None:
+        share, count = max(values_of(select.share)), next_power_of_two(select.first)
+        if min(values_of(select.share)) > min(max(values_of(sort.threads)), count):
+            yield "select", f"more threads hold {count} elements than there are"
+        if count // min(share, count) > row // threads:
+            yield "select", f"a thread has fewer of {row} elements than its share of {count}"
 
 
 def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
