@@ -26,6 +26,7 @@ from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
+from coilwork.targets import declare
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Program
@@ -91,7 +92,7 @@ class Planner:
         self.programs.append(
             lower_to_program(
                 lowered.graph,
-                Targets(main=TARGETS[self.target]),
+                declare(Targets(main=TARGETS[self.target]), options),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

@@ -24,7 +24,6 @@ from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum
 from coilwork_ir.kernels import (
     Combined,
     Decision,
-    Hints,
     Kernel,
     KernelCall,
     Member,
@@ -479,11 +478,7 @@ class Maker:
             stores=stores,
             aliasing=rng.choice(((), (("out0", "in0"), ("out1", "in1")))),
             checks=self.checks(parallel),
-            hints=Hints(
-                reduction=rng.choice(("none", "persistent", "looped", "split")),
-                split=rng.randint(1, 8),
-                workspace=rng.choice(("", "inout2")),
-            ),
+            workspace=rng.choice(("", "inout2")),
             numerics=rng.choice(("fast", "eager", "strict")),
             origins=self.origins(),
         )

@@ -45,7 +45,6 @@ class ScheduleOptions:
         recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is recomputed
             as often as its consumers like, unless that reads more bytes than storing it moves.
         max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be inlined.
-        persistent_bytes: longest row, in bytes of f32 values, that a GPU kernel keeps on chip.
         fusion_window: neighbours per shared buffer that are considered as partners.
         search_limit: groups visited to show that a fusion makes no cycle; beyond it the fusion is refused.
         max_decisions: records kept in `Schedule.decisions`.
@@ -77,7 +76,6 @@ class ScheduleOptions:
     max_row_reads: int = 16
     recompute_ops: int = 4
     max_evaluations: float = 4.0
-    persistent_bytes: int = 65536
     fusion_window: int = 8
     search_limit: int = 256
     max_decisions: int = 2000

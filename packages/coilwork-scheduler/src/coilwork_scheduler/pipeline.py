@@ -299,10 +299,10 @@ def schedule(
 def _stages(graph: Graph, targets: Targets) -> list[Stage]:
     stages: list[Stage] = []
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, Scan) and not (target := targets.of(defined(node)[0].device)).scan:
+        if isinstance(node, Scan) and not targets.capabilities_of(defined(node)[0].device).scans:
             raise ScheduleError(
                 "no-scan",
-                f"target {target.name} has no scans",
+                f"kernels for target {targets.of(defined(node)[0].device).name} do not scan",
                 origins=node.origins,
                 remedy="lower the operator as an external call",
             )

@@ -26,7 +26,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
+    bounds,
     ceildiv,
+    evaluate,
     maximum,
     minimum,
     mod,
@@ -47,6 +49,7 @@ from coilwork_triton.iteration.tiles import MOST_POINTS
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, plan_kernel
+from coilwork_triton.proposals.walks import keeps_rows
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
@@ -246,6 +249,20 @@ def forms_of(setting: Setting) -> Forms | None:
     return Forms(kernel=kernel, forms=tuple(told))
 
 
+def _longest_row(kernel: Kernel) -> int | None:
+    """Points of the longest row that `kernel` may have; None if there is no bound."""
+    return bounds(product(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
+
+
+def _keeps_likely_rows(setting: Setting) -> bool:
+    """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
+    kernel, known = setting.kernel, setting.analysis.likely_sizes
+    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if keeps_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
+        return False
+    return keeps_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
+
+
 def _planned(setting: Setting) -> Shape:
     return OF_OPEN_SIZES.run(plan_kernel(setting), setting.options).shape
 
@@ -253,7 +270,8 @@ def _planned(setting: Setting) -> Shape:
 def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
     kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
-    found = assumed(kernel, roots, multiples=kind.multiples, rows=kind.rows)
+    is_shorter = kind.rows and _keeps_likely_rows(setting)
+    found = assumed(kernel, roots, multiples=kind.multiples, rows=is_shorter)
     if found is None:
         return None
     divided = largest_operands(_positions(kernel, roots))
@@ -266,6 +284,7 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
             draft=replace(setting.draft, kernel=found.kernel),
             options=replace(options, index_dtype="i32") if narrow else options,
             least=1 if kind.rows else UNKNOWN_EXTENT,
+            keeps_rows=True if is_shorter else keeps_rows(setting, _longest_row(kernel)),
         )
     )
     shape = special.shape

@@ -139,7 +139,7 @@ def _run_case(
         _difference(case, arg.name, given[arg.name], expected[arg.name])
         for arg in kernel.args
         # what is left in a workspace is nobody's business
-        if labels.get(arg.name) not in excused and arg.name != kernel.hints.workspace
+        if labels.get(arg.name) not in excused and arg.name != kernel.workspace
     ]
     return "; ".join(fault for fault in faults if fault)
 

@@ -34,8 +34,7 @@ def _loop_over_shifted_rows(planned: Planned, options: TritonOptions) -> Planned
     setting, shape = planned.setting, planned.shape
     if options.batch_invariant or not wants_a_loop(setting.kernel, shape, setting.analysis.roots):
         return planned
-    kernel = replace(setting.kernel, hints=replace(setting.kernel.hints, reduction="looped"))
-    return plan_kernel(replace(setting, draft=replace(setting.draft, kernel=kernel)))
+    return plan_kernel(replace(setting, keeps_rows=False))
 
 
 def _use_whole_vectors(planned: Planned, options: TritonOptions) -> Planned:
