@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import torch
+from declared import schedule
 
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
@@ -17,7 +18,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest, total_cost
 from coilwork_scheduler.pipeline import DEFAULT
 

@@ -10,7 +10,8 @@ from kernel_bench import along, arg
 from triton_sample_kernels import SAMPLES
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.contraction import find_contraction
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
@@ -28,9 +29,7 @@ from coilwork_triton.proposals.walks import WALKS
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [
-    name
-    for name, kernel in SAMPLES.items()
-    if kernel.combined is None and kernel.hints.reduction != "contracted"
+    name for name, kernel in SAMPLES.items() if kernel.combined is None and find_contraction(kernel) is None
 ]
 
 
@@ -89,7 +88,6 @@ def pieces_of_columns() -> Kernel:
         ranges=(piece, column, r),
         args=(arg("in0", F32, 256 * 257), arg("out0", F32, 4 * 257)),
         stores=(Store(buffer="out0", index=at, value=reduce("sum", [element], [r.symbol])),),
-        hints=Hints(reduction="looped"),
     )
 
 
@@ -107,8 +105,7 @@ def test_every_rule_is_the_first_for_some_kernel(
         return rule
 
     monkeypatch.setattr(RuleTable, "first", recorded)
-    unhinted = replace(SAMPLES["softmax_short"], hints=Hints())
-    for kernel in [*map(SAMPLES.__getitem__, SINGLE), unhinted, long_rows(), pieces_of_columns()]:
+    for kernel in [*map(SAMPLES.__getitem__, SINGLE), long_rows(), pieces_of_columns()]:
         plan_kernel(setting_of(kernel))
         plan_kernel(setting_of(kernel, batch_invariant=True))
     assert {rule.name for rule in table.rules} == seen
