@@ -266,12 +266,47 @@ def test_views_of_expansions_are_written_to(program: Program, dynamic: bool) -> 
     torch.testing.assert_close(found, wanted)
 
 
+def assigned(x: Tensor, k: Tensor) -> Tensor:
+    x[0] = 5.0
+    return x[1] + k.sum()
+
+
+def copied(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    x[0].copy_(k)
+    x[1].mul_(3.0)
+    return x.cos(), x
+
+
+def filled(x: Tensor, k: Tensor) -> Tensor:
+    x.masked_fill_(x > 1, 0.0)
+    x.t()[1:].fill_(4.0)
+    return x + k
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
 def test_an_input_that_is_expanded_already() -> None:
+    def base(rows: int) -> Tensor:
+        return torch.arange(8.0)[1:4].expand(rows, 3)
+
+    for program in (assigned, copied, filled):
+        torch._dynamo.reset()
+        ours = compiled(program, strict=True)
+        for _ in range(2):
+            found, wanted, k = base(2), base(2), torch.arange(3.0)
+            torch.testing.assert_close(ours(found, k), program(wanted, k))
+            torch.testing.assert_close(found.untyped_storage().tolist(), wanted.untyped_storage().tolist())
+            assert found.stride() == wanted.stride()
+
+
+def test_an_input_that_is_expanded_and_asks_for_gradients() -> None:
     def program(x: Tensor) -> Tensor:
         x[0].add_(1.0)
         return x * 2
 
-    found, wanted = torch.arange(3.0).expand(2, 3), torch.arange(3.0).expand(2, 3)
+    def given() -> Tensor:
+        return (torch.arange(3.0).requires_grad_() * 1).expand(2, 3)
+
+    found, wanted = given(), given()
     with pytest.raises(Exception, match="repeated-elements"):
         compiled(program, strict=True)(found)
     with pytest.warns(CoilworkFallbackWarning, match="before it is expanded"):

@@ -15,7 +15,7 @@ from coilwork.boundary.captured_results import (
     list_marks,
     with_created_views,
 )
-from coilwork.boundary.negated_results import restore_marks
+from coilwork.boundary.marked_results import restore_marks
 from coilwork.boundary.shared_results import (
     ResultObject,
     SharedMemory,
@@ -44,7 +44,7 @@ from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.scaled_products import restore_scaled_products
 from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
-from coilwork.capture.storages import copy_of, given_storages
+from coilwork.capture.storages import copy_of, give_expanded_storages, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
@@ -149,15 +149,16 @@ def compile_dynamo_graph(
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
-    _mend_captured(gm)
     trial = EagerTrial(captured, example_inputs)
+    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
+    _mend_captured(gm)
     as_captured = _uncompiled_writes(gm, captured, example_inputs, trial, options)
     if as_captured is not None:
         return as_captured
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     try:
-        log = list(rewrite_captured(gm, example_inputs, options))
+        log = list(rewrite_captured(gm, inputs, options))
     # A graph can do without rewrites of ours.
     except Exception as error:
         if options.strict or options.rewrites or is_told(error) or set(NAMES) <= set(options.skip_rewrites):
@@ -197,7 +198,7 @@ def compile_dynamo_graph(
     )
     try:
         with collector_paused():
-            compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+            compiled = giving(given_storages(gm, inputs, compiler, strict=options.strict))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
     except Exception as error:
         if isinstance(error, RefusedCallError) or (not is_told(error) and trial.refuses()):
