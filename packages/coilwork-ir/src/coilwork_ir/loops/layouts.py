@@ -18,6 +18,7 @@ from typing import TypeAlias
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops.access import defined, read, shares_memory
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import Cond, Contraction, Extern, Graph, Node, View, While
 
 
@@ -132,6 +133,9 @@ def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
         case Contraction():
             for name in (*read(node), node.output.name):
                 yield name, "a product reads or makes it"
+        case Attention() | AttentionGradient():
+            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+                yield name, "an attention reads or makes it"
         case Cond() | While():
             for name in (*read(node), *(buffer.name for buffer in defined(node))):
                 yield name, "it is handed to a region or by one"
