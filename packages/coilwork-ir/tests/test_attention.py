@@ -6,10 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, contiguous_strides
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
+from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
+from coilwork_ir.loops.attention.library_form import (
+    Causal,
+    Left,
+    LibraryAttention,
+    library_attention_of,
+    make_attention,
+    make_attention_gradient,
+)
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
 from coilwork_ir.loops.text import format_graph, parse_graph
@@ -322,3 +332,74 @@ def test_what_is_no_attention_is_refused(text: str, code: str, old: str, new: st
 def test_what_is_left_out_does_not_parse(text: str, old: str, new: str, reason: str) -> None:
     with pytest.raises(ParseError, match=reason):
         parse_graph(text.replace(old, new))
+
+
+def tensors(
+    *, heads: int = 2, bias: tuple[int, ...] | None = None, dtype: DType = DType.BF16
+) -> dict[str, Buffer]:
+    shapes = {
+        "q": (2, 4, 3, 8),
+        "k": (2, heads, 5, 8),
+        "v": (2, heads, 5, 6),
+        "o": (2, 4, 3, 6),
+        "s": (2, 4, 32),
+    }
+    shapes |= {"g": (2, 4, 3, 6), "dq": (2, 4, 3, 8), "dk": (2, heads, 5, 8), "dv": (2, heads, 5, 6)}
+    shapes |= {} if bias is None else {"b": bias, "db": bias}
+    wide = dtype.compute
+    return {name: named(name, shape, wide if name == "s" else dtype) for name, shape in shapes.items()}
+
+
+def named(name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
+    sizes = tuple(as_expr(size) for size in shape)
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes))
+
+
+@pytest.mark.parametrize("causal", ["", "first", "last"])
+@pytest.mark.parametrize("bias", [None, (2, 1, 3, 5), (3, 1), (1, 4, 1, 5)])
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_the_form_of_libraries_is_read_back(causal: Causal, bias: tuple[int, ...] | None, heads: int) -> None:
+    known = tensors(heads=heads, bias=bias)
+    parts = LibraryAttention(
+        query=known["q"], key=known["k"], value=known["v"], bias=known.get("b"), scale=0.3, causal=causal
+    )
+    assert parts.why_malformed() is None and not parts.has_default_scale
+    node = make_attention(parts, known["o"], known["s"])
+    assert library_attention_of(node, known) == (parts, None)
+    left = Left(gradient=known["g"], output=known["o"], logsumexp=known["s"])
+    gradients = (known["dq"], known["dk"], known["dv"])
+    gradient = make_attention_gradient(parts, left, gradients, known.get("db"))
+    assert library_attention_of(gradient, known) == (parts, left)
+    given = tuple(known[name] for name in ("q", "k", "v", "g", *(("b",) if bias else ())))
+    graph = Graph(name="g", inputs=given, constants=(), nodes=(node, gradient), outputs=(Ref("dq"),))
+    verify_graph(graph)
+    assert parse_graph(format_graph(graph)) == graph
+
+
+def test_other_forms_are_not_read_back() -> None:
+    for text in (CAPPED, GRADIENT, CAUSAL.replace("t8 = le(t6, t7)", "t8 = lt(t6, t7)")):
+        graph = parse_graph(text)
+        buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
+        buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+        (first, *_) = graph.nodes
+        assert isinstance(first, Attention) and library_attention_of(first, buffers) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"q": (2, 4, 24)}, "four dimensions"),
+        ({"k": (1, 2, 5, 8)}, "batches"),
+        ({"k": (2, 2, 4, 8)}, "batches"),
+        ({"k": (2, 3, 5, 8), "v": (2, 3, 5, 6)}, "as many heads each"),
+        ({"b": (4, 3, 5)}, "two dimensions or four"),
+        ({"b": (2, 2, 3, 5)}, "broadcast"),
+    ],
+)
+def test_what_libraries_do_not_take_has_a_reason(changed: dict[str, tuple[int, ...]], reason: str) -> None:
+    known = {**tensors(), **{name: named(name, shape, DType.BF16) for name, shape in changed.items()}}
+    parts = LibraryAttention(
+        query=known["q"], key=known["k"], value=known["v"], bias=known.get("b"), scale=1.0
+    )
+    found = parts.why_malformed()
+    assert found is not None and reason in found
