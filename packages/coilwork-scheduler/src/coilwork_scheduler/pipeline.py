@@ -16,6 +16,7 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
+from coilwork_scheduler.contractions.attention import implement_attention
 from coilwork_scheduler.contractions.choose import implement_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
@@ -194,6 +195,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="separate",
             run=_on_graph(_separate),
             why="what is read across places that the same loop overwrites needs memory of its own",
+        ),
+        Pass(
+            name="attend",
+            run=_weighed(implement_attention),
+            why="attention is the call or the loops that cost least",
         ),
         Pass(
             name="contract",
