@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, contiguous_strides
+from coilwork_ir.conformance import ATTENTION_CASES, AttentionCase, check_attention
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr
@@ -403,3 +406,52 @@ def test_what_libraries_do_not_take_has_a_reason(changed: dict[str, tuple[int, .
     )
     found = parts.why_malformed()
     assert found is not None and reason in found
+
+
+@pytest.mark.parametrize("case", ATTENTION_CASES, ids=lambda case: case.name)
+def test_cases_of_the_kit_mean_what_autograd_says(case: AttentionCase) -> None:
+    graph = checked(case.text)
+    given = dict(zip([b.name for b in graph.inputs if isinstance(b, Buffer)], case.make(), strict=True))
+    leaves = {n: one.double().requires_grad_(bool(case.slope) and n != "g") for n, one in given.items()}
+    q, k, v = (leaves[name] for name in "qkv")
+    k, v = (one.repeat_interleave(4 // case.shared, 1) for one in (k, v))
+    scores = q @ k.mT
+    rows, keys = torch.arange(case.rows)[:, None], torch.arange(case.keys)[None, :]
+    scores = scores.tanh() * 2 if "tanh" in case.score else scores * 0.25
+    if "div(" in case.score:
+        scores = scores + (keys - rows) / torch.arange(1, 5)[:, None, None]
+    scores = scores + leaves["b"] if "b" in leaves else scores
+    if case.mask:
+        bound = next((n for text, n in (("[i2 + 2]", 2), ("[i2 - 2]", -2)) if text in case.mask), 0)
+        seen = keys <= rows + bound
+        scores = scores.masked_fill(
+            ~(seen & (keys + 2 > rows) if "gt(" in case.mask else seen), float("-inf")
+        )
+    nothing = (scores == float("-inf")).all(-1, keepdim=True)
+    weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
+    output = weights @ v
+    found = interpret_graph(graph, list(given.values()))
+    logsumexp = scores.masked_fill(nothing, 0).logsumexp(-1).masked_fill(nothing[..., 0], 0)
+    expected = [output, logsumexp]
+    if case.slope:
+        operands = [leaves[name] for name in ("q", "k", "v", "b") if name in leaves]
+        expected += torch.autograd.grad(output, operands, leaves["g"])
+    for ours, theirs in zip(found, expected, strict=True):
+        assert isinstance(ours, Tensor)
+        loose = {"rtol": 0.03, "atol": 0.03} if ours.dtype.itemsize == 2 else {}
+        torch.testing.assert_close(ours, theirs.to(ours.dtype), **loose)
+
+
+def test_the_kit_tells_who_weighs_otherwise() -> None:
+    assert {r.status for r in check_attention(interpret_graph)} == {"passed"}
+
+    def shifted(graph: Graph, inputs: Sequence[Tensor]) -> list[object]:
+        return [one + 0.1 if isinstance(one, Tensor) else one for one in interpret_graph(graph, inputs)]
+
+    def refusing(graph: Graph, inputs: Sequence[Tensor]) -> list[object]:
+        raise VerifyError("no", "nothing is computed")
+
+    assert {r.status for r in check_attention(shifted)} == {"failed"}
+    assert {r.status for r in check_attention(refusing)} == {"refused"}
+    wrong = check_attention(lambda graph, inputs: [one.double() for one in interpret_graph(graph, inputs)])
+    assert [r.case for r in wrong if r.status == "passed"] == ["f64"]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Ref
+from coilwork_ir.conformance import check_attention, failures
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
@@ -265,3 +266,21 @@ def assert_close(found: Sequence[object], expected: Sequence[object]) -> None:
 )
 def test_scores_of_any_form_are_written_out(text: str, target: str) -> None:
     assert_written_out(parse_graph(text), target)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+def test_the_conformance_kit_passes(target: str) -> None:
+    """On a GPU all is written out: kernels take only what leaves a state of theirs. On a CPU torch's kernel takes most."""
+
+    called: list[int] = []
+
+    def compute(graph: Graph, inputs: Sequence[Tensor]) -> Sequence[object]:
+        made = schedule(graph, TARGETS[target])
+        verify_schedule(made)
+        called.append(len(calls(made)))
+        return interpret_schedule(made, list(inputs))
+
+    results = check_attention(compute)
+    assert failures(results) == ""
+    assert {result.status for result in results} == {"passed"}
+    assert (sum(called) == 0) == (target == "sm_90") and 0 in called

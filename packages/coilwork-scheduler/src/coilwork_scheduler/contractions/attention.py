@@ -56,6 +56,8 @@ class Kernels:
         forward, backward: their names.
         is_for_cpus: they run on CPUs, and nowhere else.
         bias: the argument that the bias is given as, "" if they take none.
+        derives_bias: the gradient of the bias is among their results.
+        takes_columns: values may have another number of columns than keys.
         state: the arguments of the gradient that the state is given as, in its order, "" for a place that is not given.
     """
 
@@ -64,6 +66,8 @@ class Kernels:
     backward: str
     is_for_cpus: bool = False
     bias: str = ""
+    derives_bias: bool = False
+    takes_columns: bool = False
     state: tuple[str, ...] = ()
 
 
@@ -87,6 +91,10 @@ class AtenAttention:
         parts, _ = found
         if parts.bias is not None and not kernels.bias:
             return f"{kernels.forward} takes no bias"
+        if parts.key.shape[3] is not parts.value.shape[3] and not kernels.takes_columns:
+            return f"{kernels.forward} takes as many columns of values as of keys"
+        if isinstance(node, AttentionGradient) and node.of_bias is not None and not kernels.derives_bias:
+            return f"{kernels.backward} gives the bias no gradient"
         if parts.causal and parts.causal != self._level(parts):
             return f"{kernels.forward} counts keys from the other end"
         if parts.dropout and kernels.is_for_cpus:
@@ -203,6 +211,8 @@ KERNELS: Final[tuple[Kernels, ...]] = (
         forward="_scaled_dot_product_efficient_attention",
         backward="_scaled_dot_product_efficient_attention_backward",
         bias="attn_bias",
+        takes_columns=True,
+        derives_bias=True,
         state=_DRAWS,
     ),
     Kernels(
@@ -210,6 +220,7 @@ KERNELS: Final[tuple[Kernels, ...]] = (
         forward="_scaled_dot_product_cudnn_attention",
         backward="_scaled_dot_product_cudnn_attention_backward",
         bias="attn_bias",
+        takes_columns=True,
         state=(*_SIZES, *_DRAWS, ""),
     ),
 )
