@@ -4,7 +4,7 @@ A table is what a module binds to a name and what mentions several operators: as
 table has a row of that name), or as overloads (`torch.ops.aten.add.Tensor`). Names that our own scalar ops have, too, count as theirs. Two
 kinds of binding are no tables of facts: `RULES`, which registers lowerings, and the pattern of a rewrite, which says what a graph looks like.
 
-Names of fused attention are read in one module, which makes nodes of the calls: whoever comes later asks the node.
+Names of fused attention are read in one module, which makes nodes of the calls: others ask the node.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def check_operator_tables(
 
 
 def check_attention_names(sources: Sequence[Source]) -> list[Violation]:
-    """Names of fused attention, as strings or as overloads, outside of the modules that read or write them."""
+    """Names of fused attention, as strings or overloads, outside of the modules that read or write them."""
     return sorted(
         source.violation(node.lineno, f"{name} is recognised in coilwork_lowering.ops.attention alone")
         for source in sources

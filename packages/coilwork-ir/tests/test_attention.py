@@ -95,7 +95,8 @@ flash (_, _, size s1 in [0, inf], _, %seed: i64[2], %unused: i64[], %mask: f32[0
     yield t1
   }
   (%dq: f32[1, 2, s0, 8], %dk: f32[1, 2, s0, 8], %dv: f32[1, 2, s0, 8], _) = attention_gradient f32 \
-[i0: 1, i1: 2, i2: s0, i3: 8 | r0: s0, r1: 8] flash (none, none, `s1`, `s0`, %seed, %unused, none) dropout 0.5 {
+[i0: 1, i1: 2, i2: s0, i3: 8 | r0: s0, r1: 8] \
+flash (none, none, `s1`, `s0`, %seed, %unused, none) dropout 0.5 {
     t0 = load %q[i0, i1, i2, r1] : f32
     t1 = load %q[i0, i1, r0, r1] : f32
     t2 = load %q[i0, i1, r0, i3] : f32
@@ -134,8 +135,8 @@ GRADIENT = """graph @gradient {
     mask t9
     logsumexp at [i0, i1, i2]
   }
-  (%dq: f64[2, 4, 3, 8], %dk: f64[2, 2, 5, 8], %dv: f64[2, 2, 5, 6], %db: f64[4, 1, 5]) = attention_gradient f64 \
-[i0: 2, i1: 4, i2: 3, i3: 6 | r0: 5, r1: 8] {
+  (%dq: f64[2, 4, 3, 8], %dk: f64[2, 2, 5, 8], %dv: f64[2, 2, 5, 6], %db: f64[4, 1, 5]) \
+= attention_gradient f64 [i0: 2, i1: 4, i2: 3, i3: 6 | r0: 5, r1: 8] {
     t0 = load %q[i0, i1, i2, r1] : f64
     t1 = load %k[i0, i1 // 2, r0, r1] : f64
     t2 = load %v[i0, i1 // 2, r0, i3] : f64

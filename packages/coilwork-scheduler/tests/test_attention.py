@@ -1,4 +1,4 @@
-"""What computes attention: the calls of the kernels that it was captured for, loops where no library takes it."""
+"""What computes attention: calls of the kernels that it was captured for, loops where no library takes it."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ GRADIENT = """graph @gradient {
   input %b: f32[4, 1, 5]
   input %o: f32[2, 4, 3, 6]
   input %s: f32[2, 4, 3]
-  (%dq: f32[2, 4, 3, 8], %dk: f32[2, HEADS, 5, 8], %dv: f32[2, HEADS, 5, 6], %db: f32[4, 1, 5]) = attention_gradient f32 \
-[i0: 2, i1: 4, i2: 3, i3: 6 | r0: 5, r1: 8] {
+  (%dq: f32[2, 4, 3, 8], %dk: f32[2, HEADS, 5, 8], %dv: f32[2, HEADS, 5, 6], %db: f32[4, 1, 5]) \
+= attention_gradient f32 [i0: 2, i1: 4, i2: 3, i3: 6 | r0: 5, r1: 8] {
     t0 = load %q[i0, i1, i2, r1] : f32
     t1 = load %k[i0, SHARED, r0, r1] : f32
     t2 = load %v[i0, SHARED, r0, i3] : f32
@@ -270,7 +270,7 @@ def test_scores_of_any_form_are_written_out(text: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 def test_the_conformance_kit_passes(target: str) -> None:
-    """On a GPU all is written out: kernels take only what leaves a state of theirs. On a CPU torch's kernel takes most."""
+    """On a GPU all is written out: kernels take their own states. On a CPU torch's kernel takes most."""
 
     called: list[int] = []
 

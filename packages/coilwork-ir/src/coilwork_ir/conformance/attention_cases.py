@@ -1,4 +1,4 @@
-"""Graphs with attention and its gradient, for whoever computes these nodes: a template, a library, a pass that writes them out.
+"""Graphs with attention and its gradient, for what computes these nodes: a template, a library, a pass.
 
 `check_attention` runs all of them and compares with the interpreter, as `check_codegen` does with kernels.
 """
@@ -23,7 +23,8 @@ from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
 Compute: TypeAlias = Callable[[Graph, Sequence[Tensor]], Sequence[object]]
-"""Computes a graph's results, of CPU tensors in the layout of its inputs. May raise a CoilworkIRError for what it does not compute."""
+"""Computes a graph's results of CPU tensors, laid out as its inputs. May raise a CoilworkIRError to
+refuse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,10 @@ class AttentionCase:
         name: unique in the kit.
         rows, keys, shared, columns: sizes; `shared` heads of keys serve the 4 heads of queries.
         dtype: the operands' type.
-        score, mask: statements that make `t19` of the raw score `t3`, and the truth value `t29`; without any, all keys count.
-        slope: statements that make the gradient `t49` of the raw score of that of the score, `t39`; without any it has no gradient.
+        score, mask: statements that make `t19` of the raw score `t3`, and the truth value `t29`; without any,
+            all keys count.
+        slope: statements that make the gradient `t49` of the raw score of that of the score, `t39`; without
+            any it has no gradient.
         bias: the shape of a bias `%b`, whose load is `t4`, with its index.
     """
 
@@ -93,7 +96,7 @@ class AttentionCase:
         return text.replace(": f32", ": f64") if self.dtype == "f64" else text
 
     def make(self) -> list[Tensor]:
-        """Fresh inputs, always the same ones; a bias has places that hide keys, and one row of nothing else."""
+        """Fresh inputs, always the same ones. A bias has places that hide keys, and one row of no others."""
         generator = torch.Generator().manual_seed(len(self.name))
         made: list[Tensor] = []
         for entry in parse_graph(self.text).inputs:

@@ -62,7 +62,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "make one range per dimension, with the dimension's size as its extent",
         ),
         "axes": Rule(
-            "axes of a reduction, contraction or attention are distinct range symbols, and not ranges of the output",
+            "axes of a reduction or contraction are distinct range symbols, and not ranges of the output",
             "name the reduced dimensions after the bar: [i0: n | r0: m]",
         ),
         "sort-count": Rule(

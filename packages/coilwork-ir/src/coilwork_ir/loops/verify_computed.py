@@ -78,7 +78,7 @@ def check_bodies(
 
 
 def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
-    """One scalar of a body, less its operands, is over `local` ranges, declared symbols and defined buffers."""
+    """One scalar, less its operands, is over `local` ranges, declared symbols and defined buffers."""
     match value:
         case Load():
             buffer = scope.use(value.buffer, place)

@@ -1,8 +1,9 @@
-"""Fused attention becomes a node; what comes behind lowering recognises the node, and asks for no operator's name.
+"""Fused attention becomes a node: what comes behind lowering asks for no operator's name.
 
-Which kernel an attention is for, torch has decided by the operator that it captured: kernels lay out differently what they leave for
-the gradient, so the node says which of these forms it has. What no node says stays a call like any other operator's: a mask of
-another shape, kernels that are asked for their weights, a gradient of some operands only.
+Which kernel an attention is for, torch has decided by the operator that it captured: kernels lay out
+differently what they leave for the gradient, so the node says which of these forms it has. What no node says
+stays a call like any other operator's: a mask of another shape, kernels that are asked for their weights, a
+gradient of some operands only.
 """
 
 from __future__ import annotations

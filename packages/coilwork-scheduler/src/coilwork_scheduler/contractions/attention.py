@@ -1,7 +1,8 @@
-"""The ways to compute attention and its gradient: calls of ATen's, one row per kernel in `ATTENTIONS`, and loops that keep scores in memory.
+"""The ways to compute attention and its gradient: one row each in `ATTENTIONS`, calls of ATen's and loops.
 
-As with products (`implementations.py`), an implementation says why it can't compute a node (`claims`), what it takes (`quote`), and what
-nodes it is (`build`). What a kernel leaves for the gradient only that kernel's gradient understands: a row claims the nodes of its own form.
+As with products (`implementations.py`), an implementation says why it can't compute a node (`claims`), what
+it takes (`quote`), and what nodes it is (`build`). What a kernel leaves for the gradient only that kernel's
+gradient understands: a row claims the nodes of its own form.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Kernels:
         bias: the argument that the bias is given as, "" if they take none.
         derives_bias: the gradient of the bias is among their results.
         takes_columns: values may have another number of columns than keys.
-        state: the arguments of the gradient that the state is given as, in its order, "" for a place that is not given.
+        state: the arguments of the gradient that the state is given as, in its order, "" for a place that is
+            not given.
     """
 
     form: StateForm
@@ -186,7 +188,7 @@ class AtenAttention:
         )
 
     def _scale(self, parts: LibraryAttention) -> tuple[tuple[str, Argument], ...]:
-        """The scale, as torch passes it on: always to flash attention, to others if it is not what they take by themselves."""
+        """The scale, as torch passes it: always to flash attention, to others if it is not their default."""
         if parts.has_default_scale and self.kernels.form != "flash":
             return ()
         return (("scale", parts.scale),)

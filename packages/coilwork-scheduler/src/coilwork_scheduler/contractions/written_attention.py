@@ -1,4 +1,4 @@
-"""Attention as products around a softmax, with all scores in memory: what computes a node that no library takes."""
+"""Attention as products around a softmax, with all scores in memory: for nodes that no library takes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """Products, a softmax and products again, in the type of sums. The products are contractions like others."""
+    """Products, a softmax and products again, in the type of sums. Products are contractions like others."""
 
     around: Surroundings
 
@@ -61,7 +61,7 @@ class WrittenOut:
         return None
 
     def quote(self, node: Attention | AttentionGradient, target: Target) -> Quote:
-        """The time to write and read all scores: of two matrices of scores in forward, of three more in backward."""
+        """The time to write and read matrices of scores: two of them in forward, three more in backward."""
         weights, around = node.weights, self.around
         shape = extents_of((*weights.rows, weights.keys))
         scores = around.sizes.numel(shape) * weights.accumulate.itemsize
@@ -331,7 +331,7 @@ def _is_one(value: Expr) -> bool:
 
 
 def _ranges_at(index: tuple[Expr, ...], output: Buffer) -> tuple[Expr, ...] | None:
-    """The ranges of `output` whose points are at `index`; None if not each element is one point, or a sum over others."""
+    """The ranges of `output` that `index` runs along; None if it is no plain list of them."""
     found: list[Expr] = []
     for number, (expr, size) in enumerate(zip(index, output.shape, strict=True)):
         if expr.is_symbol and expr.extent is size and expr not in found:

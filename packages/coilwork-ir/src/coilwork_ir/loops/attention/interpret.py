@@ -38,7 +38,7 @@ class _Bodies:
     def contract(
         self, left: Tensor, over: Sequence[Expr], right: Tensor, beside: Sequence[Expr], kept: Sequence[Expr]
     ) -> Tensor:
-        """The sum of products of `left`, over the ranges `over`, and `right`, over `beside`, along all but `kept`."""
+        """Sums of products of `left`, over `over`, and `right`, over `beside`, along all but `kept`."""
         numbers = {value: number for number, value in enumerate(dict.fromkeys((*over, *beside)))}
         return torch.einsum(
             left, [numbers[r] for r in over], right, [numbers[r] for r in beside], [numbers[r] for r in kept]
@@ -143,7 +143,7 @@ def _seed(weights: Weights, names: Sequence[str | None], memory: Memory) -> int 
 
 
 def _store_state(node: Attention, memory: Memory) -> None:
-    """Sizes of rows and keys, a seed that is drawn where weights are dropped, and zeros that nobody understands."""
+    """Store sizes of rows and keys, a seed that is drawn where weights are dropped, and zeros elsewhere."""
     weights, places = node.weights, STATE_LAYOUTS[node.weights.form]
     sizes = {places.rows: weights.rows[-1], places.keys: weights.keys}
     for number, entry in enumerate(node.state):

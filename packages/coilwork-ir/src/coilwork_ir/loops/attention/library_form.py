@@ -1,8 +1,8 @@
-"""Attention in the form that libraries take: four-dimensional operands, a scale, perhaps a bias, and keys up to the row's own place.
+"""Attention in the form that libraries take: four dimensions, a scale, perhaps a bias, perhaps causal.
 
-`make_attention` and `make_attention_gradient` build the nodes, `library_attention_of` reads one back, by making it again and comparing.
-Lowering builds attention so; implementations that are calls of a library claim what is of this form, and nobody looks at the name of
-an operator.
+`make_attention` and `make_attention_gradient` build the nodes, `library_attention_of` reads one back, by
+making it again and comparing. Lowering builds attention so; implementations that are calls of a library claim
+what is of this form, and nobody looks at the name of an operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from coilwork_ir.scalar import (
 )
 
 Causal: TypeAlias = Literal["", "first", "last"]
-"""Keys that count for a row: all; those up to its own place, where the `first` row and key, or the `last` of both, are level."""
+"""Keys that count for a row: all, or those up to its place. The `first` row and key are level, or the
+`last`."""
 
 _RANK: Final = 4
 
@@ -41,8 +42,9 @@ _RANK: Final = 4
 class LibraryAttention:
     """Operands of `softmax(scale * query @ key.T + bias) @ value` and of its gradient.
 
-    Shapes: `query` is `[batch, heads, rows, length]`, `key` `[batch, fewer heads, keys, length]`, `value` `[batch, fewer heads, keys,
-    columns]`; `bias`, of two dimensions or four, is broadcast to `[batch, heads, rows, keys]`.
+    Shapes: `query` is `[batch, heads, rows, length]`, `key` `[batch, fewer heads, keys, length]`, `value`
+    `[batch, fewer heads, keys, columns]`; `bias`, of two dimensions or four, is broadcast to `[batch, heads,
+    rows, keys]`.
     """
 
     query: Buffer
@@ -61,7 +63,7 @@ class LibraryAttention:
 
     @property
     def has_default_scale(self) -> bool:
-        """True if the scale is one over the root of the length, which libraries take if they are told none."""
+        """True if the scale is one over the root of the length, what libraries take if told none."""
         return self.scale == default_scale(self.query)
 
     def why_malformed(self) -> str | None:
@@ -127,7 +129,7 @@ class LibraryAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Operands of a gradient besides the attention's: that of the output, the output itself, and the logsumexp."""
+    """Operands of a gradient besides the attention's own."""
 
     gradient: Buffer
     output: Buffer
@@ -135,7 +137,7 @@ class Left:
 
 
 def default_scale(query: Buffer) -> float | None:
-    """One over the root of the length of rows of `query`, as libraries compute it; None if that is not known."""
+    """One over the root of the length of `query`, as libraries compute it; None if that is not known."""
     length = as_int(query.shape[-1])
     return None if not length else 1.0 / sqrt(length)
 
@@ -149,7 +151,7 @@ def make_attention(
     state: tuple[Buffer | SymbolOutput | None, ...] = (),
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> Attention:
-    """The node that computes `output`. Further dimensions of the logsumexp than batch, heads and rows have one element."""
+    """The node that computes `output`. The logsumexp may have further dimensions of one element."""
     weights = parts.weights()
     stores = logsumexp is not None and stores_logsumexp
     return Attention(
@@ -171,7 +173,7 @@ def make_attention_gradient(
     state: tuple[Argument, ...] = (),
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> AttentionGradient:
-    """The node that computes the gradients `of_operands`, query, key and value, and that of the bias, if it is wanted."""
+    """The node that computes the gradients of query, key and value, and of the bias, if that is wanted."""
     weights = parts.weights()
     wide = weights.accumulate
     passed = parameter(1, wide)
@@ -196,7 +198,10 @@ def make_attention_gradient(
 def library_attention_of(
     node: Attention | AttentionGradient, buffers: Mapping[str, Buffer]
 ) -> tuple[LibraryAttention, Left | None] | None:
-    """The operands of `node` as these functions make it, of `buffers`; those of the attention alone, None if it has another form."""
+    """The operands of `node`, if it is as these functions make it; None if it has another form.
+
+    Those that only gradients have come second.
+    """
     parts = _parts_of(node.weights, buffers)
     if parts is None or parts.why_malformed() is not None or parts.weights() != node.weights:
         return None

@@ -1,4 +1,4 @@
-"""Attention and its gradient: two contractions with a softmax between them, of which no scores have to lie in memory.
+"""Attention and its gradient: two contractions with a softmax between them, without scores in memory.
 
 For each point of the rows, which are all ranges but the last, and each key:
 
@@ -7,8 +7,8 @@ For each point of the rows, which are all ranges but the last, and each key:
     weight = exp(score - logsumexp of the row's scores); 0 where the score is minus infinity
     output = sum of weight * value along the keys
 
-A row of which nothing is left, because there is no key or every score is minus infinity, has zeros for its output and 0 for its
-logsumexp, as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
+A row of which nothing is left, because there is no key or every score is minus infinity, has zeros for its
+output and 0 for its logsumexp, as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.scalar import Scalar
 
 StateForm: TypeAlias = Literal["plain", "flash", "efficient", "cudnn"]
-"""Kinds of what an attention leaves for its gradient besides output and logsumexp: a gradient goes on from the kind that it was left."""
+"""Kinds of what attention leaves for its gradient besides output and logsumexp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,18 @@ class Weights:
     """The weights of an attention, which it and its gradient compute alike.
 
     Attributes:
-        ranges: those of the output. The last runs along the columns of `value`, all others along rows of scores.
+        ranges: those of the output. The last runs along the columns of `value`, all others along rows of
+            scores.
         axes: the keys, then what products of queries and keys are summed along.
         query: a body over rows and the second axis.
-        key: a body over rows and both axes. Heads that share keys say so in its index: `load %k[i0, floordiv(i1, 4), r0, r1]`.
+        key: a body over rows and both axes. Heads that share keys say so in its index:
+            `load %k[i0, i1 // 4, r0, r1]`.
         value: a body over `ranges` and the keys.
         accumulate: the type of all that is computed.
         score: a body over rows and keys, given the raw score as parameter 0: a scale, a bias, a cap.
         mask: a truth value over rows and keys, false where a key does not count; None if all do.
-        dropout: the share of weights that are left out, each by chance; the others are divided by what is left of 1.
+        dropout: the share of weights that are left out, each by chance; the others are divided by what is
+            left of 1.
         form: the kind of state.
     """
 
@@ -103,13 +106,14 @@ class Weights:
 class Attention:
     """`output[ranges] = sum of weight * value along the keys`, rounded to its type: see the module.
 
-    How it is computed, by a library or by kernels, the scheduler decides: `coilwork_scheduler.contractions.attention`.
+    How it is computed, by a library or by kernels, the scheduler decides:
+    `coilwork_scheduler.contractions.attention`.
 
     Attributes:
         weights: the weights, and the values that they are for.
         output: the weighted sums.
-        logsumexp: the logarithm of each row's sum of exponentials, at `logsumexp_at`; what no row is stored at holds anything. None if
-            nobody wants it.
+        logsumexp: the logarithm of each row's sum of exponentials, at `logsumexp_at`; what no row is stored
+            at holds anything. None if nobody wants it.
         logsumexp_at: an index over rows; None if nothing is stored.
         state: what the gradient is given besides, laid out as `form` says; None for what is no tensor.
     """
@@ -131,23 +135,26 @@ class Attention:
 class AttentionGradient:
     """The gradients of an attention's operands, from what it has left: its output and its logsumexp.
 
-    Weights are `exp(score - logsumexp)`. With the gradient `g` of the output, and `e` for what a weight passes on, `sum of g * value`
-    along the columns:
+    Weights are `exp(score - logsumexp)`. With the gradient `g` of the output, and `e` for what a weight
+    passes on, `sum of g * value` along the columns:
 
         of the value at a key      sum of weight * g
         of a score                 weight * (e - sum of g * output along the columns), called `passed`
-        of a raw score             the body `slope`, given the raw score as parameter 0 and `passed` as parameter 1
+        of a raw score             the body `slope`, given the raw score and `passed` as parameters 0 and 1
         of the query and the key   sums of that times the key and the query
 
-    `query`, `key` and `value` are loads. What the points of one element contribute to is summed: their gradients have the shapes of
-    the buffers loaded from.
+    A weight that was dropped passes nothing on, the others what they were divided by.
+
+    `query`, `key` and `value` are loads. What the points of one element contribute to is summed: their
+    gradients have the shapes of the buffers loaded from.
 
     Attributes:
         weights: those of the attention, computed again.
         of_query, of_key, of_value: the gradients.
-        of_bias: the sum of `bias`, given the same parameters as `slope`, at the index `bias_at`, which knows rows and keys; None if the
-            gradient of no bias is wanted.
-        output, logsumexp, gradient: what the attention has left, and the gradient of its output: bodies over `ranges`, rows, and `ranges`.
+        of_bias: the sum of `bias`, given the same parameters as `slope`, at the index `bias_at`, which knows
+            rows and keys; None if the gradient of no bias is wanted.
+        output, logsumexp, gradient: what the attention has left, and the gradient of its output: bodies over
+            `ranges`, rows, and `ranges`.
         state: the attention's, as arguments of a call.
     """
 

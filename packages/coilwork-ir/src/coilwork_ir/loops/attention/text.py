@@ -1,4 +1,4 @@
-"""Text of attention and its gradient. Bodies share their statements; the lines behind these say which value is what.
+"""Text of attention and its gradient. Bodies share statements; lines behind them say which value is what.
 
     (%o: f32[2, 8, 4], %s: f32[2, 8]) = attention f32 [i0: 2, i1: 8, i2: 4 | r0: 8, r1: 4] {
       t0 = load %q[i0, i1, r1] : f32
@@ -16,7 +16,8 @@
       logsumexp at [i0, i1]
     }
 
-Behind the domain stands what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and `dropout 0.1`.
+Behind the domain stands what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and
+`dropout 0.1`.
 """
 
 from __future__ import annotations

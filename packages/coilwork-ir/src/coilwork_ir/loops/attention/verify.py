@@ -19,7 +19,7 @@ from coilwork_ir.verification.scope import Scope
 ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "attention-axes": Rule(
-            "an attention has the axes keys and length of products, and the last of its ranges is that of the values' columns",
+            "attention has two axes, keys and the length of products, and a last range, the values' columns",
             "write [batch and rows, column | key, length], and leave others to the bodies",
         ),
         "attention-types": Rule(
@@ -35,7 +35,7 @@ ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "write `_` for places that hold nothing, and choose a form with a seed",
         ),
         "attention-operands": Rule(
-            "gradients are those of what query, key and value load, without a mask, and have its shape and type",
+            "gradients are those of what query, key and value load, of its shape and type",
             "load operands as they are, and give each gradient the shape of its operand",
         ),
     }
