@@ -356,6 +356,7 @@ def _schedule_options(
         fuse=options.fusion,
         combine=options.fusion and options.combine,
         contractions=options.contractions,
+        convolution_layouts=options.conv_layout != "captured",
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,
