@@ -5,6 +5,8 @@ Bytes stand for time: what memory moves meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 FEWEST_CHANNELS: Final = 8
@@ -27,3 +29,16 @@ NEST_BYTES: Final = 200_000
 DEPTHWISE_SLOWDOWN: Final = 5
 """How many times longer a GPU's depthwise kernels for 16 bits take as captured than cuDNN's in channels-last: measured on an H200, in a
 training step of ConvNeXt-T with 64 images, 22.7 ms of all forward and gradient kernels beside 4.6."""
+
+_MOST_QUICK_TAPS: Final = 9
+
+
+def has_slow_depthwise_kernel(groups: int, channels: int, window: Sequence[int]) -> bool:
+    """Tell if a GPU's kernel for a convolution as captured is one of those that `DEPTHWISE_SLOWDOWN` is about.
+
+    Args:
+        groups: of the convolution.
+        channels: the smaller of input channels in a group and output channels.
+        window: sizes of the weight in space. What is small is written out in generated code, which takes any layout.
+    """
+    return groups > 1 and channels == 1 and prod(window) > _MOST_QUICK_TAPS

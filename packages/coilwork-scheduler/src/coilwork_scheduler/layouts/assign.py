@@ -15,7 +15,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import format_expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import Free, layouts_of
+from coilwork_ir.loops.layouts import Free, Layout, layouts_of
 from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
@@ -54,15 +54,8 @@ def assign_layouts(
     """
     if options.batch_invariant:
         return graph
-    around = Around(
-        graph=graph,
-        facts=facts,
-        views=ViewsOf(graph),
-        targets=targets,
-        sizes=sizes,
-        row_reductions=list_row_reductions(graph, sizes, options.persistent_bytes),
-    )
-    sites = _list_sites(around, [rule for rule in rules if rule.is_asked(options)])
+    around = survey(graph, facts, targets=targets, sizes=sizes, options=options)
+    sites = list_sites(around, rules, options)
     free = _choosable(around, sites)
     names: dict[str, list[str]] = {}
     for name, root in facts.root.items():
@@ -79,6 +72,20 @@ def assign_layouts(
     nodes = tuple(_restride(node, around, chosen) for node in graph.nodes)
     made = replace(graph, nodes=nodes)
     return put_in_copies(made, copied, FreshNames(facts.buffers)) if copied else made
+
+
+def survey(
+    graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints, options: ScheduleOptions
+) -> Around:
+    """The facts that rules read."""
+    return Around(
+        graph=graph,
+        facts=facts,
+        views=ViewsOf(graph),
+        targets=targets,
+        sizes=sizes,
+        row_reductions=list_row_reductions(graph, sizes, options.persistent_bytes),
+    )
 
 
 class _Sites:
@@ -102,9 +109,10 @@ class _Sites:
                 yield from site.propose(root)
 
 
-def _list_sites(around: Around, rules: Sequence[LayoutRule]) -> dict[int, Site]:
-    """What the rules say, by positions of nodes."""
+def list_sites(around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions) -> dict[int, Site]:
+    """What those of the rules say that are asked under `options`, by positions of nodes."""
     found: dict[int, Site] = {}
+    rules = [rule for rule in rules if rule.is_asked(options)]
     for position, node in enumerate(around.graph.nodes):
         answers = [rule.site(position, node, around) for rule in rules]
         sites = [site for site in answers if site is not None]
@@ -113,13 +121,18 @@ def _list_sites(around: Around, rules: Sequence[LayoutRule]) -> dict[int, Site]:
     return found
 
 
+def layouts_beside(around: Around, sites: Mapping[int, Site]) -> Mapping[str, Layout]:
+    """What memory is fixed, and why, where calls oblige as `sites` say."""
+    return layouts_of(around.graph, obliging={position: site.obliges for position, site in sites.items()})
+
+
 def _choosable(around: Around, sites: Mapping[int, Site]) -> frozenset[str]:
     """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by strides, and of scatters.
 
     Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie alike.
     """
     facts = around.facts
-    layouts = layouts_of(around.graph, obliging={position: site.obliges for position, site in sites.items()})
+    layouts = layouts_beside(around, sites)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
     for position, node in enumerate(around.graph.nodes):
         if isinstance(node, Scatter):

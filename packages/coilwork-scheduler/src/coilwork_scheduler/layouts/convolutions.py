@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.convolution_rates import DEPTHWISE_SLOWDOWN, FEWEST_CHANNELS, LAUNCH_BYTES, NEST_BYTES
+from coilwork_ir.convolution_rates import (
+    DEPTHWISE_SLOWDOWN,
+    FEWEST_CHANNELS,
+    LAUNCH_BYTES,
+    NEST_BYTES,
+    has_slow_depthwise_kernel,
+)
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
@@ -101,7 +107,7 @@ class ConvolutionSite:
             converted = [size for size, lies in zip(sizes, last, strict=True) if not lies]
             launch = LAUNCH_BYTES if self._is_on_gpu else 0
             found += 2 * sum(converted) + launch * len(converted)
-        elif self.channels == 1 and self._is_on_gpu:
+        elif self._is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[1][2:]):
             found += (DEPTHWISE_SLOWDOWN - 1) * (sizes[0] + sizes[2])
         return found * SCALE
 
