@@ -127,7 +127,8 @@ class ConvolutionSite:
 def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a convolution that may lie otherwise, if it is one.
 
-    It is left as captured where a size is one, so that strides do not tell a layout, and where its result lies as none would expect.
+    It is left as captured where a size is one, so that strides do not tell a layout, where its result lies as none would expect, and on
+    devices whose library is not known to follow its operands.
     """
     if not isinstance(node, Extern) or node.target != _TARGET or len(node.args) <= _GROUPS:
         return None
@@ -143,6 +144,9 @@ def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     ):
         return None
     if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in (shapes[0], shapes[2])):
+        return None
+    kind = around.targets.of(output.device).kind
+    if kind not in ("cuda", "cpu") or (kind == "cpu" and len(output.shape) != 4):
         return None
     first, second = shapes[1][:2]
     site = ConvolutionSite(
