@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_int, extent_of, stride_of, total
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined, read
 from coilwork_ir.loops.layouts import dense_order, nested_strides
@@ -176,8 +176,9 @@ class NodeTraffic:
         if found is None:
             offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
             steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
+            runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
             size, itemsize = self.bytes_of(touch), touch.buffer.dtype.itemsize
-            found = tuple(size * self._factor(steps, k, itemsize) for k in self._along)
+            found = tuple(size * self._factor(steps, runs[k], k, itemsize) for k in self._along)
             self._weights[key] = found
         return found
 
@@ -187,17 +188,25 @@ class NodeTraffic:
         step = stride_of(offset, symbol)
         return _NOT_AFFINE if step is None else abs(self._sizes.value(step))
 
-    def _factor(self, steps: tuple[int, ...], inner: int, itemsize: int) -> int:
+    def _run(self, touch: Touch, offset: Expr, k: int, step: int) -> int:
+        """Neighbours along range `k` that lie together: all of them, or as many as there are between two carries of a reshaped index."""
+        symbol, extent = self.ranges[k], self.extents[k]
+        if step != _NOT_AFFINE or symbol in touch.looked_up:
+            return extent if step == 1 else 1
+        most = min(extent, max(1, SECTOR // touch.buffer.dtype.itemsize))
+        places = [self._sizes.value(substitute(offset, {symbol: as_expr(i)})) for i in range(most)]
+        return next((i for i in range(1, most) if abs(places[i] - places[i - 1]) != 1), most)
+
+    def _factor(self, steps: tuple[int, ...], run: int, inner: int, itemsize: int) -> int:
         """How often, in eighths, a byte counts where a kernel runs along range `inner`."""
         most = max(1, min(self._most, SECTOR // itemsize)) * SCALE
         step = steps[inner]
         if step == 0:
             return SCALE
-        if step != 1:
+        if step != 1 and run == 1:
             apart = SECTOR // itemsize if step == _NOT_AFFINE else step
             return min(apart * SCALE, most)
-        run = self.extents[inner]
-        if run * itemsize < SECTOR:
+        if step == 1 and run * itemsize < SECTOR:
             # short rows that lie side by side are one long one
             onward = [e for s, e in zip(steps, self.extents, strict=True) if s == run]
             run *= max(onward, default=1)
