@@ -74,6 +74,10 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    (
+        "coilwork.boundary.marked_results",
+        "_OPERATORS",
+    ): "operators that set a tensor's bits, and views that drop them",
     ("coilwork.capture.resizing", "_OPERATORS"): _SPELLING,
     ("coilwork.capture.value_checks", "_ONE_HOT"): _SPELLING,
     ("coilwork.capture.value_checks", "_QUANTILES"): _SPELLING,

@@ -54,7 +54,7 @@ def assign_layouts(
     """
     if options.batch_invariant:
         return graph
-    around = survey(graph, facts, targets=targets, sizes=sizes, options=options)
+    around = survey(graph, facts, targets=targets, sizes=sizes)
     sites = list_sites(around, rules, options)
     free = _choosable(around, sites)
     names: dict[str, list[str]] = {}
@@ -74,9 +74,7 @@ def assign_layouts(
     return put_in_copies(made, copied, FreshNames(facts.buffers)) if copied else made
 
 
-def survey(
-    graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints, options: ScheduleOptions
-) -> Around:
+def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:
     """The facts that rules read."""
     return Around(
         graph=graph,
@@ -84,7 +82,7 @@ def survey(
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, sizes, options.persistent_bytes),
+        row_reductions=list_row_reductions(graph, sizes, targets),
     )
 
 

@@ -19,6 +19,7 @@ from coilwork_ir.loops.access import bodies, defined, read
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
+from coilwork_ir.target import Targets
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
@@ -222,10 +223,10 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
     )
 
 
-def list_row_reductions(graph: Graph, sizes: SizeHints, persistent_bytes: int) -> frozenset[int]:
+def list_row_reductions(graph: Graph, sizes: SizeHints, targets: Targets) -> frozenset[int]:
     """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
 
-    Rows of more than `persistent_bytes` do not stay on chip until then, and their sums are cut into pieces: as batch norms' are.
+    Rows that their device's generator does not keep on chip until then are cut into pieces: as batch norms' are.
     """
     readers: dict[str, list[Computation]] = {}
     for node in graph.nodes:
@@ -250,9 +251,8 @@ def list_row_reductions(graph: Graph, sizes: SizeHints, persistent_bytes: int) -
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
             length = sizes.numel(tuple(extent_of(r) for r in node.axes))
             points = rows * length
-            if 4 * length <= persistent_bytes and goes_back(
-                (b.name for b in defined(node)), rows, points, _STEPS
-            ):
+            kept = targets.capabilities_of(defined(node)[0].device).rows.kept_points
+            if length <= kept and goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 
