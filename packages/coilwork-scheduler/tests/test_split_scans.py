@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from declared import schedule
+from declared import GRIDS, schedule
 from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
 from coilwork_ir.buffers import Buffer
@@ -95,11 +95,11 @@ def test_pieces_fill_their_blocks() -> None:
 
 
 def test_pieces_of_columns_stay_in_registers_and_fill_the_device() -> None:
-    assert column_piece_length(65536, 512, H200) == 256
-    assert column_piece_length(65536, 2048, H200) == 512
-    assert column_piece_length(4096, 1024, H200) == 128
-    assert column_piece_length(512, 16, H200) is None
-    assert column_piece_length(4099, 1024, H200) is None
+    assert column_piece_length(65536, 512, H200, GRIDS.rows) == 256
+    assert column_piece_length(65536, 2048, H200, GRIDS.rows) == 512
+    assert column_piece_length(4096, 1024, H200, GRIDS.rows) == 128
+    assert column_piece_length(512, 16, H200, GRIDS.rows) is None
+    assert column_piece_length(4099, 1024, H200, GRIDS.rows) is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
@@ -39,7 +39,7 @@ def column_sums(columns: int, rows: int, dtype: DType = BF16) -> Kernel:
 
 
 def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"])
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -146,7 +146,7 @@ def test_products_are_scanned_by_as_many_lanes_as_a_program_has_threads() -> Non
 
 
 def test_without_a_workspace_a_program_has_a_row() -> None:
-    kernel = shared_rows("sum", 3, 5000, 1024, DType.F32)
+    kernel = shared_rows("sum", 3, 20000, 4096, DType.F32)
     alone = replace(
         kernel,
         args=tuple(arg for arg in kernel.args if arg.name != "io0"),
