@@ -55,6 +55,7 @@ class Bags:
         padding: the row that does not count; negative if all do.
         device: where all is.
         in_bounds: whether the offsets are known to begin at 0, never to go down, and to end among the elements.
+        error: what eager raises where an offset is out of range.
     """
 
     rows: Expr
@@ -64,6 +65,7 @@ class Bags:
     padding: int
     device: str
     in_bounds: bool
+    error: CheckError
 
     @property
     def elements(self) -> Expr:
@@ -237,7 +239,7 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
         lambda point: (offset(point),),
         lambda point: const(1, DType.I64),
         "add",
-        lambda point: (within(offset(point), behind, "the offsets of bags", "RuntimeError"),),
+        lambda point: (within(offset(point), behind, "the offsets of bags", bags.error),),
     )
     ranges = node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
@@ -274,11 +276,13 @@ class OffsetRules:
         elements: how many elements there are.
         count: how many bags there are.
         in_order: each list of elements is walked from offset to offset, as by eager's fast kernel for CPUs.
+        error: what eager raises where an offset is out of range.
     """
 
     elements: Expr
     count: Expr
     in_order: bool
+    error: CheckError
 
 
 def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
@@ -319,8 +323,7 @@ def _offset_checks(
         condition=either(lt(number, index(last)), le(at, index(rules.elements))),
         message="offsets[-1] can not be greater than input's length",
     )
-    error: CheckError = "RuntimeError" if rules.in_order else "IndexError"
-    inside = within(at, rules.elements + 1, "the offsets of bags", error)
+    inside = within(at, rules.elements + 1, "the offsets of bags", rules.error)
     if not rules.in_order or provably_eq(offsets.shape[0], rules.count):
         return (begins, ends, inside)
     end = cast(builder.read(offsets, (last,)), DType.I64)
