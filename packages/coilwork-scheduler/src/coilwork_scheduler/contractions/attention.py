@@ -167,7 +167,7 @@ class AtenAttention:
         match kernels.form:
             case "plain":
                 args = (*first, output, logsumexp, parts.dropout, is_causal)
-                keywords = ((kernels.bias, bias), *keywords)
+                keywords = ((kernels.bias, bias), *keywords) if bias is not None else keywords
             case "flash":
                 args = (*first, output, logsumexp, *sizes, parts.dropout, is_causal, *draws)
             case "efficient":
