@@ -17,7 +17,7 @@ from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
 from coilwork_ir.loops.attention.library_form import (
     Causal,
-    Left,
+    GradientOperands,
     LibraryAttention,
     library_attention_of,
     make_attention,
@@ -370,10 +370,10 @@ def test_the_form_of_libraries_is_read_back(causal: Causal, bias: tuple[int, ...
     assert parts.why_malformed() is None and not parts.has_default_scale
     node = make_attention(parts, known["o"], known["s"])
     assert library_attention_of(node, known) == (parts, None)
-    left = Left(gradient=known["g"], output=known["o"], logsumexp=known["s"])
+    saved = GradientOperands(gradient=known["g"], output=known["o"], logsumexp=known["s"])
     gradients = (known["dq"], known["dk"], known["dv"])
-    gradient = make_attention_gradient(parts, left, gradients, known.get("db"))
-    assert library_attention_of(gradient, known) == (parts, left)
+    gradient = make_attention_gradient(parts, saved, gradients, known.get("db"))
+    assert library_attention_of(gradient, known) == (parts, saved)
     given = tuple(known[name] for name in ("q", "k", "v", "g", *(("b",) if bias else ())))
     graph = Graph(name="g", inputs=given, constants=(), nodes=(node, gradient), outputs=(Ref("dq"),))
     verify_graph(graph)

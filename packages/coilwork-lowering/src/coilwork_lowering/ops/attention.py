@@ -16,7 +16,7 @@ from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.attention.library_form import (
     Causal,
-    Left,
+    GradientOperands,
     LibraryAttention,
     default_scale,
     make_attention,
@@ -31,12 +31,12 @@ from coilwork_lowering.rules import Call, Rule
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
-class _Unsaid(Exception):
+class _Inexpressible(Exception):
     """No node says this call."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Arguments:
     """The arguments of a call by the names of its schema, and the buffers that they name."""
 
     arguments: Mapping[str, Argument]
@@ -46,7 +46,7 @@ class _Given:
         """The tensor `name`."""
         found = self.optional_buffer(name)
         if found is None:
-            raise _Unsaid(f"{name} is no tensor")
+            raise _Inexpressible(f"{name} is no tensor")
         return found
 
     def optional_buffer(self, name: str) -> Buffer | None:
@@ -55,24 +55,24 @@ class _Given:
         if found is None:
             return None
         if not isinstance(found, Ref):
-            raise _Unsaid(f"{name} is no tensor")
+            raise _Inexpressible(f"{name} is no tensor")
         return self.buffers[found.name]
 
     def flag(self, name: str) -> bool:
         """The truth value `name`, False if it is not given."""
         found = self.arguments.get(name, False)
         if not isinstance(found, bool):
-            raise _Unsaid(f"{name} is not known")
+            raise _Inexpressible(f"{name} is not known")
         return found
 
-    def parts(self, form: StateForm, bias: str) -> LibraryAttention:
+    def read_parts(self, form: StateForm, bias: str) -> LibraryAttention:
         """The operands, of which `bias` is the argument's name, if the kernels take one."""
         query = self.buffer("query")
         scale = self.arguments.get("scale")
         scale = default_scale(query) if scale is None else scale
         dropout = self.arguments["dropout_p"]
         if not isinstance(scale, float | int) or not isinstance(dropout, float | int):
-            raise _Unsaid("a scale or a share of dropped weights is not known")
+            raise _Inexpressible("a scale or a share of dropped weights is not known")
         key = self.buffer("key")
         level: Causal = "first"
         if form == "flash" and query.shape[2:3] != key.shape[2:3]:
@@ -88,56 +88,56 @@ class _Given:
             form=form,
         )
         if query.device.startswith("cpu") != (form == "plain"):
-            raise _Unsaid("a kernel for another device")
-        unsaid = parts.why_malformed()
-        if unsaid is not None:
-            raise _Unsaid(unsaid)
+            raise _Inexpressible("a kernel for another device")
+        reason = parts.why_malformed()
+        if reason is not None:
+            raise _Inexpressible(reason)
         return parts
 
 
-_Recast: TypeAlias = Callable[[_Given, Extern], Node]
+_Recast: TypeAlias = Callable[[_Arguments, Extern], Node]
 
 
-def _lower(recast: _Recast) -> Callable[[Builder, Call], Value]:
+def _make_rule(recast: _Recast) -> Callable[[Builder, Call], Value]:
     """The rule that makes the node of `recast`, or the call where no node says it."""
 
     def lower(builder: Builder, call: Call) -> Value:
         target = call.node.target
         assert isinstance(target, Overload)
 
-        def node_of(extern: Extern) -> Node:
-            given = _Given(_by_name(target, extern), builder.buffers)
+        def make_node(extern: Extern) -> Node:
+            given = _Arguments(_bind_arguments(target, extern), builder.buffers)
             try:
                 return recast(given, extern)
-            except _Unsaid:
+            except _Inexpressible:
                 return extern
 
-        return call_extern(builder, call, target, recast=node_of)
+        return call_extern(builder, call, target, recast=make_node)
 
     return lower
 
 
-def _by_name(target: Overload, extern: Extern) -> Mapping[str, Argument]:
+def _bind_arguments(target: Overload, extern: Extern) -> Mapping[str, Argument]:
     formals = [formal.name for formal in schema_of(target).arguments if not formal.kwarg_only]
     return {**dict(zip(formals, extern.args, strict=True)), **dict(extern.kwargs)}
 
 
-def _attention(form: StateForm, bias: str = "", stores: str = "") -> _Recast:
+def _recast_attention(form: StateForm, bias: str = "", stores: str = "") -> _Recast:
     """Makes attention whose state has `form`. `stores` is the flag that says if the logsumexp is stored."""
 
-    def recast(given: _Given, extern: Extern) -> Node:
-        parts = given.parts(form, bias)
+    def recast(given: _Arguments, extern: Extern) -> Node:
+        parts = given.read_parts(form, bias)
         output, logsumexp, *state = extern.outputs
         if given.flag("return_debug_mask") or not isinstance(output, Buffer):
-            raise _Unsaid("weights are asked for")
+            raise _Inexpressible("weights are asked for")
         if not isinstance(logsumexp, Buffer | None) or output.dtype is not parts.query.dtype:
-            raise _Unsaid("results of other types")
+            raise _Inexpressible("results of other types")
         _require_state(parts, state, extern)
         if output.shape != (*parts.query.shape[:3], parts.value.shape[3]):
-            raise _Unsaid("a result of another shape")
+            raise _Inexpressible("a result of another shape")
         stored = given.flag(stores) if stores else True
         if stored and (logsumexp is None or logsumexp.dtype is not output.dtype.compute):
-            raise _Unsaid("a logsumexp of another type")
+            raise _Inexpressible("a logsumexp of another type")
         return make_attention(
             parts, output, logsumexp, stores_logsumexp=stored, state=tuple(state), origins=extern.origins
         )
@@ -145,39 +145,39 @@ def _attention(form: StateForm, bias: str = "", stores: str = "") -> _Recast:
     return recast
 
 
-def _gradient(form: StateForm, state: tuple[str, ...] = (), bias: str = "") -> _Recast:
+def _recast_gradient(form: StateForm, state: tuple[str, ...] = (), bias: str = "") -> _Recast:
     """Makes the gradient of attention whose state has `form`, and is given in the arguments `state`."""
 
-    def recast(given: _Given, extern: Extern) -> Node:
-        parts = given.parts(form, bias)
+    def recast(given: _Arguments, extern: Extern) -> Node:
+        parts = given.read_parts(form, bias)
         of_query, of_key, of_value, *of_bias = extern.outputs
         grads = [of_query, of_key, of_value, *of_bias]
         wanted = given.arguments.get("grad_input_mask")
         if wanted is not None and wanted != ListValue((True, True, True, isinstance(grads[3], Buffer))):
-            raise _Unsaid("gradients of some operands")
+            raise _Inexpressible("gradients of some operands")
         operands = (parts.query, parts.key, parts.value, parts.bias)
         for own, operand in zip(grads, operands, strict=False):
             if own is None and operand is parts.bias:
                 continue
             if not isinstance(own, Buffer) or operand is None:
-                raise _Unsaid("a gradient of nothing")
+                raise _Inexpressible("a gradient of nothing")
             if own.shape != operand.shape or own.dtype is not operand.dtype:
-                raise _Unsaid("a gradient of another shape")
+                raise _Inexpressible("a gradient of another shape")
         first, second, third, *fourth = (own for own in grads if isinstance(own, Buffer))
         values = tuple(given.arguments.get(name) if name else None for name in state)
         if len(values) != STATE_LAYOUTS[form].count:
-            raise _Unsaid("a state of another form")
-        left = Left(
+            raise _Inexpressible("a state of another form")
+        saved = GradientOperands(
             gradient=given.buffer("grad_out_" if "grad_out_" in given.arguments else "grad_out"),
             output=given.buffer("out"),
             logsumexp=given.buffer("logsumexp"),
         )
         shape = (*parts.query.shape[:3], parts.value.shape[3])
-        if left.gradient.shape != shape or left.output.shape != shape or len(left.logsumexp.shape) < 3:
-            raise _Unsaid("operands of another shape")
+        if saved.gradient.shape != shape or saved.output.shape != shape or len(saved.logsumexp.shape) < 3:
+            raise _Inexpressible("operands of another shape")
         return make_attention_gradient(
             parts,
-            left,
+            saved,
             (first, second, third),
             fourth[0] if fourth else None,
             state=values,
@@ -194,11 +194,11 @@ def _require_state(
     places = STATE_LAYOUTS[parts.form]
     sizes = {number for number, entry in enumerate(state) if isinstance(entry, SymbolOutput)}
     if len(state) != places.count or not sizes <= {places.rows, places.keys}:
-        raise _Unsaid("a state of another form")
+        raise _Inexpressible("a state of another form")
     if extern.binds or extern.aliases or extern.mutates or extern.out_overload:
-        raise _Unsaid("results share memory, or say sizes that nothing else does")
+        raise _Inexpressible("results share memory, or say sizes that nothing else does")
     if parts.dropout and (places.seed is None or state[places.seed] is None):
-        raise _Unsaid("weights are dropped without a seed")
+        raise _Inexpressible("weights are dropped without a seed")
 
 
 _FLASH_STATE: Final = ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset", "")
@@ -206,31 +206,31 @@ _FLASH_STATE: Final = ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed"
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         ("aten._scaled_dot_product_flash_attention_for_cpu.default",),
-        _lower(_attention("plain", bias="attn_mask")),
+        _make_rule(_recast_attention("plain", bias="attn_mask")),
     ),
-    Rule(("aten._scaled_dot_product_flash_attention.default",), _lower(_attention("flash"))),
+    Rule(("aten._scaled_dot_product_flash_attention.default",), _make_rule(_recast_attention("flash"))),
     Rule(
         ("aten._scaled_dot_product_efficient_attention.default",),
-        _lower(_attention("efficient", bias="attn_bias", stores="compute_log_sumexp")),
+        _make_rule(_recast_attention("efficient", bias="attn_bias", stores="compute_log_sumexp")),
     ),
     Rule(
         ("aten._scaled_dot_product_cudnn_attention.default",),
-        _lower(_attention("cudnn", bias="attn_bias", stores="compute_log_sumexp")),
+        _make_rule(_recast_attention("cudnn", bias="attn_bias", stores="compute_log_sumexp")),
     ),
     Rule(
         ("aten._scaled_dot_product_flash_attention_for_cpu_backward.default",),
-        _lower(_gradient("plain", bias="attn_mask")),
+        _make_rule(_recast_gradient("plain", bias="attn_mask")),
     ),
     Rule(
         ("aten._scaled_dot_product_flash_attention_backward.default",),
-        _lower(_gradient("flash", _FLASH_STATE)),
+        _make_rule(_recast_gradient("flash", _FLASH_STATE)),
     ),
     Rule(
         ("aten._scaled_dot_product_efficient_attention_backward.default",),
-        _lower(_gradient("efficient", ("philox_seed", "philox_offset"), bias="attn_bias")),
+        _make_rule(_recast_gradient("efficient", ("philox_seed", "philox_offset"), bias="attn_bias")),
     ),
     Rule(
         ("aten._scaled_dot_product_cudnn_attention_backward.default",),
-        _lower(_gradient("cudnn", _FLASH_STATE, bias="attn_bias")),
+        _make_rule(_recast_gradient("cudnn", _FLASH_STATE, bias="attn_bias")),
     ),
 )

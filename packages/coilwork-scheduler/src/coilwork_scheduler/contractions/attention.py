@@ -15,11 +15,11 @@ from typing import Final, Protocol, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, View
-from coilwork_ir.loops.attention.library_form import Left, LibraryAttention, library_attention_of
+from coilwork_ir.loops.attention.library_form import GradientOperands, LibraryAttention, library_attention_of
 from coilwork_ir.loops.attention.nodes import StateForm
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.written_attention import WrittenOut, moved_bytes
+from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
@@ -97,7 +97,7 @@ class AtenAttention:
             return f"{kernels.forward} takes as many columns of values as of keys"
         if isinstance(node, AttentionGradient) and node.of_bias is not None and not kernels.derives_bias:
             return f"{kernels.backward} gives the bias no gradient"
-        if parts.causal and parts.causal != self._level(parts):
+        if parts.causal and parts.causal != self._find_level(parts):
             return f"{kernels.forward} counts keys from the other end"
         if parts.dropout and kernels.is_for_cpus:
             return f"{kernels.forward} drops no weights"
@@ -105,33 +105,33 @@ class AtenAttention:
 
     def quote(self, node: AttentionNode, target: Target) -> Quote:
         """The time that memory takes: scores stay on chip."""
-        us = self.around.move_us(*moved_bytes(node, self.around))
+        us = self.around.move_us(*count_moved_bytes(node, self.around))
         return Quote(us=us, reason="scores stay on chip", numbers={"call_us": round(us, 3)})
 
     def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
         """The call."""
-        parts, left = self._read(node)
+        parts, saved = self._read(node)
         if isinstance(node, Attention):
-            return (self._forward(node, parts),)
-        assert left is not None
-        return (self._backward(node, parts, left),)
+            return (self._call_forward(node, parts),)
+        assert saved is not None
+        return (self._call_backward(node, parts, saved),)
 
-    def _read(self, node: AttentionNode) -> tuple[LibraryAttention, Left | None]:
+    def _read(self, node: AttentionNode) -> tuple[LibraryAttention, GradientOperands | None]:
         found = library_attention_of(node, self.around.facts.buffers)
         assert found is not None, "only what is claimed is built"
         return found
 
-    def _level(self, parts: LibraryAttention) -> str:
+    def _find_level(self, parts: LibraryAttention) -> str:
         """Which row and key a causal mask of the kernels has level."""
         uneven = parts.query.shape[2] is not parts.key.shape[2]
         return "last" if self.kernels.form == "flash" and uneven else "first"
 
-    def _forward(self, node: Attention, parts: LibraryAttention) -> Extern:
+    def _call_forward(self, node: Attention, parts: LibraryAttention) -> Extern:
         kernels, operands = self.kernels, tuple(Ref(b.name) for b in (parts.query, parts.key, parts.value))
         bias = None if parts.bias is None else Ref(parts.bias.name)
         is_causal, stores = bool(parts.causal), node.logsumexp_at is not None
         args: tuple[Argument, ...]
-        keywords = self._scale(parts)
+        keywords = self._scale_keyword(parts)
         match kernels.form:
             case "plain":
                 args = (*operands, parts.dropout, is_causal)
@@ -153,17 +153,19 @@ class AtenAttention:
             origins=node.origins,
         )
 
-    def _backward(self, node: AttentionGradient, parts: LibraryAttention, left: Left) -> Extern:
+    def _call_backward(
+        self, node: AttentionGradient, parts: LibraryAttention, saved: GradientOperands
+    ) -> Extern:
         kernels = self.kernels
         query, key, value = (Ref(b.name) for b in (parts.query, parts.key, parts.value))
-        given, output, logsumexp = (Ref(b.name) for b in (left.gradient, left.output, left.logsumexp))
+        given, output, logsumexp = (Ref(b.name) for b in (saved.gradient, saved.output, saved.logsumexp))
         bias = None if parts.bias is None else Ref(parts.bias.name)
         is_causal, state = bool(parts.causal), dict(zip(kernels.state, node.state, strict=True))
         first: tuple[Argument, ...] = (given, query, key, value)
         sizes, draws = (tuple(state.get(name) for name in names) for names in (_SIZES, _DRAWS))
         args: tuple[Argument, ...]
         outputs: tuple[Buffer | None, ...] = (node.of_query, node.of_key, node.of_value)
-        keywords = self._scale(parts)
+        keywords = self._scale_keyword(parts)
         match kernels.form:
             case "plain":
                 args = (*first, output, logsumexp, parts.dropout, is_causal)
@@ -187,7 +189,7 @@ class AtenAttention:
             origins=node.origins,
         )
 
-    def _scale(self, parts: LibraryAttention) -> tuple[tuple[str, Argument], ...]:
+    def _scale_keyword(self, parts: LibraryAttention) -> tuple[tuple[str, Argument], ...]:
         """The scale, as torch passes it: always to flash attention, to others if it is not their default."""
         if parts.has_default_scale and self.kernels.form != "flash":
             return ()
@@ -228,12 +230,12 @@ KERNELS: Final[tuple[Kernels, ...]] = (
 )
 
 
-def _call_of(kernels: Kernels, around: Surroundings) -> AttentionImplementation:
+def _make_row(kernels: Kernels, around: Surroundings) -> AttentionImplementation:
     return AtenAttention(around=around, kernels=kernels)
 
 
 ATTENTIONS: Final[tuple[Callable[[Surroundings], AttentionImplementation], ...]] = (
-    *(partial(_call_of, kernels) for kernels in KERNELS),
+    *(partial(_make_row, kernels) for kernels in KERNELS),
     WrittenOut,
 )
 """The registry. Among implementations that quote the same an earlier one is taken before later ones."""

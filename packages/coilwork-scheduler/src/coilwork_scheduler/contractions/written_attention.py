@@ -66,7 +66,7 @@ class WrittenOut:
         shape = extents_of((*weights.rows, weights.keys))
         scores = around.sizes.numel(shape) * weights.accumulate.itemsize
         times = 2 if isinstance(node, Attention) else 5
-        read_bytes, write_bytes = moved_bytes(node, around)
+        read_bytes, write_bytes = count_moved_bytes(node, around)
         us = around.move_us(read_bytes + times * scores, write_bytes + times * scores)
         return Quote(us=us, reason="no library weighs keys so", numbers={"loops_us": round(us, 3)})
 
@@ -80,7 +80,7 @@ class WrittenOut:
         return tuple(writer.nodes)
 
 
-def moved_bytes(node: Attention | AttentionGradient, around: Surroundings) -> tuple[int, int]:
+def count_moved_bytes(node: Attention | AttentionGradient, around: Surroundings) -> tuple[int, int]:
     """Bytes of the operands of `node`, and of its results."""
     given = sum(around.size(around.facts.buffers[name]) for name in read(node))
     return given, sum(around.size(buffer) for buffer in defined(node))
@@ -97,15 +97,15 @@ class _Writer:
     def attend(self, node: Attention) -> None:
         weights = node.weights
         rows, over, wide = weights.rows, (*weights.rows, weights.keys), weights.accumulate
-        scores = self._product(
-            self._buffer("scores", over),
+        scores = self._multiply(
+            self._declare("scores", over),
             over,
             (weights.axes[1],),
             weights.query,
             weights.key,
-            _masked(weights),
+            _mask_score(weights),
         )
-        most, sums, total = (self._buffer(what, rows) for what in ("most", "sums", "logsumexp"))
+        most, sums, total = (self._declare(what, rows) for what in ("most", "sums", "logsumexp"))
         score, top = load(scores.name, over, wide), load(most.name, rows, wide)
         nothing = op("eq", top, const(-inf, wide))
         power = op("exp", op("sub", score, where(nothing, const(0, wide), top)))
@@ -121,9 +121,9 @@ class _Writer:
                 )
             )
         value = op("add", top, op("log", load(sums.name, rows, wide)))
-        self._pointwise(total, rows, where(nothing, const(0, wide), value))
-        weight = _weight(score, load(total.name, rows, wide))
-        self._product(node.output, weights.ranges, (weights.keys,), weight, weights.value)
+        self._store(total, rows, where(nothing, const(0, wide), value))
+        weight = _exponentiate(score, load(total.name, rows, wide))
+        self._multiply(node.output, weights.ranges, (weights.keys,), weight, weights.value)
         self._store_logsumexp(node, total)
 
     def _store_logsumexp(self, node: Attention, total: Buffer) -> None:
@@ -133,9 +133,9 @@ class _Writer:
         value = load(total.name, rows, total.dtype)
         if node.logsumexp_at is None:
             ranges = tuple(symbol(f"n{k}", extent=size) for k, size in enumerate(stored.shape))
-            self._pointwise(stored, ranges, const(0, stored.dtype))
+            self._store(stored, ranges, const(0, stored.dtype))
         elif node.logsumexp_at == rows:
-            self._pointwise(stored, rows, value)
+            self._store(stored, rows, value)
         else:
             self.nodes.append(
                 Scatter(
@@ -154,28 +154,28 @@ class _Writer:
         weights = node.weights
         rows, ranges, over = weights.rows, weights.ranges, (*weights.rows, weights.keys)
         wide, column = weights.accumulate, ranges[-1]
-        raw = self._product(self._buffer("raw", over), over, (weights.axes[1],), weights.query, weights.key)
+        raw = self._multiply(self._declare("raw", over), over, (weights.axes[1],), weights.query, weights.key)
         raw_score = load(raw.name, over, wide)
-        weight = self._buffer("weights", over)
-        scored = _given(_masked(weights), raw_score)
-        self._pointwise(weight, over, _weight(scored, cast(node.logsumexp, wide)))
-        of_weight = self._product(
-            self._buffer("of_weights", over), over, (column,), node.gradient, weights.value
+        weight = self._declare("weights", over)
+        scored = _substitute(_mask_score(weights), raw_score)
+        self._store(weight, over, _exponentiate(scored, cast(node.logsumexp, wide)))
+        of_weight = self._multiply(
+            self._declare("of_weights", over), over, (column,), node.gradient, weights.value
         )
-        inner = self._buffer("inner", rows)
+        inner = self._declare("inner", rows)
         both = op("mul", cast(node.gradient, wide), cast(node.output, wide))
         self.nodes.append(
             Reduce(outputs=(inner,), kind="sum", ranges=rows, axes=(column,), body=both, origins=node.origins)
         )
         share = load(weight.name, over, wide)
         centred = op("sub", load(of_weight.name, over, wide), load(inner.name, rows, wide))
-        passed = self._buffer("passed", over)
-        self._pointwise(passed, over, op("mul", share, centred))
+        passed = self._declare("passed", over)
+        self._store(passed, over, op("mul", share, centred))
         of_score = load(passed.name, over, wide)
-        of_raw = self._buffer("of_raw", over)
-        slope = _given(node.slope, raw_score, of_score)
+        of_raw = self._declare("of_raw", over)
+        slope = _substitute(node.slope, raw_score, of_score)
         hidden = op("eq", share, const(0, wide))
-        self._pointwise(of_raw, over, where(hidden, const(0, wide), slope))
+        self._store(of_raw, over, where(hidden, const(0, wide), slope))
         of_raw_score = load(of_raw.name, over, wide)
         for output, operand, left, right in (
             (node.of_query, weights.query, of_raw_score, weights.key),
@@ -184,46 +184,46 @@ class _Writer:
         ):
             self._sum_products(output, operand, left, right)
         if node.bias is not None and node.of_bias is not None:
-            bias = _given(node.bias, raw_score, of_score)
+            bias = _substitute(node.bias, raw_score, of_score)
             self._sum(node.of_bias, node.bias_at, over, bias)
 
     def _sum_products(self, output: Buffer, operand: Scalar, left: Scalar, right: Scalar) -> None:
         """`output`, the gradient of the load in `operand`, as the sum of products of which it is a factor."""
-        kept, axes = _kept_and_summed(self.node.weights, operand, right)
+        kept, axes = _partition_ranges(self.node.weights, operand, right)
         found = operand_of(operand)
         assert found is not None
-        direct = _ranges_at(found.index, output)
+        direct = _invert_index(found.index, output)
         if direct is not None:
-            self._product(output, direct, axes, left, right)
+            self._multiply(output, direct, axes, left, right)
             return
-        products = self._product(self._buffer(f"{output.name}_by_rows", kept), kept, axes, left, right)
+        products = self._multiply(self._declare(f"{output.name}_by_rows", kept), kept, axes, left, right)
         self._scatter(output, found.index, kept, load(products.name, kept, products.dtype))
 
     def _sum(self, output: Buffer, index: tuple[Expr, ...], over: Sequence[Expr], value: Scalar) -> None:
         """`output` as the sum of `value` of all points that have one `index`."""
-        direct = _ranges_at(index, output)
+        direct = _invert_index(index, output)
         if direct is None:
             self._scatter(output, index, tuple(over), value)
             return
         axes = tuple(r for r in over if r not in direct)
         if not axes:
-            self._pointwise(output, direct, value)
+            self._store(output, direct, value)
             return
-        sums = replace(self._buffer(f"{output.name}_sums", direct), device=output.device)
+        sums = replace(self._declare(f"{output.name}_sums", direct), device=output.device)
         self.nodes.append(
             Reduce(
                 outputs=(sums,), kind="sum", ranges=direct, axes=axes, body=value, origins=self.node.origins
             )
         )
-        self._pointwise(output, direct, load(sums.name, direct, sums.dtype))
+        self._store(output, direct, load(sums.name, direct, sums.dtype))
 
     def _scatter(
         self, output: Buffer, index: tuple[Expr, ...], ranges: tuple[Expr, ...], value: Scalar
     ) -> None:
         """Add `value` up in `output`, in the type of sums."""
         zeros = tuple(symbol(f"n{k}", extent=size) for k, size in enumerate(output.shape))
-        empty, full = (self._buffer(f"{output.name}_{what}", zeros) for what in ("empty", "full"))
-        self._pointwise(empty, zeros, const(0, empty.dtype))
+        empty, full = (self._declare(f"{output.name}_{what}", zeros) for what in ("empty", "full"))
+        self._store(empty, zeros, const(0, empty.dtype))
         self.nodes.append(
             Scatter(
                 output=full,
@@ -236,9 +236,9 @@ class _Writer:
                 origins=self.node.origins,
             )
         )
-        self._pointwise(output, zeros, load(full.name, zeros, full.dtype))
+        self._store(output, zeros, load(full.name, zeros, full.dtype))
 
-    def _product(
+    def _multiply(
         self,
         output: Buffer,
         ranges: tuple[Expr, ...],
@@ -263,11 +263,11 @@ class _Writer:
         )
         return output
 
-    def _pointwise(self, output: Buffer, ranges: tuple[Expr, ...], value: Scalar) -> None:
+    def _store(self, output: Buffer, ranges: tuple[Expr, ...], value: Scalar) -> None:
         body = cast(value, output.dtype)
         self.nodes.append(Pointwise(output=output, ranges=ranges, body=body, origins=self.node.origins))
 
-    def _buffer(self, what: str, ranges: Sequence[Expr]) -> Buffer:
+    def _declare(self, what: str, ranges: Sequence[Expr]) -> Buffer:
         """Memory of its own for a value over `ranges`, in the type of sums."""
         like = self.node.output if isinstance(self.node, Attention) else self.node.of_query
         shape = extents_of(ranges)
@@ -280,25 +280,25 @@ class _Writer:
         )
 
 
-def _masked(weights: Weights) -> Scalar:
+def _mask_score(weights: Weights) -> Scalar:
     """The score of a raw one, parameter 0, or minus infinity where the mask does not hold."""
     score = weights.score
     return score if weights.mask is None else where(weights.mask, score, const(-inf, score.dtype))
 
 
-def _weight(score: Scalar, logsumexp: Scalar) -> Scalar:
+def _exponentiate(score: Scalar, logsumexp: Scalar) -> Scalar:
     none: DType = score.dtype
     hidden = op("eq", score, const(-inf, none))
     return where(hidden, const(0, none), op("exp", op("sub", score, logsumexp)))
 
 
-def _given(body: Scalar, *values: Scalar) -> Scalar:
+def _substitute(body: Scalar, *values: Scalar) -> Scalar:
     """`body` with its parameters replaced by `values`."""
     (made,) = rewrite((body,), lambda one: values[one.position] if isinstance(one, Parameter) else one)
     return made
 
 
-def _kept_and_summed(
+def _partition_ranges(
     weights: Weights, operand: Scalar, other: Scalar
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """Ranges that the load in `operand` varies along, and what the products with `other` are summed along."""
@@ -311,7 +311,7 @@ def _kept_and_summed(
 
 
 def _can_sum(weights: Weights, operand: Scalar, other: Scalar) -> bool:
-    kept, axes = _kept_and_summed(weights, operand, other)
+    kept, axes = _partition_ranges(weights, operand, other)
     known = range_symbols((operand,))
     return bool(axes) and _varies(other, axes) and known <= {*kept}
 
@@ -330,7 +330,7 @@ def _is_one(value: Expr) -> bool:
     return value.extent is not None and as_int(value.extent) == 1
 
 
-def _ranges_at(index: tuple[Expr, ...], output: Buffer) -> tuple[Expr, ...] | None:
+def _invert_index(index: tuple[Expr, ...], output: Buffer) -> tuple[Expr, ...] | None:
     """The ranges of `output` that `index` runs along; None if it is no plain list of them."""
     found: list[Expr] = []
     for number, (expr, size) in enumerate(zip(index, output.shape, strict=True)):

@@ -65,13 +65,13 @@ def attend(node: Attention, memory: Memory, access: Mapping[str, Access]) -> Non
     weights = node.weights
     bodies = _Bodies(weights, memory, access)
     scores = bodies.scores(bodies.raw_scores())
-    logsumexp = _logsumexp(scores)
+    logsumexp = _reduce_scores(scores)
     _store_state(node, memory)
-    seed = _seed(weights, [None if o is None else o.name for o in map(_buffer, node.state)], memory)
-    kept = _kept(weights, scores, seed)
+    seed = _read_seed(weights, [None if o is None else o.name for o in map(_buffer, node.state)], memory)
+    kept = _draw_factors(weights, scores, seed)
     over, beside = (*weights.rows, weights.keys), (*weights.ranges, weights.keys)
     values = bodies.evaluate(weights.value, beside)
-    result = bodies.contract(_weights(scores, logsumexp) * kept, over, values, beside, weights.ranges)
+    result = bodies.contract(_exponentiate(scores, logsumexp) * kept, over, values, beside, weights.ranges)
     memory.allocate(node.output).copy_(result)
     if node.logsumexp is not None:
         stored = memory.allocate(node.logsumexp)
@@ -84,11 +84,11 @@ def derive_attention(node: AttentionGradient, memory: Memory) -> None:
     weights, (keys, length) = node.weights, node.weights.axes
     rows, ranges = weights.rows, weights.ranges
     over = (*rows, keys)
-    bodies = _Bodies(weights, memory, memory.access(_names(node)))
+    bodies = _Bodies(weights, memory, memory.access(_list_operands(node)))
     raw = bodies.raw_scores()
     scores = bodies.scores(raw)
-    weight = _weights(scores, bodies.evaluate(node.logsumexp, rows))
-    kept = _kept(weights, scores, _seed(weights, [_name(a) for a in node.state], memory))
+    weight = _exponentiate(scores, bodies.evaluate(node.logsumexp, rows))
+    kept = _draw_factors(weights, scores, _read_seed(weights, [_name(a) for a in node.state], memory))
     gradient, output = (bodies.evaluate(body, ranges) for body in (node.gradient, node.output))
     values = bodies.evaluate(weights.value, (*ranges, keys))
     of_weight = bodies.contract(gradient, ranges, values, (*ranges, keys), over) * kept
@@ -116,7 +116,7 @@ def derive_attention(node: AttentionGradient, memory: Memory) -> None:
         _sum_into(node.of_bias, node.bias_at, over, bodies.evaluate(node.bias, over, (raw, passed)), memory)
 
 
-def _logsumexp(scores: Tensor) -> Tensor:
+def _reduce_scores(scores: Tensor) -> Tensor:
     """The logsumexp of each row; 0 where nothing is left."""
     if scores.shape[-1] == 0:
         return scores.new_zeros(scores.shape[:-1])
@@ -124,11 +124,11 @@ def _logsumexp(scores: Tensor) -> Tensor:
     return torch.where(found == _NOWHERE, 0, found)
 
 
-def _weights(scores: Tensor, logsumexp: Tensor) -> Tensor:
+def _exponentiate(scores: Tensor, logsumexp: Tensor) -> Tensor:
     return torch.where(scores == _NOWHERE, 0, (scores - logsumexp.unsqueeze(-1)).exp())
 
 
-def _kept(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
+def _draw_factors(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
     """What weights are multiplied with: 0 for those that are dropped."""
     if seed is None:
         return torch.ones((), dtype=scores.dtype)
@@ -136,7 +136,7 @@ def _kept(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
     return (drawn >= weights.dropout).to(scores.dtype) / (1.0 - weights.dropout)
 
 
-def _seed(weights: Weights, names: Sequence[str | None], memory: Memory) -> int | None:
+def _read_seed(weights: Weights, names: Sequence[str | None], memory: Memory) -> int | None:
     place = STATE_LAYOUTS[weights.form].seed
     name = None if place is None or not weights.dropout else names[place]
     return None if name is None else int(memory.tensors[name].view(torch.int64).reshape(-1)[0].item())
@@ -175,7 +175,7 @@ def _add_at(
     combine(flat(sums), evaluator.offsets("sums", index, (), None), values.reshape(domain.shape), "add", None)
 
 
-def _names(node: AttentionGradient) -> tuple[str, ...]:
+def _list_operands(node: AttentionGradient) -> tuple[str, ...]:
     return tuple(dict.fromkeys(access.buffer for access in loads(node.bodies)))
 
 

@@ -80,28 +80,32 @@ class LibraryAttention:
         )
         if any(ours is not theirs for ours, theirs in agree):
             return "batches, heads of keys and lengths are alike"
-        if _group(query[1], key[1]) is None:
+        if _count_sharing_heads(query[1], key[1]) is None:
             return "heads of keys are for as many heads each"
         types = {one.dtype for one in (self.query, self.key, self.value)}
         if len(types) != 1 or not self.query.dtype.is_float or self.query.dtype.itemsize < 2:
             return "operands are floats of one type"
         if len({one.device for one in self.operands}) != 1:
             return "operands are on one device"
-        return None if self.bias is None else _why_no_bias(self.bias, (*query[:3], key[2]), self.query.dtype)
+        return (
+            None
+            if self.bias is None
+            else _why_bias_malformed(self.bias, (*query[:3], key[2]), self.query.dtype)
+        )
 
-    def weights(self) -> Weights:
+    def build_weights(self) -> Weights:
         """The weights as a node has them."""
         wide = self.query.dtype.compute
         extents = (*self.query.shape[:3], self.value.shape[3])
         ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(extents))
         batch, head, row, column = ranges
         keys, length = symbol("r0", extent=self.key.shape[2]), symbol("r1", extent=self.key.shape[3])
-        group = _group(self.query.shape[1], self.key.shape[1]) or 1
+        group = _count_sharing_heads(self.query.shape[1], self.key.shape[1]) or 1
         shared = as_expr(0) if as_int(self.key.shape[1]) == 1 else floordiv(head, group)
         score = op("mul", parameter(0, wide), const(self.scale, wide))
         if self.bias is not None:
             score = op(
-                "add", score, cast(load(self.bias.name, self.bias_index(ranges, keys), self.bias.dtype), wide)
+                "add", score, cast(load(self.bias.name, self.index_bias(ranges, keys), self.bias.dtype), wide)
             )
         return Weights(
             ranges=ranges,
@@ -111,12 +115,12 @@ class LibraryAttention:
             value=load(self.value.name, (batch, shared, keys, column), self.value.dtype),
             accumulate=wide,
             score=score,
-            mask=_mask(self.causal, row, keys),
+            mask=_build_mask(self.causal, row, keys),
             dropout=self.dropout,
             form=self.form,
         )
 
-    def bias_index(self, ranges: tuple[Expr, ...], keys: Expr) -> tuple[Expr, ...]:
+    def index_bias(self, ranges: tuple[Expr, ...], keys: Expr) -> tuple[Expr, ...]:
         """The index of the bias of a score."""
         assert self.bias is not None
         places = (*ranges[:-1], keys)[-len(self.bias.shape) :]
@@ -128,7 +132,7 @@ class LibraryAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class GradientOperands:
     """Operands of a gradient besides the attention's own."""
 
     gradient: Buffer
@@ -152,13 +156,13 @@ def make_attention(
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> Attention:
     """The node that computes `output`. The logsumexp may have further dimensions of one element."""
-    weights = parts.weights()
+    weights = parts.build_weights()
     stores = logsumexp is not None and stores_logsumexp
     return Attention(
         weights=weights,
         output=output,
         logsumexp=logsumexp,
-        logsumexp_at=_logsumexp_index(weights, logsumexp) if logsumexp is not None and stores else None,
+        logsumexp_at=_index_logsumexp(weights, logsumexp) if logsumexp is not None and stores else None,
         state=state,
         origins=origins,
     )
@@ -166,7 +170,7 @@ def make_attention(
 
 def make_attention_gradient(
     parts: LibraryAttention,
-    left: Left,
+    saved: GradientOperands,
     of_operands: tuple[Buffer, Buffer, Buffer],
     of_bias: Buffer | None = None,
     *,
@@ -174,7 +178,7 @@ def make_attention_gradient(
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> AttentionGradient:
     """The node that computes the gradients of query, key and value, and of the bias, if that is wanted."""
-    weights = parts.weights()
+    weights = parts.build_weights()
     wide = weights.accumulate
     passed = parameter(1, wide)
     of_query, of_key, of_value = of_operands
@@ -184,12 +188,14 @@ def make_attention_gradient(
         of_key=of_key,
         of_value=of_value,
         of_bias=of_bias,
-        output=load(left.output.name, weights.ranges, left.output.dtype),
-        logsumexp=load(left.logsumexp.name, _logsumexp_index(weights, left.logsumexp), left.logsumexp.dtype),
-        gradient=load(left.gradient.name, weights.ranges, left.gradient.dtype),
+        output=load(saved.output.name, weights.ranges, saved.output.dtype),
+        logsumexp=load(
+            saved.logsumexp.name, _index_logsumexp(weights, saved.logsumexp), saved.logsumexp.dtype
+        ),
+        gradient=load(saved.gradient.name, weights.ranges, saved.gradient.dtype),
         slope=op("mul", passed, const(parts.scale, wide)),
         bias=None if of_bias is None else passed,
-        bias_at=() if of_bias is None else parts.bias_index(weights.ranges, weights.keys),
+        bias_at=() if of_bias is None else parts.index_bias(weights.ranges, weights.keys),
         state=state,
         origins=origins,
     )
@@ -197,13 +203,13 @@ def make_attention_gradient(
 
 def library_attention_of(
     node: Attention | AttentionGradient, buffers: Mapping[str, Buffer]
-) -> tuple[LibraryAttention, Left | None] | None:
+) -> tuple[LibraryAttention, GradientOperands | None] | None:
     """The operands of `node`, if it is as these functions make it; None if it has another form.
 
     Those that only gradients have come second.
     """
-    parts = _parts_of(node.weights, buffers)
-    if parts is None or parts.why_malformed() is not None or parts.weights() != node.weights:
+    parts = _read_parts(node.weights, buffers)
+    if parts is None or parts.why_malformed() is not None or parts.build_weights() != node.weights:
         return None
     if isinstance(node, Attention):
         again = make_attention(
@@ -215,30 +221,30 @@ def library_attention_of(
             origins=node.origins,
         )
         return (parts, None) if again == node else None
-    found = [_loaded(value, buffers) for value in (node.gradient, node.output, node.logsumexp)]
+    found = [_find_operand(value, buffers) for value in (node.gradient, node.output, node.logsumexp)]
     gradient, output, logsumexp = found
     if gradient is None or output is None or logsumexp is None:
         return None
-    left = Left(gradient=gradient, output=output, logsumexp=logsumexp)
+    saved = GradientOperands(gradient=gradient, output=output, logsumexp=logsumexp)
     of_operands = (node.of_query, node.of_key, node.of_value)
     if node.of_bias is not None and parts.bias is None:
         return None
     remade = make_attention_gradient(
-        parts, left, of_operands, node.of_bias, state=node.state, origins=node.origins
+        parts, saved, of_operands, node.of_bias, state=node.state, origins=node.origins
     )
-    return (parts, left) if remade == node else None
+    return (parts, saved) if remade == node else None
 
 
-def _parts_of(weights: Weights, buffers: Mapping[str, Buffer]) -> LibraryAttention | None:
+def _read_parts(weights: Weights, buffers: Mapping[str, Buffer]) -> LibraryAttention | None:
     score, bias = weights.score, None
     if isinstance(score, Op) and score.op == "add":
         score, added = score.operands
-        bias = _loaded(added, buffers)
+        bias = _find_operand(added, buffers)
         if bias is None:
             return None
     if not isinstance(score, Op) or score.op != "mul" or not isinstance(score.operands[1], Const):
         return None
-    query, key, value = (_loaded(body, buffers) for body in (weights.query, weights.key, weights.value))
+    query, key, value = (_find_operand(body, buffers) for body in (weights.query, weights.key, weights.value))
     if query is None or key is None or value is None:
         return None
     return LibraryAttention(
@@ -247,18 +253,18 @@ def _parts_of(weights: Weights, buffers: Mapping[str, Buffer]) -> LibraryAttenti
         value=value,
         bias=bias,
         scale=float(score.operands[1].value),
-        causal=_causal_of(weights),
+        causal=_read_causal(weights),
         dropout=weights.dropout,
         form=weights.form,
     )
 
 
-def _loaded(value: Scalar, buffers: Mapping[str, Buffer]) -> Buffer | None:
+def _find_operand(value: Scalar, buffers: Mapping[str, Buffer]) -> Buffer | None:
     found = operand_of(value)
     return None if found is None else buffers[found.buffer]
 
 
-def _mask(causal: Causal, row: Expr, keys: Expr) -> Scalar | None:
+def _build_mask(causal: Causal, row: Expr, keys: Expr) -> Scalar | None:
     if not causal:
         return None
     assert row.extent is not None and keys.extent is not None
@@ -266,7 +272,7 @@ def _mask(causal: Causal, row: Expr, keys: Expr) -> Scalar | None:
     return op("le", index_value(keys), index_value(row + ahead))
 
 
-def _causal_of(weights: Weights) -> Causal:
+def _read_causal(weights: Weights) -> Causal:
     """The kind of mask; the wrong one is found out by making the weights again."""
     mask = weights.mask
     if not isinstance(mask, Op) or mask.op != "le" or not isinstance(mask.operands[1], IndexValue):
@@ -274,11 +280,11 @@ def _causal_of(weights: Weights) -> Causal:
     return "first" if mask.operands[1].expr is weights.rows[-1] else "last"
 
 
-def _logsumexp_index(weights: Weights, buffer: Buffer) -> tuple[Expr, ...]:
+def _index_logsumexp(weights: Weights, buffer: Buffer) -> tuple[Expr, ...]:
     return (*weights.rows, *(as_expr(0) for _ in buffer.shape[len(weights.rows) :]))
 
 
-def _group(heads: Expr, shared: Expr) -> int | None:
+def _count_sharing_heads(heads: Expr, shared: Expr) -> int | None:
     """The number of heads that share keys; None if it differs or is not known."""
     if heads is shared:
         return 1
@@ -288,7 +294,7 @@ def _group(heads: Expr, shared: Expr) -> int | None:
     return many // few
 
 
-def _why_no_bias(bias: Buffer, scores: tuple[Expr, ...], dtype: DType) -> str | None:
+def _why_bias_malformed(bias: Buffer, scores: tuple[Expr, ...], dtype: DType) -> str | None:
     if len(bias.shape) not in (2, _RANK):
         return "a bias has two dimensions or four"
     if not bias.dtype.is_float or bias.dtype.itemsize < 2 or bias.dtype.itemsize > dtype.compute.itemsize:

@@ -53,32 +53,32 @@ Domain: TypeAlias = tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]
 
 def format_attention(node: Attention, domain: str, indent: str) -> str:
     """Text of `node`, whose ranges and axes are `domain`."""
-    head = f"{format_list(map(_result, (node.output, node.logsumexp)))} = attention"
+    head = f"{format_list(map(_format_result, (node.output, node.logsumexp)))} = attention"
     lines, names = format_scalars(node.weights.bodies, indent + "  ")
-    last = [] if node.logsumexp_at is None else [f"logsumexp at {_index(node.logsumexp_at)}"]
-    state = format_list(map(_result, node.state))
-    return _join(
+    last = [] if node.logsumexp_at is None else [f"logsumexp at {_format_index(node.logsumexp_at)}"]
+    state = format_list(map(_format_result, node.state))
+    return _format_parts(
         node.weights, f"{head} {node.weights.accumulate.text} {domain}", state, lines, names, last, indent
     )
 
 
 def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
     """Text of `node`, whose ranges and axes are `domain`."""
-    head = f"{format_list(map(_result, node.outputs))} = attention_gradient"
+    head = f"{format_list(map(_format_result, node.outputs))} = attention_gradient"
     lines, names = format_scalars(node.bodies, indent + "  ")
     last = [
         f"output {names[node.output]}, logsumexp {names[node.logsumexp]}, gradient {names[node.gradient]}",
         f"slope {names[node.slope]}",
     ]
     if node.bias is not None:
-        last.append(f"bias {names[node.bias]} at {_index(node.bias_at)}")
+        last.append(f"bias {names[node.bias]} at {_format_index(node.bias_at)}")
     state = format_list(map(format_argument, node.state))
-    return _join(
+    return _format_parts(
         node.weights, f"{head} {node.weights.accumulate.text} {domain}", state, lines, names, last, indent
     )
 
 
-def _join(
+def _format_parts(
     weights: Weights,
     head: str,
     state: str,
@@ -99,11 +99,11 @@ def _join(
     return "\n".join([f"{indent}{head} {{", *statements, *inner, f"{indent}}}"])
 
 
-def _index(index: Sequence[Expr]) -> str:
+def _format_index(index: Sequence[Expr]) -> str:
     return f"[{', '.join(map(format_expr, index))}]"
 
 
-def _result(output: Buffer | SymbolOutput | None) -> str:
+def _format_result(output: Buffer | SymbolOutput | None) -> str:
     match output:
         case None:
             return "_"
