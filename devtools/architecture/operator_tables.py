@@ -71,7 +71,6 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
     ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
-    ("coilwork.boundary.marked_results", "_OPERATORS"): "the calls that set torch's two marks of a tensor",
     ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
