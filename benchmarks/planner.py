@@ -26,8 +26,10 @@ from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
+from coilwork.targets import declare
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork.trace import Trace
+from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import (
@@ -45,11 +47,15 @@ GPU = torch.device("cuda", 0)
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of them."""
+    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of them.
+
+    `graphs` are those that the programs were made of.
+    """
 
     target: str
     options: CompileOptions = field(default_factory=lambda: CompileOptions(strict=True))
     programs: list[Program] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
 
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
@@ -88,10 +94,11 @@ class Planner:
             numerics=options.numerics, accumulation=options.accumulation, updates_in_place=options.reuse
         )
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
+        self.graphs.append(lowered.graph)
         self.programs.append(
             lower_to_program(
                 lowered.graph,
-                Targets(main=TARGETS[self.target]),
+                declare(Targets(main=TARGETS[self.target]), options),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

@@ -17,12 +17,14 @@ import math
 import time
 from collections.abc import Callable
 
+from coilwork.options import CompileOptions
+from coilwork.targets import declare
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Scalar, const, load, op
-from coilwork_ir.target import target
+from coilwork_ir.target import Targets, target
 from coilwork_scheduler import schedule
 from coilwork_scheduler.memory import plan
 
@@ -110,10 +112,11 @@ def measure(
         first: float | None = None
         for size in sizes:
             graph = GRAPHS[name](size)
+            targets = declare(Targets(main=target(target_name)), CompileOptions())
             if not collector:
                 gc.disable()
             begin = time.process_time()
-            made = schedule(graph, target(target_name))
+            made = schedule(graph, targets)
             scheduled = time.process_time()
             plan(made)
             planned = time.process_time()

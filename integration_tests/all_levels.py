@@ -17,12 +17,13 @@ from coilwork.drive import boxed, make_call
 from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions, Executor, Wrapper
 from coilwork.stages import Compiled, run_stages
+from coilwork.targets import declare
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
 from integration_tests.aot_backend import compile_by_role
@@ -88,7 +89,11 @@ class AllLevels:
 
     def _levels(self, job: Job, compiled: Compiled) -> Mapping[str, Call]:
         constants = compiled.constants
-        scheduled = schedule(compiled.graph, TARGETS[compiled.target], ScheduleOptions())
+        scheduled = schedule(
+            compiled.graph,
+            declare(Targets(main=TARGETS[compiled.target]), CompileOptions()),
+            ScheduleOptions(),
+        )
         levels: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),

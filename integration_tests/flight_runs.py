@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError
 
 from integration_tests import stream_programs
 from integration_tests.flight_programs import PROGRAMS, RANKS, ROWS, FlightProgram, Groups
@@ -62,16 +62,19 @@ def _run(function: Any, program: FlightProgram, size: int, groups: Groups, devic
 def _compare(program: FlightProgram, groups: Groups, options: dict[str, Any], device: str) -> str:
     """What is wrong with `program`, compiled; empty if nothing.
 
-    What torch's own tracing refuses is eager's, with a warning, unless users ask for an error by `strict`.
+    What torch's own tracing refuses is eager's, with a warning, unless users ask for an error by `strict`. What Dynamo cannot
+    run with fake tensors, as `pin_memory` in torch 2.11, it refuses for every backend: there is nothing to compare.
     """
     sizes = (ROWS, 2 * ROWS, 3 * ROWS) if program.dynamic else (ROWS,) * CALLS[device]
     expected = [_run(program.function, program, size, groups, device) for size in sizes]
     compiled = _compile(program, "coilwork", strict=True, verify=True, **options)
     try:
         _run(compiled, program, sizes[0], groups, device)
-    except BackendCompilerFailed:
+    except (BackendCompilerFailed, TorchRuntimeError) as error:
         if _is_traced(program, sizes[0], groups, device):
             raise
+        if isinstance(error, TorchRuntimeError):
+            return ""
         compiled = _compile(program, "coilwork", **options)
     for size, wanted in zip(sizes, expected, strict=True):
         found = _run(compiled, program, size, groups, device)
@@ -85,7 +88,7 @@ def _compare(program: FlightProgram, groups: Groups, options: dict[str, Any], de
 def _is_traced(program: FlightProgram, size: int, groups: Groups, device: str) -> bool:
     try:
         _run(_compile(program, "aot_eager"), program, size, groups, device)
-    except BackendCompilerFailed:
+    except (BackendCompilerFailed, TorchRuntimeError):
         return False
     return True
 

@@ -18,6 +18,7 @@ from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.targets import declare
 from coilwork.trace import Trace
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
@@ -54,7 +55,7 @@ class KernelsFor:
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:
-            targets = Targets(main=TARGETS[name])
+            targets = declare(Targets(main=TARGETS[name]), CompileOptions())
             quiet = Trace(None)
             program = lower_to_program(
                 lowered.graph,

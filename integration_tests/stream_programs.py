@@ -66,11 +66,18 @@ def copied_without_blocking(x: Tensor, w: Tensor, groups: Groups) -> Any:
     host = z.to("cpu", non_blocking=True)
     u = (z + 1).cos() @ w
     torch.cuda.synchronize()
-    doubled = host * 2
-    back = doubled.pin_memory().to(x.device, non_blocking=True)
-    forth = doubled.to(x.device, non_blocking=True)
+    forth = (host * 2).to(x.device, non_blocking=True)
     later = (host + 1).cos() * 3
-    return back + u, forth, later, (later - 1).to(x.device)
+    return u, forth, later, (later - 1).to(x.device)
+
+
+def copied_from_pinned(x: Tensor, w: Tensor, groups: Groups) -> Any:
+    z = x @ w
+    host = z.to("cpu", non_blocking=True)
+    u = (z + 1).cos() @ w
+    torch.cuda.synchronize()
+    back = (host * 2).pin_memory().to(x.device, non_blocking=True)
+    return back + u, host + 1
 
 
 def copied_into_pinned(x: Tensor, w: Tensor, groups: Groups) -> Any:
@@ -122,7 +129,7 @@ def kept_by_an_operator(x: Tensor, w: Tensor, groups: Groups) -> Any:
 PROGRAMS: tuple[FlightProgram, ...] = tuple(
     FlightProgram(function, whole=False)
     for function in (
-        on_a_stream, behind_events, collective_on_a_stream, copied_without_blocking, copied_into_pinned,
-        kept_by_an_operator,
+        on_a_stream, behind_events, collective_on_a_stream, copied_without_blocking, copied_from_pinned,
+        copied_into_pinned, kept_by_an_operator,
     )
 )  # fmt: skip

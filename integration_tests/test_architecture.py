@@ -69,6 +69,7 @@ CHECKS: Mapping[str, Check] = {
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
+    "attention is recognised once": lambda t: operator_tables.check_attention_names(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
     "names beside tests": lambda t: check_names_beside_tests(t.root),
@@ -368,6 +369,22 @@ def test_table_of_bare_names_is_caught(text: str, tmp_path: Path) -> None:
 )
 def test_what_is_no_table_of_operators(text: str, tmp_path: Path) -> None:
     assert planted_tables(tmp_path, text, {}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FUSED = 'aten._scaled_dot_product_flash_attention.default'\n",
+        "def f(name):\n    return name.startswith('_efficient_attention_')\n",
+        "def f(target):\n    return target is torch.ops.aten._scaled_dot_product_cudnn_attention.default\n",
+    ],
+)
+def test_a_name_of_fused_attention_is_caught(text: str, tmp_path: Path) -> None:
+    files = {"coilwork-lowering/src/coilwork_lowering/a.py": text}
+    (violation,) = operator_tables.check_attention_names(plant(tmp_path, files).sources)
+    assert violation.message.endswith("is recognised in coilwork_lowering.ops.attention alone")
+    files = {"coilwork-lowering/src/coilwork_lowering/ops/attention.py": text}
+    assert operator_tables.check_attention_names(plant(tmp_path / "there", files).sources) == []
 
 
 def test_allowance_for_a_table_that_is_gone_is_caught(tmp_path: Path) -> None:

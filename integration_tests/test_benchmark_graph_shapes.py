@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.graph_shapes.__main__ import merge
+from benchmarks.graph_shapes.__main__ import Compiler, merge
 from benchmarks.graph_shapes.figures import Figures, Measured, Options, read_figures, write_figures
 from benchmarks.graph_shapes.report import page
+from benchmarks.graph_shapes.worker import OVER_LIMIT
 
 LIMITED = """
 import time
@@ -34,7 +35,52 @@ def options(*backends: str, limit: int = 60) -> Options:
 
 def test_waiting_does_not_count_and_working_does() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "slept\n"), done.stderr
+    assert (done.returncode, done.stdout) == (OVER_LIMIT, "slept\n"), done.stderr
+
+
+# one shape raises, the next is killed, the next is too slow, the last takes the worker with it
+FAILING = """
+import os, signal, sys
+from benchmarks.graph_shapes import worker
+def fail(backend, shape, limit, sizes):
+    match shape:
+        case "chain":
+            raise RecursionError("too deep\\nand more")
+        case "tree":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "fan":
+            os._exit(worker.OVER_LIMIT)
+        case _:
+            os.kill(os.getppid(), signal.SIGTERM)
+worker.WARM_UP = ()
+worker.compile_shape = fail
+worker.main("coilwork", 1, [100, 300])
+"""
+
+
+class FailingCompiler(Compiler):
+    """A compiler whose worker fails."""
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._command = [sys.executable, "-c", FAILING]
+        self.sizes = ()
+        process = super()._start()
+        self.sizes = (100, 300)
+        return process
+
+
+def test_a_worker_that_dies_says_why() -> None:
+    compiler = FailingCompiler("coilwork", options("coilwork"))
+    found = {shape: list(compiler.measure(shape)) for shape in ("chain", "tree", "fan", "grid", "chain")}
+    compiler.close()
+    assert {shape: [(one.size, one.failure) for one in results] for shape, results in found.items()} == {
+        "chain": [(100, "RecursionError: too deep")],
+        "tree": [(100, "killed by SIGKILL, as where memory ends")],
+        "fan": [(100, "")],
+        "grid": [(100, "the worker ended with status -15")],
+    }
+    told = page(Figures((options("coilwork"),), tuple(found["chain"])), shapes=79)
+    assert "no result within the limit: none; failed: chain 100, RecursionError: too deep." in told
 
 
 def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:

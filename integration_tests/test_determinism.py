@@ -17,6 +17,7 @@ from coilwork.clock import StageClock
 from coilwork.job import open_job
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.targets import declare
 from coilwork.trace import Trace
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
@@ -60,7 +61,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
         fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
         gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
     lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
-    targets = Targets(main=TARGETS["sm_90"])
+    targets = declare(Targets(main=TARGETS["sm_90"]), CompileOptions())
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
     return [s.text for s in emit_kernels(program, targets, options, trace=Trace(None)).values()]

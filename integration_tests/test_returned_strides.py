@@ -163,3 +163,23 @@ def test_operators_with_kernels_of_their_own(name: str) -> None:
     for layout in layouts:
         torch._dynamo.reset()
         agrees(function, compiled(function), partial(alone, LAYOUTS[layout]))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_empty_parts_behind_an_only_element(dynamic: bool) -> None:
+    def parts(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            *(x + 1)[:1].split([1, 0]),
+            *(x + 2)[:, :1].split([1, 0, 0], 1),
+            (x + 3)[:1][1:],
+            *(x + 4)[None].split([0, 1, 0]),
+            (x + 5).view(-1)[1:2][5:],
+            *torch.tensor_split((x + 6)[:1], 3),
+        )
+
+    ours = torch.compile(parts, backend="coilwork", options={"strict": True}, dynamic=dynamic)
+    for rows, columns in ((2, 3), (3, 4)):
+        x = numbers(rows * columns).view(rows, columns)
+        for one, other in zip(ours(x), parts(x), strict=True):
+            assert (one.shape, one.stride()) == (other.shape, other.stride())
+            assert one.storage_offset() == other.storage_offset()

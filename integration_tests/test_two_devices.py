@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from coilwork.clock import StageClock
 from coilwork.options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.targets import declare
 from coilwork.trace import Trace
 from coilwork_ir.buffers import Ref
 from coilwork_ir.program import Launch, Return
@@ -21,8 +22,9 @@ from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import decompositions, lower
 from integration_tests.two_device_programs import PROGRAMS
 
-BOTH = Targets(
-    main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))
+BOTH = declare(
+    Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))),
+    CompileOptions(),
 )
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 

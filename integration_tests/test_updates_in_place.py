@@ -14,11 +14,12 @@ from benchmarks.updates import CASES, planned
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.stages import Compiled, run_stages
+from coilwork.targets import declare
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, overwriting, partition
 from coilwork_scheduler import schedule
 from integration_tests.updating_programs import function_of, inputs_of, program
@@ -29,7 +30,7 @@ Level = Callable[[Compiled, list[Any]], Sequence[Any]]
 
 
 def _schedule(compiled: Compiled, args: list[Any]) -> Sequence[Any]:
-    scheduled = schedule(compiled.graph, TARGETS[compiled.target])
+    scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target]), CompileOptions()))
     return interpret_schedule(scheduled, args, compiled.constants)
 
 

@@ -20,21 +20,27 @@ from pathlib import Path
 from benchmarks.graph_shapes.figures import Figures, Measured, Options, read_figures, write_figures
 from benchmarks.graph_shapes.report import page, table
 from benchmarks.graph_shapes.shapes import SHAPES
-from benchmarks.graph_shapes.worker import END
+from benchmarks.graph_shapes.worker import END, FAILURE
 
 SIZES = (100, 300, 1000, 3000, 10000, 20000)
 BACKENDS = ("coilwork", "inductor")
 
 
 class Compiler:
-    """A process that compiles shapes with one back end."""
+    """A process that compiles shapes with one back end, and another where it dies."""
 
     def __init__(self, backend: str, options: Options) -> None:
         self.backend = backend
         self.sizes = options.sizes
-        command = [sys.executable, "-m", "benchmarks.graph_shapes.worker", backend, str(options.limit)]
-        self._process = subprocess.Popen(
-            [*command, *map(str, self.sizes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self._command = [sys.executable, "-m", "benchmarks.graph_shapes.worker", backend, str(options.limit)]
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self._command, *map(str, self.sizes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def measure(self, shape: str) -> Iterator[Measured]:
@@ -43,14 +49,24 @@ class Compiler:
         self._process.stdin.write(f"{shape}\n")
         self._process.stdin.flush()
         missing = list(self.sizes)
+        failure = ""
         for line in self._process.stdout:
-            if line.strip() == END:
-                break
             found = json.loads(line)
+            if END in found:
+                failure = failure or found[END]
+                break
+            if FAILURE in found:
+                failure = found[FAILURE]
+                continue
             missing.remove(found["size"])
             yield Measured(backend=self.backend, shape=shape, **found)
+        else:
+            failure = f"the worker ended with status {self._process.wait()}"
+            self._process = self._start()
         for size in missing[:1]:
-            yield Measured(backend=self.backend, shape=shape, size=size, nodes=size, stages={})
+            yield Measured(
+                backend=self.backend, shape=shape, size=size, nodes=size, stages={}, failure=failure
+            )
 
     def close(self) -> None:
         """End the process."""
@@ -67,7 +83,8 @@ def measure(options: Options, path: Path | None) -> Figures:
         for compiler in compilers:
             for one in compiler.measure(shape):
                 measured.append(one)
-                said = f"{one.seconds:.2f} s" if one.stages else "no result"
+                why = one.failure or f"over {options.limit} s"
+                said = f"{one.seconds:.2f} s" if one.stages else f"no result: {why}"
                 print(f"{shape} {one.nodes} {compiler.backend}: {said}", file=sys.stderr, flush=True)
                 if path is not None:
                     write_figures(Figures((options,), tuple(measured)), path)

@@ -29,13 +29,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds of one back end for one graph; no stages: it did not compile it within the limit."""
+    """Seconds of one back end for one graph; no stages: it did not compile it, for the reason that `failure` says.
+
+    Without a `failure`, that is the limit.
+    """
 
     backend: str
     shape: str
     size: int
     nodes: int
     stages: dict[str, float]
+    failure: str = ""
 
     @property
     def seconds(self) -> float:

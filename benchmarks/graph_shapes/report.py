@@ -70,10 +70,12 @@ def summary(measured: Sequence[Measured]) -> str:
     for backend in sorted({one.backend for one in measured}):
         exponents = sorted(growths(measured, backend), key=lambda item: -item[0])
         worst = ", ".join(f"{exponent:.2f} ({one.shape}, to {one.nodes})" for exponent, one in exponents[:5])
-        missing = [f"{one.shape} {one.size}" for one in measured if one.backend == backend and not one.stages]
+        missing = [one for one in measured if one.backend == backend and not one.stages]
+        late = ", ".join(f"{one.shape} {one.size}" for one in missing if not one.failure)
+        failed = "; ".join(f"{one.shape} {one.size}, {one.failure}" for one in missing if one.failure)
         lines.append(
             f"- {backend}: the highest growth from {LARGE:,} nodes on: {worst or 'not measured'}; "
-            f"no result within the limit: {', '.join(missing) or 'none'}."
+            f"no result within the limit: {late or 'none'}{failed and f'; failed: {failed}'}."
         )
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""One back end in a process of its own: shapes come by standard input, a line of JSON goes out for each size.
+"""One back end in a process of its own: shapes come by standard input, a line of JSON goes out for each size, and one for the end.
 
 Each shape is compiled in a fork, so that importing torch is paid once and no graph sees what another left behind.
 """
@@ -24,7 +24,10 @@ from benchmarks.graph_shapes.shapes import SHAPES
 
 WARM_UP = ("chain", "reductions", "layers_open")
 END = "end"
+FAILURE = "failure"
 SECONDS_BETWEEN_LOOKS = 0.5
+# the status of a process that took too long; one that raises prints why
+OVER_LIMIT = 75
 
 
 def main(backend: str, limit: int, sizes: list[int]) -> None:
@@ -37,13 +40,26 @@ def main(backend: str, limit: int, sizes: list[int]) -> None:
         if child == 0:
             try:
                 compile_shape(backend, line.strip(), limit, sizes)
-            except Exception:
+            # the process ends here, and the one that started it is told why
+            except BaseException as error:
                 traceback.print_exc()
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                print(json.dumps({FAILURE: said}), flush=True)
                 raise
             finally:
                 os._exit(0)
-        os.waitpid(child, 0)
-        print(END, flush=True)
+        _, status = os.waitpid(child, 0)
+        print(json.dumps({END: describe_end(status)}), flush=True)
+
+
+def describe_end(status: int) -> str:
+    """The reason why a process ended early, by the status that `os.waitpid` gives; empty if it took too long, or did not."""
+    code = os.waitstatus_to_exitcode(status)
+    if code in (0, OVER_LIMIT, -signal.SIGXCPU):
+        return ""
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, as where memory ends"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 def compile_shape(backend: str, shape: str, limit: int, sizes: list[int]) -> None:
@@ -65,7 +81,7 @@ def end_after(limit: int) -> Iterator[None]:
 
     def look(*_: object) -> None:
         if processor_seconds() - start > limit:
-            os._exit(1)
+            os._exit(OVER_LIMIT)
 
     own = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

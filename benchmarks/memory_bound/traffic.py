@@ -15,11 +15,16 @@ from types import MappingProxyType
 import torch
 
 from coilwork_ir.buffers import Argument, Buffer, references
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute
 from coilwork_ir.kernels.nodes import Combined, Kernel, Range
+from coilwork_ir.mapping import Keep, Loop, Share, Unit
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.target import TARGETS
+from coilwork_triton.codegen import find_mapping
+from coilwork_triton.launch.options import TritonOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType
         return _combined_traffic(kernel, kernel.combined)
     args = {arg.name: replace(arg, span=substitute(arg.span, sizes)) for arg in kernel.args}
     extents = {r.symbol: _extent(r, sizes) for r in kernel.ranges}
-    looped = kernel.hints.reduction == "looped"
+    looped = _walks(kernel) == "looped"
     passes: dict[tuple[str, int], set[tuple[Expr, tuple[Scalar, ...]]]] = {}
     for load, depth in _moments(kernel):
         passes.setdefault((load.buffer, depth if looped else 0), set()).add((load.index[0], load.indirect))
@@ -123,7 +128,20 @@ def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
     shape = "x".join(map(str, parallel)) or "1"
     if not reduced:
         return shape
-    return f"{shape} by {'x'.join(map(str, reduced))} {kernel.hints.reduction}"
+    return f"{shape} by {'x'.join(map(str, reduced))} {_walks(kernel)}"
+
+
+def _walks(kernel: Kernel) -> str:
+    """How a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by programs, or in a loop."""
+    if all(r.kind == "parallel" for r in kernel.ranges):
+        return "pointwise"
+    try:
+        mapping = find_mapping(kernel, TARGETS["sm_90"], TritonOptions()).versions.general
+    except EmitError:
+        # a CPU's kernel that no GPU has: loops
+        return "looped"
+    walks = {Unit: "contracted", Keep: "kept", Share: "shared", Loop: "looped"}
+    return next((name for kind, name in walks.items() if mapping.find(kind) is not None), "looped")
 
 
 def _moments(kernel: Kernel) -> Iterator[tuple[Load, int]]:

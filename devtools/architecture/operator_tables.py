@@ -3,6 +3,8 @@
 A table is what a module binds to a name and what mentions several operators: as strings (`"aten.add"`, or `"addmm"` alone, if the operator
 table has a row of that name), or as overloads (`torch.ops.aten.add.Tensor`). Names that our own scalar ops have, too, count as theirs. Two
 kinds of binding are no tables of facts: `RULES`, which registers lowerings, and the pattern of a rewrite, which says what a graph looks like.
+
+Names of fused attention are read in one module, which makes nodes of the calls: others ask the node.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.layout.products", "_MATRICES"): _CONTRACTION,
     ("coilwork_lowering.rewrites.packing", "_PRODUCTS"): _CONTRACTION,
     ("coilwork_runtime.executor.products", "_OPERANDS"): _CONTRACTION,
+    ("coilwork_scheduler.contractions.attention", "KERNELS"): "the calls that compute a node",
     ("coilwork_lowering.decompositions.prims", "_RENAMED"): "registers what prims mean in ATen's operators",
     ("coilwork_lowering.decompositions.strides", "_ROUNDING"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_BY_THE_SECOND"): _LAYOUT,
@@ -71,9 +74,22 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    (
+        "coilwork.boundary.marked_results",
+        "_OPERATORS",
+    ): "operators that set a tensor's bits, and views that drop them",
     ("coilwork.capture.resizing", "_OPERATORS"): _SPELLING,
     ("coilwork.capture.value_checks", "_ONE_HOT"): _SPELLING,
     ("coilwork.capture.value_checks", "_QUANTILES"): _SPELLING,
+}
+
+ATTENTION = re.compile(r"(^|\b(aten)(\.|::))_(scaled_dot_product|flash|efficient|cudnn)_(\w+_)?attention")
+# Where names of fused attention may stand: who reads them, and who writes them.
+ATTENTION_NAMES: Mapping[str, str] = {
+    "coilwork_lowering.ops.attention": "reads them, and makes nodes",
+    "coilwork_scheduler.contractions.attention": "calls what computes a node",
+    TABLE: "facts about operators",
+    "coilwork_runtime.c_functions": "the runtime imports no IR: its own table of C functions",
 }
 
 
@@ -100,6 +116,27 @@ def check_operator_tables(
             for module, name in gone
         ]
     return sorted(found)
+
+
+def check_attention_names(sources: Sequence[Source]) -> list[Violation]:
+    """Names of fused attention, as strings or overloads, outside of the modules that read or write them."""
+    return sorted(
+        source.violation(node.lineno, f"{name} is recognised in coilwork_lowering.ops.attention alone")
+        for source in sources
+        if source.module not in ATTENTION_NAMES
+        for node in ast.walk(source.tree)
+        for name in [_attention_name(node)]
+        if name and isinstance(node, ast.Constant | ast.Attribute)
+    )
+
+
+def _attention_name(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)) if ATTENTION.search(text) and " " not in text:
+            return text
+        case ast.Attribute(attr=name) if ATTENTION.search(name):
+            return name
+    return ""
 
 
 def bare_names(sources: Sequence[Source]) -> frozenset[str]:

@@ -20,13 +20,14 @@ from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
+from coilwork.targets import declare
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
@@ -90,7 +91,9 @@ class Levels:
             fuse=self.options.fusion,
             combine=self.options.fusion,
         )
-        scheduled = schedule(compiled.graph, TARGETS[compiled.target], scheduling)
+        scheduled = schedule(
+            compiled.graph, declare(Targets(main=TARGETS[compiled.target]), CompileOptions()), scheduling
+        )
         calls: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),
@@ -125,7 +128,9 @@ class Levels:
         options = replace(self.options, triton_on_cpu=True)
         job = open_job(gm, example_inputs, role=role, options=options)
         compiled = _emitted(job)
-        scheduled = schedule(compiled.graph, SMALL_ACCELERATOR, scheduling)
+        scheduled = schedule(
+            compiled.graph, declare(Targets(main=SMALL_ACCELERATOR), CompileOptions()), scheduling
+        )
         calls: dict[str, Call] = {
             "accelerator's schedule": lambda args: interpret_schedule(scheduled, args, compiled.constants),
             "accelerator's program": lambda args: interpret_program(

@@ -63,6 +63,31 @@ def test_the_backward_is_called_natively(library: str, is_causal: bool) -> None:
     assert sum(program.counters()["python_calls"] for program in programs) == 0
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_weights_are_dropped_as_in_eager_mode(library: str) -> None:
+    """The kernel that torch chose is called with what torch gave it, so it draws the same numbers."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+
+    def trained(function: Any) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        leaves = [value.detach().requires_grad_() for value in given]
+        result = function(*leaves)
+        return result, *torch.autograd.grad(result, leaves, torch.ones_like(result))
+
+    with sdpa_kernel(LIBRARIES[library]), no_fallback():
+        compiled = torch.compile(attend, backend=backend, options={"cache": False})
+        (found, *gradients), (expected, *theirs) = trained(compiled), trained(attend)
+    assert found.equal(expected)
+    # sums of the gradients may be in another order from call to call
+    for mine, eagers in zip(gradients, theirs, strict=True):
+        torch.testing.assert_close(mine, eagers, rtol=0.02, atol=0.02)
+
+
 def causal_with_one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k[:, :1], v[:, :1], is_causal=True)
 

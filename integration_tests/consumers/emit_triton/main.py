@@ -15,7 +15,6 @@ kernel @silu_gate fast {
   arg gate: bf16 in span `n0` aligned
   arg value: bf16 in span `n0` aligned
   arg out: bf16 out span `n0` aligned
-  hints looped split 1
   body {
     t0 = load %gate[x0] : bf16
     t1 = cast(t0) : f32

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.text import format_program
-from coilwork_ir.target import target
+from coilwork_ir.target import Targets, target
 from coilwork_scheduler import explain, schedule
 from coilwork_scheduler.memory import plan
 
@@ -38,15 +39,22 @@ graph @softmax {
 """
 
 
+# What the generators of kernels can do, as they would declare it: rows of 64 KiB stay on a GPU's chip.
+DECLARED = (
+    ("sm_90", Capabilities(rows=RowWalks(kept_bytes=65536))),
+    ("x86-64-avx512", Capabilities(rows=RowWalks(kept_bytes=1 << 20), cuts_rows=True)),
+)
+
+
 def main() -> None:
     graph = parse_graph(SOFTMAX)
     for name in ("sm_90", "x86-64-avx512"):
-        scheduled = schedule(graph, target(name))
+        scheduled = schedule(graph, Targets(main=target(name), declared=DECLARED))
         print(f"== {name}: {len(graph.nodes)} operations in {len(scheduled.kernels)} kernel")
         print(format_schedule(scheduled, decisions=False))
         print(explain(scheduled.decisions))
     print("== memory")
-    print(format_program(plan(schedule(graph, target("sm_90")))))
+    print(format_program(plan(schedule(graph, Targets(main=target("sm_90"), declared=DECLARED)))))
 
 
 main()

@@ -23,7 +23,6 @@ kernel @relu_add fast {
   arg in0: f32 in span `n0`
   arg in1: f32 in span `n0`
   arg out0: f32 out span `n0`
-  hints none split 1
   body {
     t0 = load %in0[x0] : f32
     t1 = const 0.0 : f32
@@ -39,7 +38,6 @@ kernel @double fast {
   size n0 in [0, inf]
   range x0: `n0` parallel x 0.0
   arg io0: f32 inout span `n0`
-  hints none split 1
   body {
     t0 = load %io0[x0] : f32
     t1 = add(t0, t0)

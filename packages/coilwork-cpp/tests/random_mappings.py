@@ -6,11 +6,13 @@ import random
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 
+from coilwork_cpp.capabilities import capabilities_of
 from coilwork_cpp.emission import Planned, plan_kernel, write_planned
 from coilwork_cpp.options import options_from
 from coilwork_cpp.planning.passes import passes_of
 from coilwork_cpp.planning.plan import plan_of
 from coilwork_cpp.planning.regions import Region, regions_of
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import CoilworkIRError, EmitError, VerifyError
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernel_source import KernelSource
@@ -62,6 +64,9 @@ class RandomlyMapped:
 
     def supports(self, target: Target) -> bool:
         return target.kind == "cpu"
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         planned = plan_kernel(kernel, target, options_from(options))

@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
 
 F32, F64, I64 = DType.F32, DType.F64, DType.I64
@@ -36,7 +36,7 @@ def column_kernel(
     for number, (kind, value) in enumerate(results):
         args.append(arg(f"out{number}", value.dtype))
         stores.append(Store(buffer=f"out{number}", index=at if kind == "row" else x, value=value))
-    fields: dict[str, object] = {"name": "columns", "hints": Hints(), **more}
+    fields: dict[str, object] = {"name": "columns", **more}
     return Kernel(
         ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
         args=tuple(args),

@@ -114,7 +114,6 @@ kernel @norm fast {
   arg io0: f32 inout span `32`
   arg out0: f32 out span `262144`
   aliasing (out0 of in0)
-  hints looped split 1
   body {
     t0 = load %in0[32*r0 + x0] : f32
     t1 = reduce welford 0 (t0) over (r0)

@@ -11,7 +11,6 @@ COPY = """kernel @copy fast {
     range x0: `n0` parallel x 1.0
     arg in0: f32 in span `n0`
     arg out0: f32 out span `n0`
-    hints none split 1
     body {
       t0 = load %in0[x0] : f32
       store %out0[x0] = t0
@@ -22,7 +21,6 @@ UPDATE = """kernel @update fast {
     size n0 in [0, inf]
     range x0: `n0` parallel x 1.0
     arg io0: f32 inout span `n0`
-    hints none split 1
     body {
       t0 = load %io0[x0] : f32
       t1 = add(t0, t0)

@@ -24,7 +24,6 @@ from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum
 from coilwork_ir.kernels import (
     Combined,
     Decision,
-    Hints,
     Kernel,
     KernelCall,
     Member,
@@ -36,6 +35,8 @@ from coilwork_ir.kernels import (
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,
@@ -51,6 +52,7 @@ from coilwork_ir.loops import (
     View,
     While,
 )
+from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Weights
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
 from coilwork_ir.program import (
     Alloc,
@@ -284,7 +286,7 @@ class Maker:
         rng = self.rng
         ranges = self.ranges("i", rng.randrange(4))
         origins = self.origins()
-        kinds = 11 if depth == 0 else 9
+        kinds = 12 if depth == 0 else 10
         match rng.randrange(kinds):
             case 0:
                 return Pointwise(
@@ -363,6 +365,8 @@ class Maker:
             case 8:
                 return self.contraction()
             case 9:
+                return self.attention() if rng.random() < 0.5 else self.attention_gradient()
+            case 10:
                 return Cond(
                     predicate="b1",
                     then=self.graph(2, depth + 1),
@@ -393,6 +397,53 @@ class Maker:
             right=self.scalar(ranges + axes),
             accumulate=self.rng.choice((DType.F32, DType.F64, DType.I64)),
             epilogue=op("add", total, self.scalar(ranges)) if self.rng.random() < 0.5 else total,
+            origins=self.origins(),
+        )
+
+    def weights(self) -> Weights:
+        rng = self.rng
+        ranges, axes = self.ranges("i", rng.randint(1, 4)), self.ranges("r", 2)
+        rows = ranges[:-1]
+        return Weights(
+            ranges=ranges,
+            axes=axes,
+            query=self.scalar((*rows, axes[1])),
+            key=self.scalar((*rows, *axes)),
+            value=self.scalar((*ranges, axes[0])),
+            accumulate=DType.F32,
+            score=op("add", parameter(0, DType.F32), self.scalar((*rows, axes[0]))),
+            mask=rng.choice((None, op("isnan", self.scalar((*rows, axes[0]), steps=2)))),
+            dropout=rng.choice((0.0, 0.25)),
+            form=rng.choice(tuple(STATE_LAYOUTS)),
+        )
+
+    def attention(self) -> Attention:
+        rng, weights = self.rng, self.weights()
+        return Attention(
+            weights=weights,
+            output=self.buffer(),
+            logsumexp=rng.choice((None, self.buffer())),
+            logsumexp_at=rng.choice((None, (*weights.rows, as_expr(0)))),
+            state=tuple(rng.choice((None, self.buffer())) for _ in range(STATE_LAYOUTS[weights.form].count)),
+            origins=self.origins(),
+        )
+
+    def attention_gradient(self) -> AttentionGradient:
+        rng, weights = self.rng, self.weights()
+        rows = weights.rows
+        return AttentionGradient(
+            weights=weights,
+            of_query=self.buffer(),
+            of_key=self.buffer(),
+            of_value=self.buffer(),
+            of_bias=rng.choice((None, self.buffer())),
+            output=self.scalar(weights.ranges),
+            logsumexp=self.scalar(rows),
+            gradient=self.scalar(weights.ranges),
+            slope=parameter(1, DType.F32),
+            bias=(bias := rng.choice((None, parameter(1, DType.F32)))),
+            bias_at=() if bias is None else (*rows, weights.keys),
+            state=self.arguments() if weights.form != "plain" else (),
             origins=self.origins(),
         )
 
@@ -479,11 +530,7 @@ class Maker:
             stores=stores,
             aliasing=rng.choice(((), (("out0", "in0"), ("out1", "in1")))),
             checks=self.checks(parallel),
-            hints=Hints(
-                reduction=rng.choice(("none", "persistent", "looped", "split")),
-                split=rng.randint(1, 8),
-                workspace=rng.choice(("", "inout2")),
-            ),
+            workspace=rng.choice(("", "inout2")),
             numerics=rng.choice(("fast", "eager", "strict")),
             origins=self.origins(),
         )

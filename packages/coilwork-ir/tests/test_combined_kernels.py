@@ -26,7 +26,6 @@ kernel @decay_x3 strict {
   arg m2_in1: f32 in span `16`
   arg m2_out0: f32 out span `16`
   aliasing (m0_out0 of m0_in1)
-  hints none split 1
   combined {
     kernel @member strict {
       size n0 in [0, 1000]
@@ -35,7 +34,6 @@ kernel @decay_x3 strict {
       arg in1: f32 in span `16*n0`
       arg out0: f32 out span `16*n0`
       aliasing (out0 of in1)
-      hints none split 1
       body {
         t0 = load %in0[0] : f32
         t1 = load %in1[x0] : f32

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
 from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
 from coilwork_ir.conformance.edges import edge_count, edge_values
@@ -38,6 +39,9 @@ class TextCodegen:
 
     def supports(self, target: Target) -> bool:
         return target.kind == "cpu"
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return LEAST
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         if kernel.name == self.refuses:

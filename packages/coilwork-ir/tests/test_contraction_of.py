@@ -25,7 +25,6 @@ kernel @int8 fast {
   arg in1: i8 in span `40`
   arg in2: bf16 in span `5`
   arg out0: bf16 out span `15`
-  hints contracted split 1
   body {
     t0 = load %in0[r0 + 8*x0] : bf16
     t1 = cast(t0) : f32

@@ -16,7 +16,6 @@ TEXT = """
 kernel @converts fast {{
 range x0: `64` parallel x 0.0
 {args}arg out0: {result} out span `64`
-hints none split 1
 body {{
 {loads}{lines}
 store %out0[x0] = t9

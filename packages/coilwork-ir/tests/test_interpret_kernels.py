@@ -29,7 +29,6 @@ kernel @softmax fast {
   arg in0: f32 in span `3*n0`
   arg out0: f32 out span `3*n0`
   arg out1: f32 out span `3`
-  hints looped split 1
   body {
     t0 = load %in0[n0*x0 + r0] : f32
     t1 = reduce max 0 (t0) over (r0)
@@ -57,7 +56,6 @@ kernel @pick fast {
   range r1: `4` reduction r 1.0
   arg in0: f32 in span `24`
   arg out0: i64 out span `2`
-  hints looped split 1
   body {
     t0 = load %in0[12*x0 + 4*r0 + r1] : f32
     t1 = index [r1]
@@ -84,7 +82,6 @@ kernel @scan fast {
   arg in0: f32 in span `10`
   arg out0: f32 out span `10`
   arg out1: f32 out span `2`
-  hints looped split 1
   body {
     t0 = load %in0[5*x0 + r0] : f32
     t1 = scan sum 0 (t0) along r0 reverse
@@ -111,7 +108,6 @@ kernel @sort fast {
   arg out0: f32 out span `10`
   arg out1: i64 out span `6`
   arg out2: f32 out span `2`
-  hints persistent split 1
   body {
     t0 = load %in0[5*x0 + r0] : f32
     t1 = neg(t0)
@@ -150,7 +146,6 @@ def test_a_combining_store_counts_every_parallel_point() -> None:
 kernel @count fast {
   range x0: `6` parallel x 0.0
   arg io0: i32 inout span `1`
-  hints none split 1
   body {
     t0 = const 1 : i32
     store %io0[0] add = t0

@@ -7,6 +7,7 @@ import pytest
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.loops import Extern
 from coilwork_ir.loops.layouts import Fixed, Free, dense_order, layouts_of, nested_strides, release_results
 from coilwork_ir.loops.text import parse_graph
 
@@ -52,7 +53,7 @@ def test_every_reason_is_named() -> None:
     assert reasons == {
         "x": "an input",
         "k": "a constant",
-        "b": "%b_view shows it under other strides",
+        "b": "aten.mv.default reads it",
         "c": "aten.mv.default makes it",
         "p": "its rows are padded",
         "none": "it has no elements",
@@ -129,6 +130,35 @@ def buffer(shape: tuple[object, ...], strides: tuple[object, ...]) -> Buffer:
         shape=tuple(as_expr(e) for e in shape),
         strides=tuple(as_expr(s) for s in strides),
     )
+
+
+def test_views_fix_nothing_but_those_of_bits() -> None:
+    text = """
+    graph @g {
+      input %x: f32[4, 6]
+      %a: f32[4, 6] = pointwise [i0: 4, i1: 6] {
+        t0 = load %x[i0, i1] : f32
+        yield t0
+      }
+      %v: TYPE[24] = view %a offset `0`
+      %r: TYPE[24] = pointwise [i0: 24] {
+        t0 = load %v[i0] : TYPE
+        yield t0
+      }
+      return (%r)
+    }
+    """
+    assert isinstance(layouts_of(parse_graph(text.replace("TYPE", "f32")))["a"], Free)
+    bits = layouts_of(parse_graph(text.replace("TYPE", "i32")))["a"]
+    assert isinstance(bits, Fixed) and bits.why == "%v shows its bits as another type"
+
+
+def test_calls_do_not_fix_what_they_oblige() -> None:
+    graph = parse_graph(GRAPH.replace("FREE", ""))
+    call = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
+    layouts = layouts_of(graph, obliging={call: ("b_view", "c")})
+    assert isinstance(layouts["b"], Free) and isinstance(layouts["c"], Free)
+    assert isinstance(layouts_of(graph, obliging={call: ("c",)})["b"], Fixed)
 
 
 def test_dense_memory_has_an_order() -> None:

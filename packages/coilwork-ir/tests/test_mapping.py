@@ -40,7 +40,7 @@ from coilwork_ir.mapping import (
 from coilwork_ir.mapping.form import Slot, parse_template
 
 
-def kernel_text(ranges: str, args: str, body: str, extra: str = "hints none split 1", sizes: str = "") -> str:
+def kernel_text(ranges: str, args: str, body: str, extra: str = "", sizes: str = "") -> str:
     return f"kernel @k fast {{\n{sizes}\n{ranges}\n{args}\n{extra}\nbody {{\n{body}\n}}\n}}"
 
 
@@ -99,7 +99,16 @@ SCAN = kernel_text(
     "range x0: `4` parallel x 0.0\nrange r0: `4096` reduction r 1.0",
     "arg in0: f32 in span `16384`\narg out0: f32 out span `16384`\narg io0: i64 inout span `17`",
     "t0 = load %in0[4096*x0 + r0] : f32\nt1 = scan sum 0 (t0) along r0 \nstore %out0[4096*x0 + r0] = t1",
-    extra="hints split split 4 workspace io0",
+    extra="workspace io0",
+)
+BOTH_WAYS = SCAN.replace("store", "t2 = scan sum 0 (t0) along r0 reverse\nt3 = add(t1, t2)\nstore").replace(
+    " = t1\n", " = t3\n"
+)
+SCAN_AND_SUM = SCAN.replace("store", "t2 = reduce sum 0 (t1) over (r0)\nt3 = add(t1, t2)\nstore").replace(
+    " = t1\n", " = t3\n"
+)
+SCAN_BY_FUNCTION = SCAN.replace(
+    "scan sum 0", "scan by { t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = add(t0, t1) yield (t2) } 0"
 )
 SORT = kernel_text(
     "range x0: `4` parallel x 0.0\nrange r0: `512` reduction r 1.0",
@@ -125,7 +134,18 @@ PRODUCT = kernel_text(
     t4 = mul(t1, t3)
     t5 = reduce sum 0 (t4) over (r0)
     store %out0[128*x0 + x1] = t5""",
-    extra="hints contracted split 1",
+)
+IN_PLACE_PRODUCT = kernel_text(
+    "range x0: `64` parallel y 0.0\nrange x1: `64` parallel x 1.0\nrange r0: `64` reduction r 1.0",
+    "arg in0: f32 in span `4096`\narg in1: f32 in span `4096`\narg in2: f32 in span `4096`\narg out0: f32 out span `4096`",
+    """t0 = load %in0[64*x0 + r0] : f32
+    t1 = load %in1[64*r0 + x1] : f32
+    t2 = mul(t0, t1)
+    t3 = reduce sum 0 (t2) over (r0)
+    t4 = load %in2[64*x0 + x1] : f32
+    t5 = add(t3, t4)
+    store %out0[64*x0 + x1] = t5""",
+    extra="aliasing (out0 of in2)",
 )
 LARGE = kernel_text(
     "range x0: `5000000000` parallel x 1.0",
@@ -215,7 +235,7 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (WALKED.replace("8*x0 + w0] : f32", "8*x0] : f32"), "sequential w0 stages 2 keep r0 by 1024", "earlier"),
         (WALKED, "sequential w0 keep r0 by 1024 invariant 1024 by 1024", "in pieces"),
         (SCAN, "share r0 by 1024 through io0 lanes r0 by 3", "do not divide"),
-        (SCAN, "share r0 by 32 through io0 runs r0 by 32", "fewer than two runs"),
+        (SCAN, "share r0 by 1024 through io0 runs r0 by 1024", "fewer than two runs"),
         (SCAN, "runs r0 by 32", "in no block"),
         (LOOKED_UP, "index i32 values i32 promised", "data decide"),
         (SORT, "loop r0 by 128", "whole rows"),
@@ -223,6 +243,17 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (COPY, "tile x0 by 1 tile x0 by 2", "x0 already"),
         (COPY, "tile x0, x1 by 64 padded 32", "longer than 32 lanes"),
         (SOFTMAX, "share r0 by 64 through in0", "there is none"),
+        (SCAN, "share r0 by 512 through io0", "17 elements of 33"),
+        (SCAN, "share r0 by ?n in 512 1024 through io0", "17 elements of 33"),
+        (SCAN.replace("workspace io0", ""), "share r0 by 1024 through io0", "not the workspace"),
+        (SCAN.replace(" = t1", " add = t1").replace("f32 out ", "f32 inout "), "share r0 by 1024 through io0", "with memory"),
+        (SCAN.replace("`4` parallel", "`n0` parallel").replace("range x0", "size n0 in [1, 4]\nrange x0"), "share r0 by 1024 through io0", "is not known"),
+        (BOTH_WAYS, "share r0 by 1024 through io0", "one direction"),
+        (SCAN_AND_SUM, "share r0 by 1024 through io0", "a reduce needs all"),
+        (SCAN_BY_FUNCTION, "share r0 by 1024 through io0", "no word to tell"),
+        (PRODUCT.replace("mul(t1, t3)", "add(t1, t3)"), "unit fma", "no contraction"),
+        (PRODUCT.replace("out0[128*x0 + x1] = t5", "out0[128*x0 + x1 + r0] = t1"), "unit fma", "no contraction"),
+        (IN_PLACE_PRODUCT, "unit fma", "no contraction"),
         (SOFTMAX, "vector x0 vector r0", "the vector already"),
         (SOFTMAX, "accumulators 4 pass 0 accumulators 8 pass 0", "pass 0 already"),
         (COPY, "accumulators 4 pass 0", "no range is reduced"),

@@ -23,7 +23,6 @@ range x0: `64` parallel x 0.0
 arg in0: f32 in span `64`
 arg in1: f32 in span `64`
 arg out0: f32 out span `64`
-hints none split 1
 body {
 t0 = load %in0[x0] : f32
 t1 = exp(t0)
@@ -73,7 +72,6 @@ arg in0: bf16 in span `200`
 arg out0: bf16 out span `4`
 arg out1: i64 out span `4`
 arg out2: f32 out span `200`
-hints persistent split 1
 body {
 t0 = load %in0[50*x0 + r0] : bf16
 t1 = reduce welford 1 (t0) over (r0)
@@ -100,7 +98,6 @@ range x0: `4` parallel x 0.0
 range r0: `8` reduction r 1.0
 arg in0: f32 in span `32`
 arg out0: f32 out span `32`
-hints persistent split 1
 body {
 t0 = load %in0[8*x0 + r0] : f32
 t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 (t0) along r0

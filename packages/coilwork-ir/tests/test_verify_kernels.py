@@ -26,7 +26,6 @@ kernel @softmax fast {
   arg in0: f32 in span `32`
   arg out0: f32 out span `32`
   aliasing (out0 of in0)
-  hints persistent split 1
   body {
     t0 = load %in0[8*x0 + r0] : f32
     t1 = reduce max 0 (t0) over (r0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -59,7 +59,6 @@ def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: st
             Store(buffer="out0", index=row * columns + r0, value=apart, mask=inside),
             Store(buffer="out1", index=x0 * columns + r0, value=reduce(column_kind, [kept], [w0])),
         ),
-        hints=Hints(reduction="persistent"),
     )
 
 

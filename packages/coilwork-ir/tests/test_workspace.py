@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
-from coilwork_ir.kernels.workspace import piece_of, scan_words, workspace_elements
+from coilwork_ir.kernels.workspace import find_piece_length, piece_length, scan_words, workspace_elements
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.ops import ScanKind
 
@@ -21,7 +23,7 @@ kernel @running fast {
   arg io0: i64 inout span `46`
   arg out0: f64 out span `120`
   arg out1: i64 out span `120`
-  hints split split 5 workspace io0
+  workspace io0
   body {
     t0 = load %in0[40*x0 + r0] : f64
     t1 = scan max 0 (t0) along r0
@@ -46,9 +48,23 @@ def test_a_shared_scan_means_what_it_would_alone() -> None:
 
 def test_a_workspace_holds_a_counter_and_a_word_for_32_bits_of_every_piece() -> None:
     kernel = parse_kernel(SHARED)
-    assert piece_of(kernel) == 8
     # values in two words, positions in one; both results are of one scan
-    assert workspace_elements(kernel, tuple(store.value for store in kernel.stores)).value == 1 + 3 * 5 * 3
+    assert workspace_elements(kernel, 8).value == 1 + 3 * 5 * 3
+
+
+def test_pieces_are_as_short_as_the_workspace_has_room_for() -> None:
+    kernel = parse_kernel(SHARED)
+    assert find_piece_length(kernel) == 8
+    for points in (2, 3, 5, 40, 100, 1000):
+        for pieces in range(2, 9):
+            length = piece_length(points, pieces)
+            rows = parse_kernel(SHARED.replace("`40`", f"`{points}`").replace("40*", f"{points}*"))
+            span = workspace_elements(rows, length)
+            args = tuple(replace(a, span=span) if a.name == "io0" else a for a in rows.args)
+            assert find_piece_length(replace(rows, args=args)) == length
+    assert find_piece_length(parse_kernel(SHARED.replace("`46`", "`10`"))) is None
+    assert find_piece_length(replace(kernel, workspace="")) is None
+    verify_kernel(parse_kernel(SHARED.replace("`46`", "`10`")))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,16 @@ from coilwork_lowering import LoweringOptions, lower
 
 def as_eager_on_an_accelerator(function: Callable[[Tensor], Tensor], x: Tensor) -> Graph:
     """The graph of `function` as lowered for an accelerator, computed here."""
-    gm = make_fx(function, tracing_mode="fake")(x)
+    graph, (found,) = compute_as_on_an_accelerator(function, x)
+    torch.testing.assert_close(found, function(x), rtol=1e-6, atol=1e-6)
+    return graph
+
+
+def compute_as_on_an_accelerator(
+    function: Callable[..., Tensor], *inputs: Tensor
+) -> tuple[Graph, list[Tensor]]:
+    """The graph of `function` as lowered for an accelerator, and its results, computed here."""
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
     with FakeTensorMode():
         for node in gm.graph.nodes:
             if isinstance(value := node.meta.get("val"), Tensor):
@@ -27,6 +36,4 @@ def as_eager_on_an_accelerator(function: Callable[[Tensor], Tensor], x: Tensor) 
                 )
     lowered = lower(gm, name="graph", options=LoweringOptions())
     here = parse_graph(format_graph(lowered.graph).replace("cuda:0", "cpu"))
-    (found,) = loop_evaluator.run(here, lowered.constants, [x])
-    torch.testing.assert_close(found, function(x), rtol=1e-6, atol=1e-6)
-    return lowered.graph
+    return lowered.graph, loop_evaluator.run(here, lowered.constants, list(inputs))

@@ -13,8 +13,11 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, fold
+from coilwork_ir.interpretation.memory import Memory
 from coilwork_ir.loops import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,
@@ -28,7 +31,9 @@ from coilwork_ir.loops import (
     Sort,
     View,
     While,
+    interpret,
 )
+from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
@@ -225,6 +230,8 @@ class Evaluator:
                 self.bind(node.outputs, [part.narrow(axis, 0, count) for part in found])
             case Contraction():
                 self.contraction(node)
+            case Attention() | AttentionGradient():
+                self.attention(node)
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output
@@ -252,6 +259,13 @@ class Evaluator:
                     raise RuntimeError(node.message)
             case _:
                 raise AssertionError(f"node {type(node).__name__}")
+
+    def attention(self, node: Attention | AttentionGradient) -> None:
+        memory = Memory(self.sizes)
+        memory.tensors.update(self.memory)
+        interpret.step(node, memory, {})
+        self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in defined(node)})
+        self.sizes.update(memory.sizes)
 
     def region(self, graph: Graph, operands: list[Any]) -> list[Any]:
         return Evaluator(graph, self.constants).run(operands)

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import loop_evaluator
 import pytest
 import torch
+from accelerator_graphs import compute_as_on_an_accelerator
 from lowering_against_eager import externs, trace_and_lower
 
 from coilwork_ir.loops import Scatter
@@ -170,6 +171,32 @@ def test_bags_that_begin_nowhere_are_refused(offsets: list[int], message: str, h
         function(*inputs)
     with pytest.raises(RuntimeError, match=message):
         results(function, inputs, how)
+
+
+@pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
+@pytest.mark.parametrize(
+    ("offsets", "ends", "as_if"),
+    [([2, 3, 3, 9], False, [0, 3, 3, 9]), ([1, 3, 5], True, [0, 3]), ([0, 3, 3, 7], True, [0, 3, 3])],
+)
+def test_on_accelerators_bags_have_all_elements(
+    mode: int, offsets: list[int], ends: bool, as_if: list[int]
+) -> None:
+    """Eager's kernels for accelerators begin at the first element and end with the last, whatever offsets say."""
+    table, indices, _ = bags()
+
+    def function(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> Any:
+        return aten._embedding_bag(table, indices, offsets, False, mode, False, None, ends)
+
+    def result_and_bags(*given: torch.Tensor) -> Any:
+        combined, offset2bag, sizes, _ = function(*given)
+        return (combined, offset2bag, sizes) if mode == MEAN else (combined,)
+
+    _, found = compute_as_on_an_accelerator(result_and_bags, table, indices, torch.tensor(offsets))
+    combined, offset2bag, sizes, _ = aten._embedding_bag(table, indices, torch.tensor(as_if), False, mode)
+    torch.testing.assert_close(found[0], combined)
+    if mode == MEAN:
+        torch.testing.assert_close(found[1].long(), offset2bag)
+        torch.testing.assert_close(found[2][: len(as_if)], sizes)
 
 
 def test_bags_without_elements_are_left_to_aten() -> None:

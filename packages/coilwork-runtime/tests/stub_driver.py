@@ -12,6 +12,7 @@ NUMBERS launches, shared_limit, current_context, no_context, modules;
 API int cuModuleLoadData(void** module, const void* image) {
   ++modules;
   if (*static_cast<const char*>(image) == '!') return 200;
+  if (*static_cast<const char*>(image) == '?') return 710;
   *module = reinterpret_cast<void*>(0x1000);
   return 0;
 }

@@ -142,6 +142,23 @@ def test_the_extension_refuses_what_is_no_tensor(driver: Driver) -> None:
         kernel(-1, 1, 1, STREAM, 0, torch.ones(1), 2)
 
 
+@pytest.mark.parametrize("torch_knows", [False, True])
+def test_a_kernel_that_failed_before_is_told_as_torch_tells_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, torch_knows: bool
+) -> None:
+    def synchronize() -> None:
+        if torch_knows:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    message = "device-side assert" if torch_knows else "cannot load kernel double_it"
+    with pytest.raises(RuntimeError, match=message):
+        driver.load(dataclasses.replace(BINARY, image=b"?"), 0)
+    with pytest.raises(KernelLaunchError, match="CUDA_ERROR_STUB"):
+        driver.load(dataclasses.replace(BINARY, image=b"!"), 0)
+
+
 def test_large_shared_memory_is_asked_for(stub: StubDriver, driver: Driver) -> None:
     driver.load(dataclasses.replace(BINARY, shared_bytes=100_000), 0)
     with pytest.raises(KernelLaunchError, match="300000 bytes of shared memory"):

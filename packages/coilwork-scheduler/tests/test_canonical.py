@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 
+from declared import schedule
+
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 
 def blocks(build, count, width=8):
@@ -67,7 +68,7 @@ from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule, explain
+from coilwork_scheduler import explain, schedule
 
 F = DType.F32
 shape = (symbol("s0", lo=2), symbol("s1", lo=2))

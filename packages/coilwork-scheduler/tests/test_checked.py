@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from declared import schedule
 from gather_graphs import EDGES, NODES, WIDTH, calls, checks, gather, graph, scatter
 
 from coilwork_ir.dtypes import DType
@@ -12,7 +13,6 @@ from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 I32, F64 = DType.I32, DType.F64
 

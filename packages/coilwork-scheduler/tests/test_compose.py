@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import Op, cast, const, op, postorder
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.kernels.compared import decisions
 
 BF16, F32 = DType.BF16, DType.F32

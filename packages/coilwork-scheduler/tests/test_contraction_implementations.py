@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from declared import schedule
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer
@@ -20,7 +21,7 @@ from coilwork_ir.loops.matrix_products import MatrixProduct, make_product, matri
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.target import TARGETS
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     AtenCall,

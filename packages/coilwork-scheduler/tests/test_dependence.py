@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import AssertSize, View
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleError, schedule
+from coilwork_scheduler import ScheduleError
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import analyse
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from allocator_simulation import measured_peak
+from declared import schedule
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr, as_int
@@ -18,7 +19,6 @@ from coilwork_ir.program.nodes import Alloc, Launch, Reinterpret
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 from coilwork_scheduler.memory import PlanOptions, plan
 
 ROWS, INNER, COLUMNS, BLOCK = 64, 16, 41, 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernels import KernelCall
@@ -21,7 +22,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.memory import PlanOptions, plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, written_size
@@ -11,7 +12,7 @@ from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import IndexValue, Load, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.inlining import inline as inlining
 
 F64, I64 = DType.F64, DType.I64

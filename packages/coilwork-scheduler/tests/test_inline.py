@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
@@ -12,7 +13,6 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops import Pointwise, Scatter
 from coilwork_ir.scalar import cast, const, index_value, load, loads, op, placeholder, where
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 F64, I64 = DType.F64, DType.I64
 

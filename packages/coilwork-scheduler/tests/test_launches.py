@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from allocator_simulation import measured_peak
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, symbol
@@ -13,7 +14,7 @@ from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
 
 

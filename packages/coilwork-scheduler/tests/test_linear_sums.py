@@ -6,18 +6,19 @@ import math
 
 import pytest
 import torch
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.scalar import cast, const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 
 F32, F64 = DType.F32, DType.F64
 H200 = target("sm_90")
 # rows of more than four elements are long
-SHORT = ScheduleOptions(persistent_bytes=16)
+SHORT = 16
 
 
 def losses(build, rows, columns, term, *, dtype=F64, inputs=("x",), log="rsqrt"):
@@ -56,7 +57,7 @@ def test_a_sum_over_rows_is_one_of_sums_of_rows(build, compare, kept):
     build.reduce(
         "loss", "sum", [shape[k] for k in kept], [*(shape[k] for k in along), shape[2]], term, dtype=F64
     )
-    made = compare(build.graph("loss"), name=H200, persistent_bytes=16)
+    made = compare(build.graph("loss"), name=H200, kept_bytes=SHORT)
     (decision,) = decided(made)
     assert decision.accepted
     longest = max(
@@ -76,7 +77,7 @@ def test_what_is_rounded_on_the_way_is_not(build):
         dtype=F32,
         inputs=("x", "w"),
     )
-    assert decided(schedule(graph, H200, SHORT))
+    assert decided(schedule(graph, H200, kept_bytes=SHORT))
 
 
 def decided(made):
@@ -97,35 +98,35 @@ WEIGHTED = ("soft labels", "labels last", "both")
 @pytest.mark.parametrize("name", TERMS)
 def test_rows_are_read_once(build, compare, name):
     graph = losses(build, 6, 37, TERMS[name](build.at), inputs=("x", "w") if name in WEIGHTED else ("x",))
-    made = compare(graph, name=H200, persistent_bytes=16)
+    made = compare(graph, name=H200, kept_bytes=SHORT)
     (decision,) = decided(made)
     assert decision.accepted and decision.subjects == ("loss",)
     verify_schedule(made)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "kept_bytes"),
     [
-        ScheduleOptions(),
-        ScheduleOptions(persistent_bytes=16, numerics="strict"),
-        ScheduleOptions(persistent_bytes=16, fuse=False),
+        (ScheduleOptions(), None),
+        (ScheduleOptions(numerics="strict"), SHORT),
+        (ScheduleOptions(fuse=False), SHORT),
     ],
     ids=["rows that stay on chip", "as it is written", "nothing shares a kernel"],
 )
-def test_others_stay_as_they_are(build, options):
+def test_others_stay_as_they_are(build, options, kept_bytes):
     graph = losses(build, 6, 37, TERMS["smoothed"](build.at))
-    assert not decided(schedule(graph, H200, options))
+    assert not decided(schedule(graph, H200, options, kept_bytes=kept_bytes))
 
 
 def test_cpus_do_as_before(build):
     graph = losses(build, 6, 37, TERMS["smoothed"](build.at))
-    assert not decided(schedule(graph, target("x86-64-avx2"), SHORT))
+    assert not decided(schedule(graph, target("x86-64-avx2"), kept_bytes=SHORT))
 
 
 def test_what_waits_for_statistics_in_any_case_stays(build):
     """An entropy: the weights are probabilities."""
     graph = losses(build, 6, 37, lambda i, c, l: op("mul", op("exp", l), l))
-    assert not decided(schedule(graph, H200, SHORT))
+    assert not decided(schedule(graph, H200, kept_bytes=SHORT))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_numbers_are_as_good_as_before(build, change, expected):
     """Also where all of a row have a large number in common, and what is infinite stays so."""
     graph = losses(build, 6, 4000, TERMS["smoothed"](build.at), dtype=F32, log="log")
     x = change(torch.randn(6, 4000, generator=torch.Generator().manual_seed(1)))
-    made = schedule(graph, H200, SHORT)
+    made = schedule(graph, H200, kept_bytes=SHORT)
     assert decided(made)
     (found,) = interpret_schedule(made, [x], {})
     exact = torch.log_softmax(x.double(), 1).sum(1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from declared import schedule
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import const, floordiv, mod, symbol
 from coilwork_ir.scalar import const as literal
 from coilwork_ir.scalar import index_value, load, op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 from coilwork_scheduler.kernels.masked import index_where
 
 ROW = symbol("i", lo=0, extent=const(4096))

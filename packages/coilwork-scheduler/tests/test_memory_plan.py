@@ -8,6 +8,7 @@ from types import FrameType
 
 import pytest
 from allocator_simulation import measured_peak
+from declared import schedule
 
 from coilwork_ir.index import as_int
 from coilwork_ir.kernels import KernelCall
@@ -24,7 +25,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
 )
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleError, ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleError, ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
 CPU = target("x86-64-avx512")

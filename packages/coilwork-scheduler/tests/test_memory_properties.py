@@ -7,6 +7,7 @@ from random import Random
 import pytest
 import torch
 from allocator_simulation import measured_peak
+from declared import schedule
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_expr, as_int
@@ -17,7 +18,7 @@ from coilwork_ir.program.nodes import Alloc, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
 # 24, 24, 12 and 4 elements: some memory fits what comes next, some does not

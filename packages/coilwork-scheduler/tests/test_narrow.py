@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpret import interpret_schedule
@@ -12,7 +13,6 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.scalar import Reduce, Scan, postorder
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 SCAN = """
 graph @g {{

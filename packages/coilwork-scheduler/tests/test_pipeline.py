@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import KernelWork, RooflineCost, ScheduleError, ScheduleOptions, schedule
+from coilwork_scheduler import KernelWork, RooflineCost, ScheduleError, ScheduleOptions
 from coilwork_scheduler.pipeline import PASSES
 
 H200 = target("sm_90")

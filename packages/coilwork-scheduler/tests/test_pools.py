@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from allocator_simulation import measured_peak
+from declared import schedule
 
 from coilwork_ir.index import as_int, evaluate
 from coilwork_ir.loops.text import parse_graph
@@ -10,7 +11,7 @@ from coilwork_ir.program.nodes import Alloc, AllocPool, Free, Instruction, PoolV
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import PlanOptions, plan
 
 TARGET = target("sm_90")

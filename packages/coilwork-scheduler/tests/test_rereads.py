@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import cast, index_value, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.sizes import hints_of
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from declared import schedule
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import cast, const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 F32, BOOL = DType.F32, DType.BOOL
 

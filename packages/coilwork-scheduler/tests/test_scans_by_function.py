@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from declared import schedule
 from scan_graphs import EAGER, SHORT_ROWS, tensor
 
 from coilwork_ir.buffers import Ref
@@ -20,7 +19,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Combine, combine, load, op, parameter
 from coilwork_ir.target import Target, target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 
 F32 = DType.F32
 
@@ -55,10 +54,15 @@ def scanned(shape: tuple[int, ...], axis: int, function: Combine, *, reverse: bo
     return Graph(name="scanned", inputs=(x,), nodes=(fed, scan, follows), outputs=(Ref("out"),))
 
 
-def scheduled(graph: Graph, device: Target, options: ScheduleOptions | None = None) -> Schedule:
+def scheduled(
+    graph: Graph,
+    device: Target,
+    options: ScheduleOptions | None = None,
+    kept_bytes: int | None = None,
+) -> Schedule:
     """The schedule of `graph`, after a comparison of what they compute."""
     verify_graph(graph)
-    made = schedule(graph, device, options or ScheduleOptions())
+    made = schedule(graph, device, options or ScheduleOptions(), kept_bytes=kept_bytes)
     verify_schedule(made)
     x = torch.randn([n.value for n in graph.inputs[0].shape], generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(interpret_schedule(made, [x]), interpret_graph(graph, [x]))
@@ -87,7 +91,7 @@ def test_functions_tell_kernels_apart() -> None:
 @pytest.mark.parametrize("single_pass", [False, True])
 @pytest.mark.parametrize("shape", [(2, 6000), (6000, 2)])
 def test_few_long_rows_are_scanned_by_one_program_each(shape: tuple[int, int], single_pass: bool) -> None:
-    options = replace(SHORT_ROWS, single_pass=single_pass)
-    made = scheduled(scanned(shape, shape.index(6000), recurrence()), EAGER, options)
+    options = ScheduleOptions(single_pass=single_pass)
+    made = scheduled(scanned(shape, shape.index(6000), recurrence()), EAGER, options, SHORT_ROWS)
     assert sum(isinstance(step, KernelCall) for step in made.steps) == 1
-    assert made.kernels[0].hints.split == 1 and not made.kernels[0].hints.workspace
+    assert not made.kernels[0].workspace

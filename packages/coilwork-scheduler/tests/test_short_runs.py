@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from declared import schedule
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
@@ -16,7 +17,7 @@ from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.scalar import cast, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 
 BF16, F32 = DType.BF16, DType.F32
 H200 = target("sm_90")

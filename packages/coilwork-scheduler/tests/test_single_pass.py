@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from declared import DEFAULT, schedule
 from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
@@ -16,6 +16,7 @@ from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.kernels.workspace import find_piece_length
 from coilwork_ir.loops import Graph, Pointwise, Scan
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
@@ -25,15 +26,20 @@ from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import Target, target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.memory import plan
 from coilwork_scheduler.splitting.single_pass import pieces_of
 
 
-def planned(graph: Graph, device: Target = EAGER, options: ScheduleOptions = SHORT_ROWS) -> Schedule:
+def planned(
+    graph: Graph,
+    device: Target = EAGER,
+    options: ScheduleOptions = DEFAULT,
+    kept_bytes: int | None = SHORT_ROWS,
+) -> Schedule:
     """The schedule of `graph`, after a comparison of what all levels compute."""
     seen: list[Graph] = []
-    made = schedule(graph, device, options, observe=lambda _, g: seen.append(g))
+    made = schedule(graph, device, options, kept_bytes=kept_bytes, observe=lambda _, g: seen.append(g))
     for each in seen:
         verify_graph(each)
     verify_schedule(made)
@@ -52,8 +58,8 @@ def shares(made: Schedule) -> bool:
     return (
         calls[0].args == (zeros,)
         and [arg.dtype for arg in fill.args] == [DType.I64]
-        and named[scan.hints.workspace] == told
-        and scan.hints.reduction == "split"
+        and named[scan.workspace] == told
+        and find_piece_length(scan) is not None
     )
 
 
@@ -93,10 +99,8 @@ def test_what_other_ways_are_for() -> None:
     assert not shares(planned(scanned("sum", (1, 20_000_000), 1), H200))
     assert not shares(planned(scanned("sum", (2, 6000), 1), target("x86-64-avx2")))
     for option in ("single_pass", "split"):
-        assert not shares(
-            planned(scanned("sum", (2, 6000), 1), EAGER, replace(SHORT_ROWS, **{option: False}))
-        )
-    assert not shares(planned(scanned("sum", (2, 6000), 1), EAGER, replace(SHORT_ROWS, batch_invariant=True)))
+        assert not shares(planned(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions(**{option: False})))
+    assert not shares(planned(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions(batch_invariant=True)))
 
 
 def test_sizes_that_are_not_known_keep_their_way() -> None:
@@ -109,8 +113,8 @@ def test_sizes_that_are_not_known_keep_their_way() -> None:
     ranges = tuple(symbol(f"i{k}", extent=extent) for k, extent in enumerate(shape))
     scan = Scan(outputs=(out,), kind="sum", ranges=ranges, axis=ranges[1], body=load("x", ranges, DType.F32))
     graph = Graph(name="any", symbols=(rows,), inputs=(x,), nodes=(scan,), outputs=(Ref("out"),))
-    made = planned(graph, H200, ScheduleOptions())
-    assert not any(kernel.hints.workspace for kernel in made.kernels)
+    made = planned(graph, H200, kept_bytes=None)
+    assert not any(kernel.workspace for kernel in made.kernels)
     assert any(d.rule == "split-scan" and d.accepted for d in made.decisions)
 
 
@@ -148,7 +152,7 @@ def test_fusion_counts_the_programs_that_share_a_row() -> None:
         nodes=(scan, Pointwise(output=out, ranges=ranges, body=more)),
         outputs=(Ref("out"), Ref("wide")),
     )
-    assert shares(planned(graph, H200, ScheduleOptions()))
+    assert shares(planned(graph, H200, kept_bytes=None))
 
 
 def test_equal_scans_share_their_kernels_and_have_their_own_workspaces() -> None:
@@ -163,7 +167,7 @@ def test_equal_scans_share_their_kernels_and_have_their_own_workspaces() -> None
         for of, out in pairwise(buffers)
     )
     graph = Graph(name="again", inputs=(buffers[0],), nodes=nodes, outputs=(Ref("twice"),))
-    made = planned(graph, H200, ScheduleOptions(aligned_inputs=("x",)))
+    made = planned(graph, H200, ScheduleOptions(aligned_inputs=("x",)), None)
     assert len(made.kernels) == 2 and len(made.steps) == 4
     x = torch.randn(2, 100_000, dtype=torch.float64).float()
     (found,) = interpret_schedule(made, [x])
@@ -171,7 +175,7 @@ def test_equal_scans_share_their_kernels_and_have_their_own_workspaces() -> None
 
 
 def test_decisions_say_why() -> None:
-    made = planned(scanned("sum", (8, 4_000_000), 1), H200, ScheduleOptions())
+    made = planned(scanned("sum", (8, 4_000_000), 1), H200, kept_bytes=None)
     (one,) = [d for d in made.decisions if d.rule == "single-pass"]
     numbers = dict(one.numbers)
     assert one.accepted and numbers["pieces"] == 489

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from declared import GRIDS, capabilities_of, declare, schedule
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.capabilities import LEAST, Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
@@ -19,11 +21,10 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, const, load, op
 from coilwork_ir.target import Target, Targets, target
-from coilwork_scheduler import schedule
 
 F32, I64 = DType.F32, DType.I64
 H200, CPU = target("sm_90"), target("x86-64-avx2")
-SORTLESS = replace(CPU, sorts_in_memory=False)
+SORTLESS = declare(CPU, sorting=None)
 
 
 def tensor(name: str, shape: Sequence[int | Expr], dtype: DType = F32, device: str = "cpu") -> Buffer:
@@ -77,7 +78,7 @@ def graph_of(shape: Sequence[int], *nodes: Node, outputs: Sequence[str], dtype: 
     return made
 
 
-def scheduled(graph: Graph, device: Target = H200) -> Schedule:
+def scheduled(graph: Graph, device: Target | Targets = H200) -> Schedule:
     """The schedule, after a comparison of what it computes."""
     made = schedule(graph, device, observe=lambda _, each: verify_graph(each))
     verify_schedule(made)
@@ -106,7 +107,6 @@ def test_rows_along_any_axis_are_a_kernel(axis: int, count: int | None) -> None:
     graph = graph_of((3, 4, 5), sort_of((3, 4, 5), axis=axis, count=count), outputs=("values", "places"))
     made = scheduled(graph)
     assert calls(made) == [] and launches(made) == 1
-    assert made.kernels[0].hints.reduction == "persistent"
 
 
 def test_what_is_not_wanted_is_not_stored() -> None:
@@ -171,7 +171,7 @@ def test_any_of_equal_elements_are_topk() -> None:
 
 
 def test_rows_that_do_not_fit_are_calls() -> None:
-    longest = replace(H200, sorted_row=8)
+    longest = declare(H200, sorting=Sorting(longest=8, most_bytes=4))
     assert calls(scheduled(graph_of((3, 8), sort_of((3, 8)), outputs=("values",)), longest)) == []
     made = scheduled(graph_of((3, 9), sort_of((3, 9)), outputs=("values",)), longest)
     assert calls(made) == ["aten.sort.stable"]
@@ -219,7 +219,11 @@ def test_memory_of_the_host_beside_a_gpu_is_sorted_as_on_a_cpu() -> None:
         name="both", inputs=(tensor("x", (3, 4)),), nodes=nodes, outputs=(Ref("values"), Ref("away"))
     )
     for host, called in ((SORTLESS, ["aten.sort.stable"]), (CPU, [])):
-        both = Targets(main=H200, by_device=(("cpu", host), ("cuda:0", H200)))
+        both = Targets(
+            main=H200,
+            by_device=(("cpu", CPU), ("cuda:0", H200)),
+            declared=((CPU.name, capabilities_of(CPU) if host is CPU else LEAST), (H200.name, GRIDS)),
+        )
         assert calls(schedule(graph, both)) == called
 
 

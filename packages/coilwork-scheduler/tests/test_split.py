@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
+from declared import GRIDS, schedule
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
@@ -20,7 +22,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, cast, const, op, postorder
 from coilwork_ir.target import target
-from coilwork_scheduler import RooflineCost, ScheduleOptions, schedule
+from coilwork_scheduler import RooflineCost, ScheduleOptions
 from coilwork_scheduler.splitting.pieces import cut_axes
 
 BF16, F32 = DType.BF16, DType.F32
@@ -140,7 +142,9 @@ def test_forward_of_batch_norm_is_three_kernels_of_full_width(build, channels_la
     assert reduced != [] and 64 in parallel
     first = next(k for k in made.kernels if k.name == made.steps[0].kernel)
     # the pieces of few channels stay in registers
-    assert first.hints.reduction == "persistent"
+    assert GRIDS.rows.keeps(
+        prod(r.extent.value for r in first.ranges if r.kind == "reduction"), across=channels_last
+    )
     # nothing of the image's size rides along with the 64 results
     assert ranges_of(made, 1)[0] == [64]
     assert ranges_of(made, 2) == (([802816, 64] if channels_last else [256, 64, 3136]), [])
@@ -164,7 +168,7 @@ def test_backward_of_batch_norm_reads_the_image_twice_in_three_kernels(build, ch
 @pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
 def test_batch_norm_keeps_its_numbers(build, which, channels_last):
     graph = which(build, 8, 3, 28, 28, channels_last=channels_last)
-    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    made = schedule(graph, EAGER, kept_bytes=16)
     assert splits(made)[0].accepted
     agree(graph, made)
 
@@ -235,7 +239,7 @@ def test_a_softmax_of_few_long_rows_reads_them_twice(build, dtype):
 @pytest.mark.parametrize("length", [4096, 5003])
 def test_a_split_softmax_keeps_its_numbers(build, length):
     graph = long_softmax(build, 3, length)
-    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    made = schedule(graph, EAGER, kept_bytes=16)
     assert [d.subjects for d in splits(made)] == [("m", "s")]
     agree(graph, made)
 
@@ -390,7 +394,7 @@ def test_scheduled_pieces_give_what_the_graph_gives(build, kind, rows, length, a
 
     build.reduce(names, kind, [rows], [length], body, dtype=result)
     graph = build.graph(*names)
-    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    made = schedule(graph, EAGER, kept_bytes=16)
     assert [d.accepted for d in splits(made)] == [True]
     agree(graph, made)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from declared import GRIDS, schedule
 from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
 from coilwork_ir.buffers import Buffer
@@ -17,16 +16,21 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.target import Target, target
-from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.splitting.scans import LONGEST, column_piece_length, piece_length
 
-IN_PIECES = replace(SHORT_ROWS, single_pass=False)
+IN_PIECES = ScheduleOptions(single_pass=False)
 
 
-def kernels(graph: Graph, device: Target, options: ScheduleOptions = IN_PIECES) -> int:
+def kernels(
+    graph: Graph,
+    device: Target,
+    options: ScheduleOptions = IN_PIECES,
+    kept_bytes: int | None = SHORT_ROWS,
+) -> int:
     """How many kernels `graph` takes, after a comparison of what they compute."""
     seen: list[Graph] = []
-    made = schedule(graph, device, options, observe=lambda _, g: seen.append(g))
+    made = schedule(graph, device, options, kept_bytes=kept_bytes, observe=lambda _, g: seen.append(g))
     for each in seen:
         verify_graph(each)
     verify_schedule(made)
@@ -71,7 +75,7 @@ def test_pieces_may_be_of_unequal_length(kind: ScanKind) -> None:
 def test_what_stays_one_kernel() -> None:
     # many rows, rows and columns that fit on chip, columns without pieces, positions, CPUs, and not worth it
     assert kernels(scanned("sum", (300, 1200), 1), H200) == 1
-    assert kernels(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions()) == 1
+    assert kernels(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions(), None) == 1
     assert kernels(scanned("sum", (512, 64), 0), EAGER) == 1
     assert kernels(scanned("sum", (4801, 64), 0), EAGER) == 1
     assert kernels(scanned("max", (4800, 64), 0, positions=True), EAGER) == 1
@@ -91,11 +95,11 @@ def test_pieces_fill_their_blocks() -> None:
 
 
 def test_pieces_of_columns_stay_in_registers_and_fill_the_device() -> None:
-    assert column_piece_length(65536, 512, H200) == 256
-    assert column_piece_length(65536, 2048, H200) == 512
-    assert column_piece_length(4096, 1024, H200) == 128
-    assert column_piece_length(512, 16, H200) is None
-    assert column_piece_length(4099, 1024, H200) is None
+    assert column_piece_length(65536, 512, H200, GRIDS.rows) == 256
+    assert column_piece_length(65536, 2048, H200, GRIDS.rows) == 512
+    assert column_piece_length(4096, 1024, H200, GRIDS.rows) == 128
+    assert column_piece_length(512, 16, H200, GRIDS.rows) is None
+    assert column_piece_length(4099, 1024, H200, GRIDS.rows) is None
 
 
 @pytest.mark.parametrize(

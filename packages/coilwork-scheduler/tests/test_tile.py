@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Scatter
 from coilwork_ir.scalar import op, placeholder
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 
 def tiles(kernel):

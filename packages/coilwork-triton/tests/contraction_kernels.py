@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
-
-CONTRACTED = Hints(reduction="contracted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Product:
     over: bool = False
 
 
-def product_kernel(shape: Product, *, hints: Hints = CONTRACTED) -> Kernel:
+def product_kernel(shape: Product) -> Kernel:
     """The product, in the type of the left factor."""
     batch, m, n, k = shape.batch, shape.m, shape.n, shape.k
     b, i, j = along("x0", batch), along("x1", m), along("x2", n)
@@ -61,7 +59,6 @@ def product_kernel(shape: Product, *, hints: Hints = CONTRACTED) -> Kernel:
         ranges=(b, i, j, r),
         args=(*args, arg(output, shape.left, batch * m * n)),
         stores=(Store(buffer=output, index=at, value=cast(value, shape.left)),),
-        hints=hints,
     )
 
 
@@ -82,7 +79,6 @@ def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
             arg("out0", half, m * n),
         ),
         stores=(Store(buffer="out0", index=i.symbol * n + j.symbol, value=cast(value, half)),),
-        hints=CONTRACTED,
     )
 
 
@@ -98,5 +94,4 @@ def product_over_two_ranges() -> Kernel:
         ranges=(i, j, outer, inner),
         args=(arg("in0", DType.F32, 800), arg("in1", DType.F32, 3 * 24 * 12), arg("out0", DType.F32, 480)),
         stores=(Store(buffer="out0", index=i.symbol * 24 + j.symbol, value=value),),
-        hints=CONTRACTED,
     )

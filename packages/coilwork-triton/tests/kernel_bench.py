@@ -7,9 +7,10 @@ import pickle
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -30,6 +31,10 @@ assert set(POINTERS) == set(TRITON_TYPES)
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 # Without instructions for 8-bit floats, of which Triton then has no type either.
 OLDER_TARGETS = {"sm_80": ("cuda", 80, 32)}
+# Options with which rows stay in registers, or go through them block by block, however short they are.
+WALKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"persistent": MappingProxyType({}), "looped": MappingProxyType({"persistent_limit": 1})}
+)
 
 
 def along(name: str, extent: Expr | int, tile: TileName = "x", coalescing: float = 0.0) -> Range:

@@ -13,7 +13,6 @@ ROWS = """kernel @rows fast {
   range r0: `1003` reduction r 1.0
   arg in0: f32 in span `5015` aligned
   arg out0: f32 out span `5015` aligned
-  hints persistent split 1
   body {
     t0 = load %in0[1003*x0 + r0] : f32
     t1 = reduce max 0 (t0) over (r0)
@@ -31,7 +30,6 @@ LINE = """kernel @line fast {
   arg in0: bf16 in span `6018` aligned
   arg in1: f32 in span `6` aligned
   arg out0: bf16 out span `6018` aligned
-  hints none split 1
   body {
     t0 = load %in0[1003*x0 + x1] : bf16
     t1 = cast(t0) : f32
@@ -49,7 +47,6 @@ OPEN_ROWS = """kernel @open_rows fast {
   range r0: `n1` reduction r 1.0
   arg in0: f16 in span `n0*n1` aligned
   arg out0: f32 out span `n0` aligned
-  hints looped split 1
   body {
     t0 = load %in0[n1*x0 + r0] : f16
     t1 = cast(t0) : f32
@@ -62,7 +59,6 @@ COUNTS = """kernel @counts fast {
   range x0: `3000` parallel x 1.0
   arg in0: i64 in span `3000` aligned
   arg io0: i64 inout span `16` aligned
-  hints none split 1
   body {
     t0 = load %in0[x0] : i64
     t1 = const 1 : i64
@@ -75,7 +71,6 @@ STEPS = """kernel @steps fast {
   range x1: `12` parallel x 1.0
   arg in0: f32 in span `91` aligned
   arg out0: f32 out span `168` aligned
-  hints none split 1
   body {
     t0 = load %in0[13*x0 + x1] : f32
     t1 = load %in0[13*x0 + x1 + 1] : f32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.workspace import scans_of, words_of
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Scalar, load, op, scan
@@ -33,5 +33,5 @@ def shared_rows(
         stores=tuple(
             Store(buffer=out.name, index=flat, value=value) for out, value in zip(outs, values, strict=True)
         ),
-        hints=Hints(reduction="split", split=pieces, workspace="io0"),
+        workspace="io0",
     )

@@ -9,7 +9,7 @@ import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
@@ -38,7 +38,6 @@ def sums(width: int, count: int, *, last: DType = F32) -> Kernel:
         ranges=(x0, r0),
         args=(*inputs, *outputs),
         stores=tuple(Store(buffer=f"out{k}", index=x0.symbol, value=v) for k, v in enumerate(found)),
-        hints=Hints(reduction="persistent"),
     )
 
 
@@ -95,6 +94,5 @@ def test_only_sums_are_combined() -> None:
             Store(buffer=f"out_{kind}", index=x0.symbol, value=reduce(kind, [value], [r0.symbol]))
             for kind in kinds
         ),
-        hints=Hints(reduction="persistent"),
     )
     assert combined(TritonCodegen().emit(kernel, target("sm_90"), {}).text) == []

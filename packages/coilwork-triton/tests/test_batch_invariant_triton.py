@@ -9,7 +9,7 @@ from kernel_bench import along, arg
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -31,7 +31,6 @@ def sums(rows: int, length: int) -> KernelSource:
                 value=reduce("sum", [load("in0", [x.symbol * length + r.symbol], F32)], [r.symbol]),
             ),
         ),
-        hints=Hints(reduction="persistent"),
     )
     return TritonCodegen().emit(kernel, target("sm_90"), INVARIANT)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, grid_of, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, floordiv, minimum, mod, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
@@ -30,7 +30,6 @@ def kernel_of(
     args: tuple[TensorArg, ...],
     *stores: Store,
     sizes: tuple[Expr, ...] = (),
-    hint: str = "none",
     checks: tuple[Check, ...] = (),
 ) -> Kernel:
     return Kernel(
@@ -40,7 +39,6 @@ def kernel_of(
         stores=stores,
         sizes=sizes,
         checks=checks,
-        hints=Hints(reduction=hint),
     )
 
 
@@ -242,9 +240,7 @@ def test_floordiv_and_mod_of_negative_indices(engine: TritonProcess) -> None:
     assert torch.equal(run(engine, kernel, torch.zeros(11, dtype=torch.int64)), want)
 
 
-def rows_kernel(
-    rows: int, width: Expr | int, value, hint: str, out: DType, per_row: bool, dtype: DType = F32
-) -> Kernel:
+def rows_kernel(rows: int, width: Expr | int, value, out: DType, per_row: bool, dtype: DType = F32) -> Kernel:
     """`value(element, r)` stored per row or per element of a `rows` x `width` matrix."""
     x, r = along("x0", rows, "x"), along("r0", width, "r", 1.0)
     flat = x.symbol * width + r.symbol
@@ -258,7 +254,6 @@ def rows_kernel(
             value=value(load("in0", [flat], dtype), r.symbol),
         ),
         sizes=sizes,
-        hint=hint,
     )
     return kernel
 
@@ -285,8 +280,9 @@ def layer_norm(element: Scalar, r: Expr) -> Scalar:
 def test_row_softmax(engine: TritonProcess, function, width: int, hint: str) -> None:
     a = torch.randn(3, width)
     a[0, : width // 2] = -math.inf
-    kernel = rows_kernel(3, width, function, hint, F32, per_row=False)
-    torch.testing.assert_close(run(engine, kernel, a, torch.zeros(3, width), max_configs=1), a.softmax(-1))
+    kernel = rows_kernel(3, width, function, F32, per_row=False)
+    found = run(engine, kernel, a, torch.zeros(3, width), max_configs=1, **WALKS[hint])
+    torch.testing.assert_close(found, a.softmax(-1))
 
 
 @pytest.mark.parametrize("width", [5000, 8192])
@@ -297,9 +293,9 @@ def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, 
     a[3, width - 2] = math.inf
     a[4, 4097] = math.nan
     a[5] = torch.arange(width, 0, -1) * 0.01
-    kernel = rows_kernel(6, width, one_pass_softmax, "looped", F32, per_row=False)
-    assert "online_softmax_chunks" in TritonCodegen().emit(kernel, target("sm_90"), {}).text
-    found = run(engine, kernel, a, torch.zeros(6, width), max_configs=1)
+    kernel = rows_kernel(6, width, one_pass_softmax, F32, per_row=False)
+    assert "online_softmax_chunks" in TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"]).text
+    found = run(engine, kernel, a, torch.zeros(6, width), max_configs=1, **WALKS["looped"])
     torch.testing.assert_close(found, a.softmax(-1), equal_nan=True)
 
 
@@ -307,7 +303,8 @@ def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, 
 @pytest.mark.parametrize("width", [100, 3000])
 def test_layer_norm(engine: TritonProcess, width: int, hint: str) -> None:
     a = torch.randn(3, width) * 3 + 1e2
-    got = run(engine, rows_kernel(3, width, layer_norm, hint, F32, per_row=False), a, torch.zeros(3, width))
+    kernel = rows_kernel(3, width, layer_norm, F32, per_row=False)
+    got = run(engine, kernel, a, torch.zeros(3, width), **WALKS[hint])
     torch.testing.assert_close(
         got.double(), torch.nn.functional.layer_norm(a.double(), [width]), rtol=1e-4, atol=3e-5
     )
@@ -320,7 +317,8 @@ def test_welford_counts_only_what_its_mask_keeps(engine: TritonProcess) -> None:
             return reduce("welford", [element, op("gt", element, const(0.0, F32))], [r], output=1)
 
         a = torch.randn(4, 300)
-        got = run(engine, rows_kernel(4, 300, variance, hint, F32, per_row=True), a, torch.zeros(4))
+        kernel = rows_kernel(4, 300, variance, F32, per_row=True)
+        got = run(engine, kernel, a, torch.zeros(4), **WALKS[hint])
         want = torch.stack([row[row > 0].var(correction=0) * (row > 0).sum() for row in a])
         torch.testing.assert_close(got, want)
 
@@ -359,16 +357,16 @@ def test_every_reduction(engine: TritonProcess, kind: str, width: int, hint: str
     if kind == "xor_sum":
         dtype, data = I64, torch.randint(-(2**40), 2**40, (5, width))
     out = I64 if kind.startswith("arg") else dtype
-    kernel = rows_kernel(5, width, lambda e, r: reduce(kind, [e], [r]), hint, out, per_row=True, dtype=dtype)
+    kernel = rows_kernel(5, width, lambda e, r: reduce(kind, [e], [r]), out, per_row=True, dtype=dtype)
     want = REFERENCES[kind](data)
-    got = run(engine, kernel, data, torch.zeros(5, dtype=want.dtype), max_configs=1)
+    got = run(engine, kernel, data, torch.zeros(5, dtype=want.dtype), max_configs=1, **WALKS[hint])
     torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 def test_reduction_of_nothing_reads_nothing(engine: TritonProcess, hint: str) -> None:
-    kernel = rows_kernel(3, 0, lambda e, r: reduce("sum", [e], [r]), hint, F32, per_row=True)
-    got = run(engine, kernel, torch.full((3,), 7.0), torch.ones(3), max_configs=1)
+    kernel = rows_kernel(3, 0, lambda e, r: reduce("sum", [e], [r]), F32, per_row=True)
+    got = run(engine, kernel, torch.full((3,), 7.0), torch.ones(3), max_configs=1, **WALKS[hint])
     assert torch.equal(got, torch.zeros(3))
 
 
@@ -381,9 +379,9 @@ def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: str,
     data[3] = math.inf
     data[4] = math.nan
     out = I64 if kind.startswith("arg") else F32
-    kernel = rows_kernel(6, 40, lambda e, r: reduce(kind, [e], [r]), hint, out, per_row=True)
+    kernel = rows_kernel(6, 40, lambda e, r: reduce(kind, [e], [r]), out, per_row=True)
     want = REFERENCES[kind](data)
-    got = run(engine, kernel, data, torch.zeros(6, dtype=want.dtype), max_configs=1)
+    got = run(engine, kernel, data, torch.zeros(6, dtype=want.dtype), max_configs=1, **WALKS[hint])
     torch.testing.assert_close(got, want, equal_nan=True)
 
 
@@ -400,9 +398,8 @@ def test_reduction_across_contiguous_columns(engine: TritonProcess, kind: str) -
             (x, r),
             (arg("in0", dtype, 1850), arg("out0", out, 37)),
             Store(buffer="out0", index=x.symbol, value=value),
-            hint=hint,
         )
-        got = run(engine, kernel, data, torch.zeros(37, dtype=want.dtype), max_configs=1)
+        got = run(engine, kernel, data, torch.zeros(37, dtype=want.dtype), max_configs=1, **WALKS[hint])
         torch.testing.assert_close(got, want)
 
 
@@ -414,17 +411,16 @@ def test_argmax_over_two_ranges_is_row_major(engine: TritonProcess, hint: str) -
         (r0, r1),
         (arg("in0", F32, 42), arg("out0", I64, 1)),
         Store(buffer="out0", index=as_expr(0), value=value),
-        hint=hint,
     )
     data = torch.randn(7, 6)
-    got = run(engine, kernel, data, torch.zeros(1, dtype=torch.int64))
+    got = run(engine, kernel, data, torch.zeros(1, dtype=torch.int64), **WALKS[hint])
     assert got.item() == data.t().reshape(-1).argmax().item()
 
 
 @pytest.mark.parametrize("length", [0, 1, 130])
 def test_symbolic_reduction_length(engine: TritonProcess, length: int) -> None:
     n = symbol("n0", lo=0)
-    kernel = rows_kernel(3, n, lambda e, r: reduce("sum", [e], [r]), "persistent", F32, per_row=True)
+    kernel = rows_kernel(3, n, lambda e, r: reduce("sum", [e], [r]), F32, per_row=True)
     data = torch.randn(3, length)
     got = run(engine, kernel, data, torch.ones(3), sizes=(length,))
     torch.testing.assert_close(got, data.sum(-1))
@@ -438,10 +434,9 @@ def test_sum_of_what_does_not_move_along_the_reduction(engine: TritonProcess) ->
             (x, r),
             (arg("in0", F32, 5), arg("out0", F32, 5)),
             Store(buffer="out0", index=x.symbol, value=value),
-            hint=hint,
         )
         data = torch.randn(5)
-        torch.testing.assert_close(run(engine, kernel, data, torch.zeros(5)), data * 12)
+        torch.testing.assert_close(run(engine, kernel, data, torch.zeros(5), **WALKS[hint]), data * 12)
 
 
 SCANS = {
@@ -467,9 +462,9 @@ def test_every_scan(engine: TritonProcess, kind: str, hint: str, reverse: bool) 
     data[0, 3] = -math.inf
     data[1, 9:20] = data[1, 8]
     out = I64 if kind.startswith("arg") else F32
-    kernel = rows_kernel(2, width, lambda e, r: scan(kind, e, r, reverse=reverse), hint, out, per_row=False)
+    kernel = rows_kernel(2, width, lambda e, r: scan(kind, e, r, reverse=reverse), out, per_row=False)
     want = SCANS[kind](data.flip(-1)).flip(-1) if reverse else SCANS[kind](data)
-    got = run(engine, kernel, data, torch.zeros(2, width, dtype=want.dtype))
+    got = run(engine, kernel, data, torch.zeros(2, width, dtype=want.dtype), **WALKS[hint])
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
@@ -481,7 +476,6 @@ def test_running_maximum_gives_value_and_position(engine: TritonProcess) -> None
             2,
             30,
             lambda e, r, k=output: scan("max", e, r, output=k),
-            "persistent",
             I64 if output else F32,
             per_row=False,
         )
@@ -552,13 +546,13 @@ def test_in_place_store_waits_for_the_last_read(engine: TritonProcess) -> None:
     spread = reduce("sum", [op("abs", op("sub", element, mean))], [r.symbol])
     per_row = Store(buffer="out0", index=x.symbol, value=spread)
     for hint in ("persistent", "looped"):
-        kernel = kernel_of((x, r), (arg("io0", F32, 300), arg("out0", F32, 3)), doubled, per_row, hint=hint)
+        kernel = kernel_of((x, r), (arg("io0", F32, 300), arg("out0", F32, 3)), doubled, per_row)
         data = torch.randn(3, 100)
-        got = run(engine, kernel, data, torch.zeros(3), max_configs=1)
+        got = run(engine, kernel, data, torch.zeros(3), max_configs=1, **WALKS[hint])
         torch.testing.assert_close(got, (data - data.mean(-1, keepdim=True)).abs().sum(-1))
 
 
-def row_statistics(threads_share: bool, rows: int, width: int, hint: str) -> Kernel:
+def row_statistics(threads_share: bool, rows: int, width: int) -> Kernel:
     """Row sums over the memory of an input per row, which also goes into every element: x * sum + before."""
     x, r = along("x0", rows), along("r0", width, "r", 1.0)
     flat = x.symbol * width + r.symbol
@@ -569,24 +563,24 @@ def row_statistics(threads_share: bool, rows: int, width: int, hint: str) -> Ker
     after = Store(buffer="out1", index=x.symbol, value=total)
     size = rows * width
     arguments = (arg("in0", F32, size), arg("in1", F32, rows), arg("out0", F32, size), arg("out1", F32, rows))
-    kernel = kernel_of((x, r), arguments, moved, after, hint=hint)
+    kernel = kernel_of((x, r), arguments, moved, after)
     pair = (("out1", "in1"),) if threads_share else (("out0", "in0"),)
     return replace(kernel, aliasing=pair)
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 def test_a_store_over_what_other_threads_load_waits_for_them(hint: str) -> None:
-    shared = TritonCodegen().emit(row_statistics(True, 300, 768, hint), target("sm_90"), {}).text
+    shared = TritonCodegen().emit(row_statistics(True, 300, 768), target("sm_90"), WALKS[hint]).text
     assert shared.index("debug_barrier") < shared.index("tl.store(out1")
     assert shared.index("tl.load(in1") < shared.index("debug_barrier")
-    own = TritonCodegen().emit(row_statistics(False, 300, 768, hint), target("sm_90"), {}).text
+    own = TritonCodegen().emit(row_statistics(False, 300, 768), target("sm_90"), WALKS[hint]).text
     assert "debug_barrier" not in own
 
 
 def test_row_statistics_over_those_of_before(engine: TritonProcess) -> None:
     # on a GPU many rows of several warps each: a warp that is late must still find what was there
     rows, width = (8, 700) if engine.interprets else (50_000, 768)
-    source = TritonCodegen().emit(row_statistics(True, rows, width, "persistent"), target("sm_90"), {})
+    source = TritonCodegen().emit(row_statistics(True, rows, width), target("sm_90"), {})
     for config in range(1 if engine.interprets else len(source.configs)):
         data, statistic = torch.randn(rows, width), torch.randn(rows)
         _, _, moved, sums = run_source(
@@ -673,9 +667,8 @@ def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> Non
         (x, r),
         (arg("in0", F32, 3 * 1004 - 3), arg("out0", out, 3)),
         Store(buffer="out0", index=x.symbol, value=reduce(kind, [element], [r.symbol])),
-        hint=hint,
     )
-    assert "rnear4 = r0 // 4 < 251" in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    assert "rnear4 = r0 // 4 < 251" in TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint]).text
     data = torch.full((3, 1004), math.nan)
     data[:, :1001] = torch.randn(3, 1001)
     want = {
@@ -683,7 +676,7 @@ def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> Non
         "welford": lambda rows: rows.mean(-1),
         "argmax": lambda rows: rows.argmax(-1),
     }.get(kind, lambda rows: rows.amax(-1))(data[:, :1001])
-    got = run(engine, kernel, data, torch.zeros_like(want))
+    got = run(engine, kernel, data, torch.zeros_like(want), **WALKS[hint])
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
@@ -700,7 +693,6 @@ def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> 
         (x, one, r),
         (arg("in0", F32, 5 * others), arg("out0", F32, 5 * others)),
         Store(buffer="out0", index=at, value=value),
-        hint="persistent",
     )
     data = torch.randn(5, others)
     want = torch.zeros_like(data) if kind.startswith("arg") else data
@@ -719,10 +711,9 @@ def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:
             value=scan("sum", element, r.symbol, reverse=True),
         ),
         Store(buffer="out1", index=x.symbol, value=reduce("argmax", [element], [r.symbol])),
-        hint="looped",
     )
     data = torch.randint(0, 9, (3, 5000)).float()
-    got = run(engine, kernel, data, torch.zeros(15000), torch.zeros(3, dtype=torch.int64))
+    got = run(engine, kernel, data, torch.zeros(15000), torch.zeros(3, dtype=torch.int64), **WALKS["looped"])
     assert torch.equal(data.gather(1, got[:, None])[:, 0], data.amax(-1))
     assert torch.equal(got, torch.stack([(row == row.amax()).nonzero()[0, 0] for row in data]))
 
@@ -739,9 +730,8 @@ def test_running_means_divide_once_for_all_lanes(engine: TritonProcess, across: 
         (arg("in0", F32, rows * length), arg("out0", F32, rows), arg("out1", F32, rows)),
         Store(buffer="out0", index=x.symbol, value=reduce("welford", [value], axes)),
         Store(buffer="out1", index=x.symbol, value=reduce("welford", [value], axes, output=1)),
-        hint="looped",
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"])
     assert "weight_lanes" in source.text and "tl.full([], 0.0, tl.float32)" in source.text
     assert "1.0 / weight_lanes" in source.text
     data = torch.randn(rows, length, generator=torch.Generator().manual_seed(4)) + 100

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal
 
 import pytest
 from kernel_bench import OLDER_TARGETS, TARGETS, TritonProcess, allowed, along, arg, compile_source, moved
-from triton_sample_kernels import SAMPLES, converted, copy, every_op
+from triton_sample_kernels import SAMPLES, converted, copy, every_op, sample_options
 
 from coilwork_ir.dtypes import FORMATS, DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -19,8 +21,13 @@ from coilwork_triton import TritonCodegen
 pytestmark = pytest.mark.slow
 
 
-def build(process: TritonProcess, kernel: Kernel, name: str) -> str:
-    return compile_source(process, TritonCodegen().emit(kernel, target(name), {}), name)
+def build(
+    process: TritonProcess,
+    kernel: Kernel,
+    name: str,
+    options: Mapping[str, object] = MappingProxyType({}),
+) -> str:
+    return compile_source(process, TritonCodegen().emit(kernel, target(name), options), name)
 
 
 def build_narrow(process: TritonProcess, kernel: Kernel, name: str) -> str:
@@ -35,7 +42,7 @@ def build_narrow(process: TritonProcess, kernel: Kernel, name: str) -> str:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_samples_compile(compiler: TritonProcess, sample: str, name: str) -> None:
-    assert build(compiler, SAMPLES[sample], name)
+    assert build(compiler, SAMPLES[sample], name, sample_options(sample))
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -153,7 +160,6 @@ def test_rows_before_padding_are_read_16_bytes_at_a_time(compiler: TritonProcess
         ranges=(x0, r0),
         args=(arg("in0", DType.BF16, 64 * 50264 - 7), arg("out0", DType.F32, 64)),
         stores=(Store(buffer="out0", index=x0.symbol, value=reduce("max", [value], [r0.symbol])),),
-        hints=Hints(reduction="looped"),
     )
     text = build(compiler, kernel, "sm_90")
     assert "ld.global.v4" in text and "ld.global.b16" not in text

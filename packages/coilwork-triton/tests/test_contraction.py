@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from contraction_kernels import Product, int8_linear, product_kernel, product_over_two_ranges
@@ -9,7 +11,7 @@ from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_o
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.interpret_ops import torch_dtype
-from coilwork_ir.kernels import Hints, Kernel
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
@@ -121,9 +123,11 @@ def test_corners_of_the_search_space(engine: TritonProcess) -> None:
         torch.testing.assert_close(reply[-1], expected["out0"], rtol=1e-2, atol=1e-2)
 
 
-def test_unhinted_products_are_walked_like_any_reduction() -> None:
-    kernel = product_kernel(Product(m=8, n=8, k=8, left=F32, right=F32), hints=Hints(reduction="looped"))
-    assert "tl.dot" not in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+def test_products_whose_results_may_lie_where_an_operand_does_are_reductions_like_any() -> None:
+    kernel = product_kernel(Product(m=8, n=8, k=8, left=F32, right=F32, epilogue=True))
+    assert "tl.dot" in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    in_place = replace(kernel, aliasing=(("out0", "in3"),))
+    assert "tl.dot" not in TritonCodegen().emit(in_place, target("sm_90"), {}).text
 
 
 def test_blocks_with_all_stages_fit_the_shared_memory() -> None:

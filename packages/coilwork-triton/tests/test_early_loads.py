@@ -7,7 +7,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, cast, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -34,7 +34,6 @@ def source_of(value: Scalar, count: int) -> KernelSource:
         ranges=(X, R),
         args=(*rows, arg("out0", F32, ROWS)),
         stores=(Store(buffer="out0", index=X.symbol, value=value),),
-        hints=Hints(reduction="persistent"),
     )
     return TritonCodegen().emit(kernel, target("sm_90"), {})
 

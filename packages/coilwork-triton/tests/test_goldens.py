@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from triton_sample_kernels import SAMPLES
+from triton_sample_kernels import SAMPLES, sample_options
 
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -18,7 +18,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_is_the_reviewed_one(name: str, request: pytest.FixtureRequest) -> None:
-    source = TritonCodegen().emit(SAMPLES[name], target("sm_90"), {})
+    source = TritonCodegen().emit(SAMPLES[name], target("sm_90"), sample_options(name))
     launch = [f"# grid {', '.join(map(repr, source.grid))}"]
     launch += [f"# try {dict(c.meta)} warps {c.num_warps}" for c in source.configs]
     # the kernel's own text, which the IR's tests are about, stands in comments above the functions
@@ -37,5 +37,7 @@ def test_every_golden_belongs_to_a_sample() -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_emitting_twice_gives_the_same(name: str) -> None:
-    first, second = (TritonCodegen().emit(SAMPLES[name], target("gfx942"), {}) for _ in range(2))
+    first, second = (
+        TritonCodegen().emit(SAMPLES[name], target("gfx942"), sample_options(name)) for _ in range(2)
+    )
     assert first == second

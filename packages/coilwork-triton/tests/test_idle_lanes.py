@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, compile_source, run_source
 from launch_facts import change_facts, launch_facts
 from triton_sample_kernels import layer_norm, layer_norm_backward, softmax
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.scalar import cast, index_value, load, op, placeholder, reduce, scan
 from coilwork_ir.target import target
@@ -113,18 +113,17 @@ def test_short_rows_of_one_warp_are_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("kernel", "width"),
     [
-        (softmax(384, "persistent"), 4),
-        (softmax(320, "persistent"), 4),
-        (layer_norm(640, "persistent"), 4),
-        (softmax(512, "persistent"), 0),
+        (softmax(384), 4),
+        (softmax(320), 4),
+        (layer_norm(640), 4),
+        (softmax(512), 0),
         # two warps of a row that a cache holds would work on 1,024 lanes
-        (softmax(768, "persistent"), 4),
-        (softmax(1024, "persistent"), 0),
+        (softmax(768), 4),
+        (softmax(1024), 0),
         # few rows have two warps each, which would work on 1,536 lanes
-        (softmax(1152, "persistent"), 4),
-        (softmax(1920, "persistent"), 0),
-        (softmax(385, "persistent"), 0),
-        (softmax(384, "looped"), 0),
+        (softmax(1152), 4),
+        (softmax(1920), 0),
+        (softmax(385), 0),
         (layer_norm_backward(16384, 1152, 256), 4),
         (layer_norm_backward(16384, 1536, 256), 4),
         (layer_norm_backward(16384, 2048, 256), 0),
@@ -148,7 +147,6 @@ def test_rows_of_unknown_length_have_wide_vectors() -> None:
         args=(arg("in0", BF16, 4096 * 384), arg("out0", F32, 4096)),
         sizes=(n,),
         stores=(Store(buffer="out0", index=x0.symbol, value=total),),
-        hints=Hints(reduction="persistent"),
     )
     assert "max_contiguous" not in emitted(kernel).text
 
@@ -162,16 +160,15 @@ def test_scans_and_fixed_launches_have_wide_vectors() -> None:
         ranges=(x0, r0),
         args=(arg("in0", BF16, 4096 * 384), arg("out0", BF16, 4096 * 384)),
         stores=(Store(buffer="out0", index=flat, value=running),),
-        hints=Hints(reduction="persistent"),
     )
     assert "max_contiguous" not in emitted(kernel).text
-    fixed = TritonCodegen().emit(softmax(384, "persistent"), H200, {"batch_invariant": True})
-    assert "max_contiguous" not in fixed.text
+    for options in ({"batch_invariant": True}, WALKS["looped"]):
+        assert "max_contiguous" not in TritonCodegen().emit(softmax(384), H200, options).text
 
 
 @pytest.mark.slow
 def test_single_warps_move_8_bytes_per_thread_and_wait_for_no_other(compiler: TritonProcess) -> None:
-    text = compile_source(compiler, emitted(softmax(384, "persistent")), "sm_90")
+    text = compile_source(compiler, emitted(softmax(384)), "sm_90")
     # two rows of 512 lanes of two bytes: four accesses of 8 bytes each, of which the last one of a row is never made
     assert text.count("ld.global.v2.b32") == text.count("st.global.v2.b32") == 8
     assert "bar.sync" not in text
@@ -208,7 +205,6 @@ def statistics(length: int, rows: int) -> Kernel:
             *(Store(buffer=o.name, index=x0.symbol, value=v) for o, v in zip(outputs, found, strict=True)),
             Store(buffer="last", index=flat, value=exact),
         ),
-        hints=Hints(reduction="persistent"),
     )  # fmt: skip
 
 

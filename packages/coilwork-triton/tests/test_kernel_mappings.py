@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from kernel_bench import WALKS
 from triton_sample_kernels import SAMPLES, sorted_rows
 
 from coilwork_ir.conformance import CASES
@@ -34,7 +35,7 @@ from coilwork_ir.target import target
 from coilwork_triton.codegen import TritonCodegen, find_mapping
 from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.kernel_passes.table import LEGALIZATION
-from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.options import TritonOptions, parse_options
 from coilwork_triton.mapping import close
 from coilwork_triton.planning import plan_computation
 from coilwork_triton.proposals.refinements import Planned
@@ -47,8 +48,7 @@ OPEN_SOFTMAX = """kernel @softmax fast {
   range r0: `n1` reduction r 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  hints looped split 1
-  likely (16, 64) persistent
+  likely (16, 64)
   body {
     t0 = load %in0[n1*x0 + r0] : f32
     t1 = reduce online_softmax 0 (t0) over (r0)
@@ -67,13 +67,14 @@ WITH_A_POSITION = """t6 = index [n1*x0 + r0]
     t5 = div(t8, t4)"""
 
 
-def mapped(kernel: Kernel) -> Mapped:
-    return find_mapping(kernel, H200, TritonOptions())
+def mapped(kernel: Kernel, walk: str = "persistent") -> Mapped:
+    return find_mapping(kernel, H200, parse_options(WALKS[walk]))
 
 
+@pytest.mark.parametrize("walk", WALKS)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_mapping_is_legal_and_parses_back(name: str) -> None:
-    found = mapped(SAMPLES[name])
+def test_a_mapping_is_legal_and_parses_back(name: str, walk: str) -> None:
+    found = mapped(SAMPLES[name], walk)
     versions = found.versions
     assert parse_versions(format_versions(versions), found.kernel.sizes) == versions
     (version,) = versions.versions

@@ -26,8 +26,7 @@ SOFTMAX = """kernel @softmax fast {
   range r0: `n1` reduction r 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  hints looped split 1
-  likely (16, 64) persistent
+  likely (16, 64)
   body {
     t0 = load %in0[n1*x0 + r0] : f32
     t1 = reduce online_softmax 0 (t0) over (r0)
@@ -46,8 +45,7 @@ SUMS = """kernel @sums fast {
   range r0: `n0` reduction r 0.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n1` aligned
-  hints looped split 1
-  likely (4096, 64) looped
+  likely (4096, 64)
   body {
     t0 = load %in0[n1*r0 + x0] : f32
     t1 = reduce sum 0 (t0) over (r0)
@@ -61,8 +59,7 @@ LEFT = """kernel @left fast {
   range x1: `n0 % 16` parallel x 0.5
   arg in0: f32 in span `n0 % 16` aligned
   arg out0: f32 out span `(n0 % 16)*(n0 % 16)` aligned
-  hints none split 1
-  likely (64) none
+  likely (64)
   body {
     t0 = load %in0[x0] : f32
     t1 = load %in0[x1] : f32
@@ -79,8 +76,7 @@ TURNED = """kernel @turned fast {
   arg in0: f32 in span `n0*n1` aligned
   arg in1: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  hints none split 1
-  likely (64, 64) none
+  likely (64, 64)
   body {
     t0 = load %in0[n1*y0 + x0] : f32
     t1 = load %in1[n0*x0 + y0] : f32
@@ -95,8 +91,7 @@ FLAT = """kernel @flat fast {
   range x0: `n0*n1` parallel x 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  hints none split 1
-  likely (64, 64) none
+  likely (64, 64)
   body {
     t0 = load %in0[x0] : f32
     t1 = exp(t0)
@@ -178,8 +173,7 @@ def test_what_is_divided_fits_32_bits_too() -> None:
   range x0: `n0` parallel x 1.0
   arg in0: f32 in span `n1` aligned
   arg out0: f32 out span `n0` aligned
-  hints none split 1
-  likely (1024, 512) none
+  likely (1024, 512)
   body {
     t0 = load %in0[n1*x0 // n0] : f32
     store %out0[x0] = t0
@@ -281,7 +275,7 @@ def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_form() -> 
     verify_kernel(kernel)
     source = emitted(kernel)
     assert source.guards == (None,) and "LIKELY" not in source.text
-    assert "LIKELY" in emitted(replace(kernel, likely=Likely(sizes=(72,), reduction="none"))).text
+    assert "LIKELY" in emitted(replace(kernel, likely=Likely(sizes=(72,)))).text
 
 
 def test_one_form_does_where_nothing_is_likely() -> None:

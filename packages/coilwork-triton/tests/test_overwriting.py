@@ -6,7 +6,7 @@ import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -35,7 +35,6 @@ def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
             Store(buffer="out0", index=X.symbol, value=total),
         ),
         aliasing=(("out1", "in0"), ("out2", "in1")),
-        hints=Hints(reduction="looped"),
     )
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
     torch.manual_seed(0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Likely, Store
+from coilwork_ir.kernels import Kernel, Likely, Store
 from coilwork_ir.scalar import cast, const, index_value, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -35,12 +35,11 @@ def column_sums(columns: int, rows: int, dtype: DType = BF16) -> Kernel:
                 value=reduce("sum", [element], [r.symbol]),
             ),
         ),
-        hints=Hints(reduction="looped"),
     )
 
 
 def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+    return TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"])
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -89,8 +88,7 @@ def test_open_lengths(engine: TritonProcess) -> None:
                 value=reduce("sum", [element], [r.symbol]),
             ),
         ),
-        hints=Hints(reduction="looped"),
-        likely=Likely(sizes=(1024,), reduction="looped"),
+        likely=Likely(sizes=(1024,)),
     )
     source = emitted(kernel)
     assert "def tested_likely(" in source.text and "def tested_any(" in source.text

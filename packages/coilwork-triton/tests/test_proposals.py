@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from kernel_bench import along, arg
@@ -11,7 +10,8 @@ from triton_sample_kernels import SAMPLES
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.contraction import find_contraction
 from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.scalar import load, op, reduce
@@ -31,9 +31,7 @@ from coilwork_triton.proposals.walks import WALKS
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [
-    name
-    for name, kernel in SAMPLES.items()
-    if kernel.combined is None and kernel.hints.reduction != "contracted"
+    name for name, kernel in SAMPLES.items() if kernel.combined is None and find_contraction(kernel) is None
 ]
 
 
@@ -119,7 +117,6 @@ def pieces_of_columns() -> Kernel:
         ranges=(piece, column, r),
         args=(arg("in0", F32, 256 * 257), arg("out0", F32, 4 * 257)),
         stores=(Store(buffer="out0", index=at, value=reduce("sum", [element], [r.symbol])),),
-        hints=Hints(reduction="looped"),
     )
 
 
@@ -137,8 +134,7 @@ def test_every_rule_is_the_first_for_some_kernel(
         return rule
 
     monkeypatch.setattr(RuleTable, "first", recorded)
-    unhinted = replace(SAMPLES["softmax_short"], hints=Hints())
-    for kernel in [*map(SAMPLES.__getitem__, SINGLE), unhinted, long_rows(), pieces_of_columns()]:
+    for kernel in [*map(SAMPLES.__getitem__, SINGLE), long_rows(), pieces_of_columns()]:
         propose(setting_of(kernel))
         if not is_walked(kernel):
             propose(setting_of(kernel, batch_invariant=True))

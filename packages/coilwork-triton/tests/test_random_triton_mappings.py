@@ -27,13 +27,9 @@ from coilwork_triton import TritonCodegen
 H200 = target("sm_90")
 # What GPUs have no instruction for, and a check that fails, which ends the process.
 REFUSED = ("failing-check", "store-add-other-types", "store-extremes-other-types", "store-mul", "sort-wide")
-# What has labels are functions, which no mapping changes; what is contracted, or combined, has mappings of its own.
+# What has labels are functions, which no mapping changes; of what is combined the body has one.
 KIT = [
-    case
-    for case in CASES
-    if not case.labels
-    and not any(words in case.text for words in ("combined {", "hints contracted"))
-    and case.name not in REFUSED
+    case for case in CASES if not case.labels and "combined {" not in case.text and case.name not in REFUSED
 ]
 
 
@@ -80,7 +76,6 @@ SUMS = """kernel @sums fast {
   range r0: `100` reduction r 1.0
   arg in0: f32 in span `24000` aligned
   arg out0: f32 out span `240` aligned
-  hints none split 1
   body {
     t0 = load %in0[600*x0 + 100*x1 + r0] : f32
     t1 = reduce sum 0 (t0) over (r0)

@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import load, scan
@@ -22,7 +22,7 @@ F32 = DType.F32
 LENGTH = 70
 
 
-def kernel_for(rows: int, length: int, hint: str, numerics: Numerics, reverse: bool) -> Kernel:
+def kernel_for(rows: int, length: int, numerics: Numerics, reverse: bool) -> Kernel:
     x, r = along("x0", rows), along("r0", length, "r", 1.0)
     flat = x.symbol * length + r.symbol
     value = scan("logcumsumexp", load("in0", [flat], F32), r.symbol, reverse=reverse)
@@ -31,7 +31,6 @@ def kernel_for(rows: int, length: int, hint: str, numerics: Numerics, reverse: b
         ranges=(x, r),
         args=(arg("in0", F32, rows * length), arg("out0", F32, rows * length)),
         stores=(Store(buffer="out0", index=flat, value=value),),
-        hints=Hints(reduction="looped" if hint == "looped" else "persistent"),
         numerics=numerics,
     )
 
@@ -44,7 +43,8 @@ def running(
     numerics: Numerics = "fast",
     reverse: bool = False,
 ) -> torch.Tensor:
-    source = TritonCodegen().emit(kernel_for(*data.shape, hint, numerics, reverse), target("sm_90"), {})
+    kernel = kernel_for(*data.shape, numerics, reverse)
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     found = run_source(engine, source, [data.reshape(-1), torch.zeros(data.numel())])[1]
     return found.cpu().view(data.shape)
 
@@ -102,7 +102,7 @@ def test_what_is_carried_to_the_next_block(engine: TritonProcess, scale: float) 
 
 def test_one_logarithm_per_point() -> None:
     for hint in ("persistent", "looped"):
-        text = TritonCodegen().emit(kernel_for(4, 9000, hint, "fast", False), target("sm_90"), {}).text
+        text = TritonCodegen().emit(kernel_for(4, 9000, "fast", False), target("sm_90"), WALKS[hint]).text
         body = text[text.index("def running(") :]
         assert body.count("log_of_normal(") == 1
     for name in ("combine_logsumexp", "running_logsumexp"):
@@ -127,9 +127,8 @@ def test_rows_that_are_alike(
                 value=scan(kind, load("in0", [r.symbol], F32), r.symbol, reverse=False),
             ),
         ),
-        hints=Hints(reduction=hint),
     )
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     assert "(1, R0_BLOCK)" not in source.text
     given = torch.tensor([-1.5, -0.25, 1.75, -1.25, 1.5])
     eager = {"sum": torch.cumsum, "prod": torch.cumprod, "logcumsumexp": torch.logcumsumexp}
@@ -143,7 +142,6 @@ def down_columns(
     rows: int,
     columns: int,
     *,
-    hint: Literal["persistent", "looped"],
     reverse: bool = False,
     output: int = 0,
     dtype: DType = F32,
@@ -158,7 +156,6 @@ def down_columns(
         args=(arg("in0", dtype, rows * columns), arg("out0", value.dtype, rows * columns)),
         stores=(Store(buffer="out0", index=at, value=value),),
         aliasing=(("out0", "in0"),) if value.dtype is dtype else (),
-        hints=Hints(reduction=hint),
     )
 
 
@@ -185,7 +182,7 @@ def test_columns_are_scanned_in_runs(
     wide = data.double()
     wanted = (eager(wide.flip(0)).flip(0) if reverse else eager(wide)).float()
     source = TritonCodegen().emit(
-        down_columns(kind, rows, columns, hint=hint, reverse=reverse), target("sm_90"), {}
+        down_columns(kind, rows, columns, reverse=reverse), target("sm_90"), WALKS[hint]
     )
     for number, config in enumerate(source.configs):
         assert dict(config.meta)["RUN"] > 1
@@ -204,14 +201,14 @@ def test_positions_along_columns(
     data[:, 6] = math.inf if kind == "argmin" else -math.inf
     data[40, 7] = math.nan
     wanted = data.cummin(0).indices if kind == "argmin" else data.cummax(0).indices
-    source = TritonCodegen().emit(down_columns(kind, rows, columns, hint=hint), target("sm_90"), {})
+    source = TritonCodegen().emit(down_columns(kind, rows, columns), target("sm_90"), WALKS[hint])
     assert "dealt_in_runs(" in source.text
     given = [data.reshape(-1), torch.zeros(rows * columns, dtype=torch.int64)]
     assert torch.equal(run_source(engine, source, given)[1].cpu().view(rows, columns), wanted)
 
 
 def test_later_rows_are_loaded_before_earlier_ones_are_overwritten() -> None:
-    source = TritonCodegen().emit(down_columns("sum", 8192, 8192, hint="looped"), target("sm_90"), {})
+    source = TritonCodegen().emit(down_columns("sum", 8192, 8192), target("sm_90"), {})
     assert "num_stages=STAGES" in source.text and "debug_barrier" not in source.text
     assert dict(source.configs[0].meta)["STAGES"] > 1
     assert dict(source.space.values)["STAGES"] == (1, 2, 3, 4)
@@ -225,7 +222,6 @@ def test_rows_that_other_points_store_are_not_loaded_ahead() -> None:
         ranges=(x, r),
         args=(arg("io0", F32, 8192 * 8192),),
         stores=(Store(buffer="io0", index=at + 8192, value=scan("sum", load("io0", [at], F32), r.symbol)),),
-        hints=Hints(reduction="looped"),
     )
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
     assert {dict(config.meta)["STAGES"] for config in source.configs} == {1}

@@ -6,10 +6,10 @@ from typing import Literal
 
 import pytest
 import torch
-from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source, run_source
+from kernel_bench import TARGETS, WALKS, TritonProcess, along, arg, compile_source, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Combine, Scalar, cast, combine, const, load, op, parameter, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -25,7 +25,7 @@ def recurrence(dtype: DType) -> Combine:
 
 
 def kernel_for(
-    function: Combine, shape: tuple[int, int], *, columns: bool, hint: Hint, reverse: bool, dtype: DType
+    function: Combine, shape: tuple[int, int], *, columns: bool, reverse: bool, dtype: DType
 ) -> Kernel:
     """`function` over `in0` and `in1`, results in `out0` and `out1`: along the rows of `shape`, or down its columns."""
     rows, length = shape
@@ -46,7 +46,6 @@ def kernel_for(
             *(arg(f"out{k}", v.dtype, rows * length) for k, v in enumerate(values)),
         ),
         stores=tuple(Store(buffer=f"out{k}", index=at, value=v) for k, v in enumerate(values)),
-        hints=Hints(reduction=hint),
     )
 
 
@@ -75,8 +74,8 @@ def test_recurrence_along_rows(
         pytest.skip("too long for registers")
     generator = torch.Generator().manual_seed(1)
     a, b = torch.rand(shape, generator=generator), torch.randn(shape, generator=generator)
-    kernel = kernel_for(recurrence(F32), shape, columns=False, hint=hint, reverse=reverse, dtype=F32)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    kernel = kernel_for(recurrence(F32), shape, columns=False, reverse=reverse, dtype=F32)
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     given = [a.reshape(-1), b.reshape(-1), torch.zeros(a.numel()), torch.zeros(a.numel())]
     found = [t.cpu().view(shape) for t in run_source(engine, source, given)[2:]]
     wide = (a.flip(1), b.flip(1)) if reverse else (a, b)
@@ -100,8 +99,8 @@ def test_recurrence_down_columns(
     types = {F32: torch.float32, F64: torch.float64, I64: torch.int64}
     a, b = (a, b) if dtype.is_float else ((a * 5).round(), (b * 5).round())
     a, b = a.to(types[dtype]), b.to(types[dtype])
-    kernel = kernel_for(recurrence(dtype), shape, columns=True, hint=hint, reverse=reverse, dtype=dtype)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    kernel = kernel_for(recurrence(dtype), shape, columns=True, reverse=reverse, dtype=dtype)
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     wide = (a.flip(0).t(), b.flip(0).t()) if reverse else (a.t(), b.t())
     wanted = running_recurrence(*wide)
     for number, config in enumerate(source.configs):
@@ -125,8 +124,8 @@ def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: 
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])
     shape = (4, 90)
-    kernel = kernel_for(function, shape, columns=False, hint=hint, reverse=reverse, dtype=F32)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    kernel = kernel_for(function, shape, columns=False, reverse=reverse, dtype=F32)
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     x = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(2)).float()
     count = x.numel()
     given = [x.reshape(-1), x.reshape(-1), torch.zeros(count, dtype=torch.bool), torch.zeros(count)]
@@ -146,8 +145,8 @@ def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: 
 def test_functions_that_loop(engine: TritonProcess, hint: Hint, columns: bool, reverse: bool) -> None:
     """Along rows and down columns in runs: Triton's own scans cannot hold loops, so that these are written step by step."""
     shape = (600, 40) if columns else (3, 301)
-    kernel = kernel_for(common_divisors(I64), shape, columns=columns, hint=hint, reverse=reverse, dtype=I64)
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    kernel = kernel_for(common_divisors(I64), shape, columns=columns, reverse=reverse, dtype=I64)
+    source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
     assert "associative_scan" not in source.text
     generator = torch.Generator().manual_seed(3)
     a = 4 * torch.randint(1, 1000, shape, generator=generator) * 2 ** torch.randint(0, 3, shape)
@@ -175,9 +174,8 @@ def test_one_value_alone(engine: TritonProcess) -> None:
             ranges=(x, r),
             args=(arg("in0", F32, 210), arg("out0", F32, 210)),
             stores=(Store(buffer="out0", index=at, value=value),),
-            hints=Hints(reduction="looped" if hint == "looped" else "persistent"),
         )
-        source = TritonCodegen().emit(kernel, target("sm_90"), {})
+        source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
         data = torch.randn(3, 70)
         found = run_source(engine, source, [data.reshape(-1), torch.zeros(210)])[1].cpu().view(3, 70)
         torch.testing.assert_close(found, data.cummax(1).values)
@@ -187,9 +185,9 @@ def test_functions_are_named_after_what_they_do() -> None:
     texts = [
         TritonCodegen()
         .emit(
-            kernel_for(recurrence(F32), (5, 70), columns=False, hint=hint, reverse=reverse, dtype=F32),
+            kernel_for(recurrence(F32), (5, 70), columns=False, reverse=reverse, dtype=F32),
             target("sm_90"),
-            {},
+            WALKS[hint],
         )
         .text
         for hint, reverse in (("persistent", False), ("looped", False), ("looped", True))
@@ -210,9 +208,9 @@ def test_functions_are_named_after_what_they_do() -> None:
 def test_machine_code(compiler: TritonProcess, columns: bool, reverse: bool, name: str) -> None:
     shape = (300, 40) if columns else (5, 9000)
     for function, dtype in ((recurrence(F32), F32), (recurrence(I64), I64), (common_divisors(I64), I64)):
-        kernel = kernel_for(function, shape, columns=columns, hint="looped", reverse=reverse, dtype=dtype)
-        assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+        kernel = kernel_for(function, shape, columns=columns, reverse=reverse, dtype=dtype)
+        assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), WALKS["looped"]), name)
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])
-    kernel = kernel_for(function, shape, columns=columns, hint="looped", reverse=reverse, dtype=F32)
-    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+    kernel = kernel_for(function, shape, columns=columns, reverse=reverse, dtype=F32)
+    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), WALKS["looped"]), name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from kernel_bench import (
     run_source,
     value_of,
 )
-from triton_sample_kernels import SAMPLES
+from triton_sample_kernels import SAMPLES, sample_options
 
 from coilwork_ir.conformance import CASES, check_codegen, failures
 from coilwork_ir.dtypes import DType
@@ -49,8 +50,10 @@ RUN = (
 SUMS = ("row-sum", "scan")
 
 
-def emitted(kernel: Kernel, name: str = "sm_90") -> KernelSource:
-    return TritonCodegen().emit(kernel, target(name), {})
+def emitted(
+    kernel: Kernel, name: str = "sm_90", options: Mapping[str, object] = MappingProxyType({})
+) -> KernelSource:
+    return TritonCodegen().emit(kernel, target(name), options)
 
 
 def copied(extent: int) -> Kernel:
@@ -66,7 +69,7 @@ def copied(extent: int) -> Kernel:
 @pytest.mark.parametrize("name", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_candidates_are_in_the_space(sample: str, name: str) -> None:
-    source = emitted(SAMPLES[sample], name)
+    source = emitted(SAMPLES[sample], name, sample_options(sample))
     assert source.space.values
     assert all(allowed(source, config) for config in source.configs)
     limit = target(name).max_threads_per_block // target(name).warp_size
@@ -103,7 +106,7 @@ def test_short_extents_and_threads_without_work_end_the_space() -> None:
 @pytest.mark.parametrize("sample", ["reductions_across", "reductions_persistent", "logcumsumexp_reverse"])
 def test_threads_keep_registers_to_compute_with(sample: str) -> None:
     blocks = {"XBLOCK", "R0_BLOCK"}
-    for config in everything(emitted(SAMPLES[sample])):
+    for config in everything(emitted(SAMPLES[sample], options=sample_options(sample))):
         elements = math.prod(value for name, value in config.meta if name in blocks)
         assert elements <= 64 * 32 * config.num_warps
 
@@ -155,7 +158,7 @@ def scaled_rows(length: int, source: str, result: str) -> Kernel:
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_corners_compile(compiler: TritonProcess, sample: str) -> None:
-    source = emitted(SAMPLES[sample])
+    source = emitted(SAMPLES[sample], options=sample_options(sample))
     found = corners(source)
     assert len(found) > 1
     for number in range(len(found)):

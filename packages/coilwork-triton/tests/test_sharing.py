@@ -12,7 +12,7 @@ from kernel_bench import TritonProcess, along, arg, compile_source, run_source
 from sharing_kernels import shared_rows
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import ScanKind
@@ -126,7 +126,7 @@ def test_rows_of_several_ranges(engine: TritonProcess) -> None:
         ranges=(y, x, r),
         args=(arg("in0", DType.F32, 4200), arg("io0", DType.I64, 37), arg("out0", DType.F32, 4200)),
         stores=(Store(buffer="out0", index=x.symbol * 1400 + y.symbol * 700 + r.symbol, value=value),),
-        hints=Hints(reduction="split", split=6, workspace="io0"),
+        workspace="io0",
     )
     results(engine, kernel, values("sum", 6, 700, DType.F32))
 
@@ -146,11 +146,11 @@ def test_products_are_scanned_by_as_many_lanes_as_a_program_has_threads() -> Non
 
 
 def test_without_a_workspace_a_program_has_a_row() -> None:
-    kernel = shared_rows("sum", 3, 5000, 1024, DType.F32)
+    kernel = shared_rows("sum", 3, 20000, 4096, DType.F32)
     alone = replace(
         kernel,
         args=tuple(arg for arg in kernel.args if arg.name != "io0"),
-        hints=replace(kernel.hints, workspace=""),
+        workspace="",
     )
     text = TritonCodegen().emit(alone, target("sm_90"), {}).text
     assert "ticket" not in text and "for r0_offset in" in text

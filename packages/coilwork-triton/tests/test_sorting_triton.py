@@ -12,7 +12,7 @@ from triton_sample_kernels import sorted_rows
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.interpret_ops import torch_dtype
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.scalar import Scalar, const, index_value, load, op, reduce, sort, where
 from coilwork_ir.target import target
@@ -176,7 +176,6 @@ def test_columns(engine: TritonProcess) -> None:
         ranges=(x0, r0),
         args=(arg("in0", F32, 600), arg("out0", F32, 600)),
         stores=(Store(buffer="out0", index=r0.symbol * 50 + x0.symbol, value=sort(value, r0.symbol)),),
-        hints=Hints(reduction="persistent"),
     )
     agrees(engine, kernel)
 
@@ -190,7 +189,6 @@ def test_a_line_of_numbers(engine: TritonProcess) -> None:
         stores=(
             Store(buffer="out0", index=r0.symbol, value=sort(load("in0", [r0.symbol], BF16), r0.symbol)),
         ),
-        hints=Hints(reduction="persistent"),
     )
     agrees(engine, kernel)
 
@@ -213,7 +211,6 @@ def test_what_makes_a_row_and_what_follows_it(engine: TritonProcess) -> None:
             Store(buffer="out1", index=flat, value=places),
             Store(buffer="out2", index=x0.symbol, value=picked),
         ),
-        hints=Hints(reduction="persistent"),
     )
     agrees(engine, kernel)
 
@@ -228,7 +225,6 @@ def test_one_value_for_all_of_a_row(engine: TritonProcess) -> None:
         stores=(
             Store(buffer="out0", index=x0.symbol * 16 + r0.symbol, value=sort(same, r0.symbol, output=1)),
         ),
-        hints=Hints(reduction="persistent"),
     )
     agrees(engine, kernel)
 

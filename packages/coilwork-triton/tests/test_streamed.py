@@ -6,7 +6,7 @@ import pytest
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import load, reduce
 from coilwork_ir.target import TARGETS
 from coilwork_triton.codegen import TritonCodegen
@@ -34,7 +34,6 @@ def row_sums(rows: int, length: int, *, again: int = 1) -> str:
         sizes=(),
         stores=(Store(buffer="out0", index=repeat * rows + x, value=reduce("sum", (value,), (r,))),),
         checks=(),
-        hints=Hints(),
         numerics="fast",
         origins=(),
     )

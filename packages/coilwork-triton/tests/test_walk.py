@@ -10,7 +10,7 @@ from triton_sample_kernels import layer_norm_backward
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import symbol
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SELF_COMBINING
@@ -136,7 +136,6 @@ def test_every_kind_along_the_walk(engine: TritonProcess, kind: str, width: int)
             ),
             Store(buffer="out1", index=x0.symbol * 7 + w0.symbol, value=row),
         ),
-        hints=Hints(reduction="persistent"),
     )
     x = torch.randn(21 * width, generator=torch.Generator().manual_seed(4))
     torch_dtype = {F32: torch.float32, DType.BOOL: torch.bool, DType.I32: torch.int32}[dtype]
@@ -176,7 +175,6 @@ def test_sums_of_rows_of_walked_points_and_of_constants(engine: TritonProcess) -
             # the same at every point of the walk: stored once
             Store(buffer="out5", index=r0.symbol, value=load("in1", [r0.symbol], F32)),
         ),
-        hints=Hints(reduction="persistent"),
     )  # fmt: skip
     generator = torch.Generator().manual_seed(5)
     outs = [torch.full((n,), float("nan")) for n in (6, 6, 6, 120, 120, 20)]
@@ -217,7 +215,6 @@ def test_kinds_that_do_not_combine_are_refused() -> None:
                 buffer="out0", index=x0.symbol * 8 + r0.symbol, value=reduce("argmax", [value], [w0.symbol])
             ),
         ),
-        hints=Hints(reduction="persistent"),
     )
     with pytest.raises(EmitError) as caught:
         TritonCodegen().emit(kernel, target("sm_90"), {})

@@ -8,7 +8,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from launch_facts import launch_facts
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
@@ -78,7 +78,6 @@ def normed_planes(images: int, channels: int, points: int) -> Kernel:
                 value=cast(value, F16),
             ),
         ),
-        hints=Hints(reduction="persistent"),
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from kernel_bench import WALKS, TritonProcess, along, arg, compile_source, run_source
 from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -37,30 +37,31 @@ def kernel_of(
     ranges: tuple[Range, ...],
     args: tuple[TensorArg, ...],
     *stores: Store,
-    hint: str = "none",
     sizes: tuple[Expr, ...] = (),
 ) -> Kernel:
-    return Kernel(
-        name="tested", ranges=ranges, args=args, stores=stores, sizes=sizes, hints=Hints(reduction=hint)
-    )
+    return Kernel(name="tested", ranges=ranges, args=args, stores=stores, sizes=sizes)
 
 
-def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), {})
+def emitted(kernel: Kernel, hint: str = "persistent") -> KernelSource:
+    return TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])
 
 
 def results(
-    process: TritonProcess, kernel: Kernel, *tensors: Tensor, sizes: tuple[int, ...] = ()
+    process: TritonProcess,
+    kernel: Kernel,
+    *tensors: Tensor,
+    sizes: tuple[int, ...] = (),
+    hint: str = "persistent",
 ) -> list[Tensor]:
     """The last tensor after each candidate."""
-    source = emitted(kernel)
+    source = emitted(kernel, hint)
     return [
         run_source(process, source, [t.clone() for t in tensors], sizes, k)[-1]
         for k in range(len(source.configs))
     ]
 
 
-def row_sums(length: int, kind: str, hint: str, dtype: DType = F32, rows: int = 5) -> Kernel:
+def row_sums(length: int, kind: str, dtype: DType = F32, rows: int = 5) -> Kernel:
     x, r = along("x0", rows), along("r0", length, "r", 1.0)
     element = cast(load("in0", [x.symbol * length + r.symbol], dtype), F32)
     out = I64 if kind.startswith("arg") else F32
@@ -68,12 +69,11 @@ def row_sums(length: int, kind: str, hint: str, dtype: DType = F32, rows: int = 
         (x, r),
         (arg("in0", dtype, rows * length), arg("out0", out, rows)),
         Store(buffer="out0", index=x.symbol, value=reduce(kind, [element], [r.symbol])),
-        hint=hint,
     )
 
 
 def normalised(
-    length: int, hint: str, dtype: DType, rows: int = 5, name: str = "out0", weighted: bool = False
+    length: int, dtype: DType, rows: int = 5, name: str = "out0", weighted: bool = False
 ) -> Kernel:
     """A softmax, and weights of its columns."""
     x, r = along("x0", rows), along("r0", length, "r", 1.0)
@@ -87,7 +87,7 @@ def normalised(
     args = [arg("in1", F32, length), arg(name, dtype, rows * length)]
     if source != name:
         args.insert(0, arg(source, dtype, rows * length))
-    return kernel_of((x, r), tuple(args), Store(buffer=name, index=at, value=cast(value, dtype)), hint=hint)
+    return kernel_of((x, r), tuple(args), Store(buffer=name, index=at, value=cast(value, dtype)))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -98,7 +98,7 @@ def test_rows_reduced(engine: TritonProcess, kind: str, length: int, hint: str, 
     """Every other row is of NaNs, which a neighbour's vectors hold."""
     data = torch.randn(5, length, generator=torch.Generator().manual_seed(length)).to(TORCH[dtype])
     data[1::2] = math.nan
-    for got in results(engine, row_sums(length, kind, hint, dtype), data, torch.zeros(5)):
+    for got in results(engine, row_sums(length, kind, dtype), data, torch.zeros(5), hint=hint):
         torch.testing.assert_close(
             got[::2], KINDS[kind](data.float())[::2].to(got.dtype), rtol=1e-4, atol=1e-3
         )
@@ -107,7 +107,8 @@ def test_rows_reduced(engine: TritonProcess, kind: str, length: int, hint: str, 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, kind: str) -> None:
     data = torch.full((5, 9001), -math.inf if kind == "argmax" else math.inf)
-    for got in results(engine, row_sums(9001, kind, "looped"), data, torch.full((5,), 7, dtype=torch.int64)):
+    memory = torch.full((5,), 7, dtype=torch.int64)
+    for got in results(engine, row_sums(9001, kind), data, memory, hint="looped"):
         assert got.tolist() == [0] * 5
 
 
@@ -121,10 +122,10 @@ def test_rows_stored(engine: TritonProcess, length: int, hint: str, dtype: DType
     wanted = (data.float().softmax(-1) * weight[:5, None]).to(TORCH[dtype])
     rest = torch.full((32,), 7.0, dtype=TORCH[dtype])
     memory = torch.cat([torch.zeros_like(data).flatten(), rest])
-    for got in results(engine, normalised(length, hint, dtype), data, weight, memory):
+    for got in results(engine, normalised(length, dtype), data, weight, memory, hint=hint):
         torch.testing.assert_close(got[: wanted.numel()].view_as(wanted), wanted)
         assert torch.equal(got[wanted.numel() :], rest)
-    for got in results(engine, normalised(length, hint, dtype, name="io0"), weight, data):
+    for got in results(engine, normalised(length, dtype, name="io0"), weight, data, hint=hint):
         torch.testing.assert_close(got.view_as(wanted), wanted)
 
 
@@ -161,14 +162,13 @@ def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
             arg("out0", F32, rows),
         ),
         Store(buffer="out0", index=x.symbol, value=reduce("sum", [element], [r.symbol])),
-        hint="looped",
     )
-    text = emitted(kernel).text
+    text = emitted(kernel, "looped").text
     assert "rnear16" in text and "rnear4" in text and "rrow + 48 + rlane" in text
     data = torch.randn(rows * length + 48)
     mask = torch.randint(2, (rows, length), dtype=torch.uint8)
     wanted = (data[48:].view(rows, length) * mask).sum(-1)
-    for got in results(engine, kernel, data, mask, torch.zeros(rows)):
+    for got in results(engine, kernel, data, mask, torch.zeros(rows), hint="looped"):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -183,7 +183,6 @@ def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
         (x, r),
         (arg("in0", F32, n0 * n1), arg("out0", F32, n0 * n1)),
         Store(buffer="out0", index=at, value=value),
-        hint="looped",
         sizes=(n0, n1),
     )
     for shape in ((5, 33), (3, 5001)):
@@ -205,7 +204,6 @@ def test_open_lengths(engine: TritonProcess) -> None:
             index=x.symbol,
             value=reduce("sum", [load("in0", [x.symbol * n1 + r.symbol], F32)], [r.symbol]),
         ),
-        hint="looped",
         sizes=(n0, n1),
     )
     assert "rshift" in emitted(kernel).text
@@ -218,39 +216,39 @@ def test_open_lengths(engine: TritonProcess) -> None:
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("length", [3001, 16381, 50257])
 def test_accesses_are_16_bytes_wide(compiler: TritonProcess, length: int, hint: str) -> None:
-    kernel = normalised(length, hint, BF16, rows=1024)
-    text = compile_source(compiler, emitted(kernel), "sm_90", 0)
+    kernel = normalised(length, BF16, rows=1024)
+    text = compile_source(compiler, emitted(kernel, hint), "sm_90", 0)
     assert "ld.global" in text and ".v4.b32" in text
 
 
 def test_rows_that_fill_their_block_are_accessed_element_by_element_or_in_a_loop() -> None:
     """No lane is left for what is before them: up to 8,192 elements stay on chip, and threads side by side have neighbours."""
-    short, long = (emitted(normalised(length, "persistent", BF16)) for length in (8191, 16381))
+    short, long = (emitted(normalised(length, BF16)) for length in (8191, 16381))
     assert "rshift" not in short.text and not any(a.aligned for a in short.args)
     assert "rshift" in long.text and "for r0_offset" in long.text
 
 
 def test_ptxas_is_told_that_few_lanes_stand_before_a_row() -> None:
     """Those behind its end are then idle for certain: of 8,192 lanes 5,003 take three accesses of 16 bytes per thread, not four."""
-    text = emitted(normalised(5003, "persistent", BF16)).text
+    text = emitted(normalised(5003, BF16)).text
     assert "rrow = rstart // 8 * 8\n" in text and "rshift = rstart & 7\n" in text
 
 
 def test_what_is_not_aligned_stays_as_it_is() -> None:
-    kernel = row_sums(4093, "sum", "looped")
+    kernel = row_sums(4093, "sum")
     moved = replace(kernel, args=(arg("in0", F32, 5 * 4093, aligned=False), kernel.args[1]))
-    assert "rshift" not in emitted(moved).text and "rshift" in emitted(kernel).text
+    assert "rshift" not in emitted(moved, "looped").text and "rshift" in emitted(kernel, "looped").text
 
 
 def test_results_do_not_depend_on_the_row_where_that_is_asked_for() -> None:
-    source = TritonCodegen().emit(row_sums(4093, "sum", "looped"), target("sm_90"), {"batch_invariant": True})
+    source = TritonCodegen().emit(row_sums(4093, "sum"), target("sm_90"), {"batch_invariant": True})
     assert "rshift" not in source.text
 
 
 def test_weights_of_columns_keep_rows_as_they_are() -> None:
     """They would begin elsewhere within a vector in each row."""
-    assert "rshift" not in emitted(normalised(4093, "looped", BF16, weighted=True)).text
-    assert "rshift" in emitted(normalised(4093, "looped", BF16)).text
+    assert "rshift" not in emitted(normalised(4093, BF16, weighted=True), "looped").text
+    assert "rshift" in emitted(normalised(4093, BF16), "looped").text
 
 
 def test_lookups_keep_neighbouring_threads_at_neighbouring_points() -> None:

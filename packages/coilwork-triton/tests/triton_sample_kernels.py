@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from contraction_kernels import Product, int8_linear, product_kernel
-from kernel_bench import along, arg
+from kernel_bench import WALKS, along, arg
 from sharing_kernels import shared_rows
 from step_kernels import bilinear, pooled
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, provably_divisible, symbol
-from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Range, Store, TensorArg
+from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
@@ -76,20 +76,15 @@ def copy(dtype: DType, *, aligned: bool) -> Kernel:
     )
 
 
-def rows(width: int, hint: str) -> tuple[Range, Range, Expr, Hints]:
-    """A row reduction's ranges, flat offset and hints."""
+def rows(width: int) -> tuple[Range, Range, Expr]:
+    """A row reduction's ranges and flat offset."""
     x0, r0 = along("x0", 4096), along("r0", width, "r", 1.0)
-    return (
-        x0,
-        r0,
-        x0.symbol * width + r0.symbol,
-        Hints(reduction="looped" if hint == "looped" else "persistent"),
-    )
+    return x0, r0, x0.symbol * width + r0.symbol
 
 
-def softmax(width: int, hint: str) -> Kernel:
+def softmax(width: int) -> Kernel:
     """out = softmax(x, -1), bf16."""
-    x0, r0, flat, hints = rows(width, hint)
+    x0, r0, flat = rows(width)
     x = wide("in0", flat)
     high, total = (reduce("online_softmax", [x], [r0.symbol], output=k) for k in (0, 1))
     value = cast(op("div", op("exp", op("sub", x, high)), total), BF16)
@@ -98,14 +93,13 @@ def softmax(width: int, hint: str) -> Kernel:
         ranges=(x0, r0),
         args=(arg("in0", BF16, 4096 * width), arg("out0", BF16, 4096 * width)),
         stores=(Store(buffer="out0", index=flat, value=value),),
-        hints=hints,
         origins=(origin("softmax", "aten._softmax.default", 31, "p = scores.softmax(-1)"),),
     )
 
 
-def layer_norm(width: int, hint: str) -> Kernel:
+def layer_norm(width: int) -> Kernel:
     """out = layer_norm(x) * w + b, with the row's mean and reciprocal deviation kept for the backward pass."""
-    x0, r0, flat, hints = rows(width, hint)
+    x0, r0, flat = rows(width)
     x = wide("in0", flat)
     mean, m2 = (reduce("welford", [x], [r0.symbol], output=k) for k in (0, 1))
     rstd = op("rsqrt", op("add", op("div", m2, const(width, F32)), const(1e-5, F32)))
@@ -124,7 +118,6 @@ def layer_norm(width: int, hint: str) -> Kernel:
             Store(buffer="out1", index=x0.symbol, value=mean),
             Store(buffer="out2", index=x0.symbol, value=rstd),
         ),
-        hints=hints,
         origins=(origin("ln", "aten.native_layer_norm.default", 21, "x = self.ln_1(x)"),),
     )  # fmt: skip
 
@@ -176,7 +169,6 @@ def layer_norm_backward(
             *(Store(buffer=o.name, index=part, value=summed(v)) for o, v in zip(outs, columns, strict=True)),
             Store(buffer=f"out{len(outs)}", index=flat, value=cast(value, dtype), mask=inside),
         ),
-        hints=Hints(reduction="persistent"),
         origins=(origin("ln", "aten.native_layer_norm_backward.default", 21, "x = self.ln_1(x)"),),
     )  # fmt: skip
 
@@ -206,7 +198,6 @@ def column_sums() -> Kernel:
         ranges=(x0, r0),
         args=(arg("in0", BF16, 3072 * 4096), arg("out0", F32, 3072)),
         stores=(Store(buffer="out0", index=x0.symbol, value=value),),
-        hints=Hints(reduction="looped"),
     )
 
 
@@ -280,7 +271,6 @@ def ragged_sums() -> Kernel:
         ranges=(x0, x1, r0),
         args=args,
         stores=(store,),
-        hints=Hints(reduction="persistent"),
     )
 
 
@@ -294,19 +284,18 @@ def looked_up_across() -> Kernel:
         ranges=(x0, r0),
         args=(arg("in0", F32, 16384), arg("in1", I64, 16384), arg("out0", F32, 16384)),
         stores=(Store(buffer="out0", index=x0.symbol, value=reduce("sum", [value], [r0.symbol])),),
-        hints=Hints(reduction="persistent"),
     )
 
 
-def cumulative(kind: str, hint: str, *, reverse: bool = False) -> Kernel:
+def cumulative(kind: str, *, reverse: bool = False) -> Kernel:
     """A running reduction of each row."""
-    x0, r0, flat, hints = rows(5000, hint)
+    x0, r0, flat = rows(5000)
     out = I64 if kind.startswith("arg") else F32
     store = Store(
         buffer="out0", index=flat, value=scan(kind, load("in0", [flat], F32), r0.symbol, reverse=reverse)
     )
     args = (arg("in0", F32, 4096 * 5000), arg("out0", out, 4096 * 5000))
-    return Kernel(name=f"cumulative_{kind}", ranges=(x0, r0), args=args, stores=(store,), hints=hints)
+    return Kernel(name=f"cumulative_{kind}", ranges=(x0, r0), args=args, stores=(store,))
 
 
 def cumulative_columns(kind: str, length: int) -> Kernel:
@@ -321,7 +310,6 @@ def cumulative_columns(kind: str, length: int) -> Kernel:
         args=args,
         stores=(Store(buffer="out0", index=at, value=cast(running, BF16)),),
         aliasing=(("out0", "in0"),),
-        hints=Hints(reduction="looped"),
     )
 
 
@@ -337,7 +325,6 @@ def channels(images: int, count: int, length: int) -> Kernel:
         ranges=(x0, r0, r1),
         args=(arg("in0", BF16, total), arg("out0", BF16, total)),
         stores=(Store(buffer="out0", index=at, value=cast(op("sub", value, mean), BF16)),),
-        hints=Hints(reduction="persistent"),
     )
 
 
@@ -404,10 +391,10 @@ def every_op(
     )
 
 
-def every_reduction(hint: str, *, across: bool = False) -> Kernel:
+def every_reduction(*, across: bool = False) -> Kernel:
     """Each reduction of the table once, in one kernel."""
     width = 500
-    x0, r0, flat, hints = rows(width, hint)
+    x0, r0, flat = rows(width)
     if across:
         x0, r0 = along("x0", 4096, "x", 1.0), along("r0", width, "r")
         flat = r0.symbol * 4096 + x0.symbol
@@ -423,9 +410,7 @@ def every_reduction(hint: str, *, across: bool = False) -> Kernel:
             found = reduce(row.name, [value], [r0.symbol], output=output)
             stores.append(Store(buffer=f"out{len(stores)}", index=x0.symbol, value=found))
             args.append(arg(f"out{len(stores) - 1}", found.dtype, 4096))
-    return Kernel(
-        name="every_reduction", ranges=(x0, r0), args=tuple(args), stores=tuple(stores), hints=hints
-    )
+    return Kernel(name="every_reduction", ranges=(x0, r0), args=tuple(args), stores=tuple(stores))
 
 
 def converted() -> Kernel:
@@ -520,18 +505,17 @@ def sorted_rows(rows: int, length: int, dtype: DType, *, first: int = 0, descend
             )
             for k in (0, 1)
         ),
-        hints=Hints(reduction="persistent"),
     )
 
 
 SAMPLES: Mapping[str, Kernel] = MappingProxyType(
     {
         "bias_gelu": bias_gelu(),
-        "softmax_persistent": softmax(8192, "persistent"),
-        "softmax_short": softmax(384, "persistent"),
-        "softmax_looped": softmax(50304, "looped"),
-        "layer_norm_persistent": layer_norm(1024, "persistent"),
-        "layer_norm_looped": layer_norm(5000, "looped"),
+        "softmax_persistent": softmax(8192),
+        "softmax_short": softmax(384),
+        "softmax_looped": softmax(50304),
+        "layer_norm_persistent": layer_norm(1024),
+        "layer_norm_looped": layer_norm(5000),
         "layer_norm_backward": layer_norm_backward(16384, 4096, 256),
         "layer_norm_backward_short": layer_norm_backward(5000, 768, 264),
         "transpose_add": transpose_add(),
@@ -539,9 +523,9 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "embedding": embedding(),
         "scatter_add": scatter_add(),
         "histograms": histograms(),
-        "cumsum_persistent": cumulative("sum", "persistent"),
-        "cummax_looped": cumulative("max", "looped"),
-        "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
+        "cumsum_persistent": cumulative("sum"),
+        "cummax_looped": cumulative("max"),
+        "logcumsumexp_reverse": cumulative("logcumsumexp", reverse=True),
         "cumsum_columns": cumulative_columns("sum", 8192),
         "cumsum_shared": shared_rows("sum", 3, 20000, 8192, F32),
         "cummin_shared_reverse": shared_rows("min", 3, 20000, 4096, DType.F64, reverse=True),
@@ -556,12 +540,21 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "sorted_rows": sorted_rows(32768, 1024, BF16),
         "sorted_short_rows": sorted_rows(100000, 60, DType.I32, descending=True),
         "first_of_rows": sorted_rows(16384, 4000, F32, first=50, descending=True),
-        "reductions_persistent": every_reduction("persistent"),
-        "reductions_looped": every_reduction("looped"),
+        "reductions_persistent": every_reduction(),
+        "reductions_looped": every_reduction(),
         "int8_linear": int8_linear(m=16, n=96, k=512, half=BF16),
         "odd_linear": product_kernel(Product(m=300, n=333, k=200, left=BF16, right=BF16, epilogue=True)),
         "upsampling": bilinear(BF16, 128, 128),
         "pooling": pooled(BF16, 4096, 56),
-        "reductions_across": every_reduction("looped", across=True),
+        "reductions_across": every_reduction(across=True),
     }
 )
+
+_LOOPED = frozenset(
+    {"layer_norm_looped", "cummax_looped", "logcumsumexp_reverse", "reductions_looped", "reductions_across"}
+)
+
+
+def sample_options(name: str) -> Mapping[str, object]:
+    """What the sample called `name` is emitted with."""
+    return WALKS["looped" if name in _LOOPED else "persistent"]

@@ -14,6 +14,7 @@ from coilwork import codegens
 from coilwork.codegens import ENTRY_POINT_GROUP, codegen_for
 from coilwork.errors import CompileError
 from coilwork.options import CompileOptions
+from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import TARGETS, Target
@@ -28,6 +29,9 @@ class StrangeCodegen:
 
     def supports(self, target: Target) -> bool:
         return target.kind == "npu"
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return LEAST
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         return KernelSource(name=kernel.name, language="cpp", text="", entry="", args=())

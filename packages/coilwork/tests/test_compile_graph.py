@@ -25,6 +25,7 @@ from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.stages import Compiled
 from coilwork_cpp import CppCodegen
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
@@ -190,6 +191,9 @@ class BrokenFor:
 
     def supports(self, target: Target) -> bool:
         return CppCodegen().supports(target)
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return CppCodegen().capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         source = CppCodegen().emit(kernel, target, options)

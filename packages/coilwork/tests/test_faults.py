@@ -21,6 +21,7 @@ from coilwork import backend as backends
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel, Schedule
@@ -125,6 +126,9 @@ class Broken:
 
     def supports(self, target: Target) -> bool:
         return CppCodegen().supports(target)
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return CppCodegen().capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         source = CppCodegen().emit(kernel, target, options)

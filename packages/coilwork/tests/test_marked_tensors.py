@@ -258,6 +258,43 @@ def test_negated_views_that_were_written_to(gradients: bool, strictly: Compile) 
         torch.testing.assert_close(plain(found), plain(torch.autograd.grad(losses[1], eager_in)[0]))
 
 
+def conjugates(z: Tensor) -> list[tuple[Tensor, ...]]:
+    """Groups that share memory: tensors, conjugates of them, and views of these, some of which were written to."""
+    return [
+        ((z * 2).mH[1:],),
+        ((y := z * 3).conj(), y, y.conj()[:, 1:], y.mH),
+        ((z * 4).conj().split(1)[1],),
+        (torch._neg_view((z * 5).conj())[0],),
+        ((y := z * 6).conj().add_(1), y),
+        ((y := (z * 7).conj()).mul_(1j), y, y.t()),
+        ((y := z * 8).mH[0].add_(2j), y),
+        ((z * 9).conj().detach(),),
+        ((y := z * 10).conj()[1:].conj(), y),
+        (torch._neg_view((y := z * 11).conj()).add_(1), y),
+    ]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("options", DRIVERS[:3], ids=NAMES[:3])
+def test_conjugated_results_are_marked(
+    options: Mapping[str, object], gradients: bool, strictly: Compile
+) -> None:
+    ours_in, eager_in = number().requires_grad_(gradients), number().requires_grad_(gradients)
+    ours, eager = strictly(conjugates, **options)(ours_in), conjugates(eager_in)
+    losses = [torch.zeros(()), torch.zeros(())]
+    for place, (group, expected) in enumerate(zip(ours, eager, strict=True)):
+        for one, other in zip(group, expected, strict=True):
+            torch.testing.assert_close(plain(one), plain(other))
+            assert (one.is_neg(), one.is_conj()) == (other.is_neg(), other.is_conj()), place
+            assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+            assert one.untyped_storage()._cdata == group[0].untyped_storage()._cdata
+            assert gradients or one._is_view() == other._is_view(), place
+        losses[0], losses[1] = losses[0] + group[-1].abs().sum(), losses[1] + expected[-1].abs().sum()
+    if gradients:
+        found = torch.autograd.grad(losses[0], ours_in)[0]
+        torch.testing.assert_close(plain(found), plain(torch.autograd.grad(losses[1], eager_in)[0]))
+
+
 def test_results_of_open_sizes(marked: Any) -> None:
     compiled = torch.compile(of_reals(marked), backend=backend, dynamic=True, options={"strict": True})
     for rows in (2, 4):

@@ -17,6 +17,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from coilwork import stages
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernel_source import KernelSource
@@ -161,6 +162,9 @@ class BrokenFor:
 
     def supports(self, target: Target) -> bool:
         return CppCodegen().supports(target)
+
+    def capabilities(self, target: Target) -> Capabilities:
+        return CppCodegen().capabilities(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         if any(origin.op == self.operator for origin in kernel.origins):

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork import attempts
 from coilwork.backend import backend
+from coilwork.capture.refused_calls import EagerTrial
 from coilwork.capture.value_checks import check_values
 from coilwork.errors import CoilworkFallbackWarning
 
@@ -266,12 +267,47 @@ def test_views_of_expansions_are_written_to(program: Program, dynamic: bool) -> 
     torch.testing.assert_close(found, wanted)
 
 
+def assigned(x: Tensor, k: Tensor) -> Tensor:
+    x[0] = 5.0
+    return x[1] + k.sum()
+
+
+def copied(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    x[0].copy_(k)
+    x[1].mul_(3.0)
+    return x.cos(), x
+
+
+def filled(x: Tensor, k: Tensor) -> Tensor:
+    x.masked_fill_(x > 1, 0.0)
+    x.t()[1:].fill_(4.0)
+    return x + k
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
 def test_an_input_that_is_expanded_already() -> None:
+    def base(rows: int) -> Tensor:
+        return torch.arange(8.0)[1:4].expand(rows, 3)
+
+    for program in (assigned, copied, filled):
+        torch._dynamo.reset()
+        ours = compiled(program, strict=True)
+        for _ in range(2):
+            found, wanted, k = base(2), base(2), torch.arange(3.0)
+            torch.testing.assert_close(ours(found, k), program(wanted, k))
+            torch.testing.assert_close(found.untyped_storage().tolist(), wanted.untyped_storage().tolist())
+            assert found.stride() == wanted.stride()
+
+
+def test_an_input_that_is_expanded_and_asks_for_gradients() -> None:
     def program(x: Tensor) -> Tensor:
         x[0].add_(1.0)
         return x * 2
 
-    found, wanted = torch.arange(3.0).expand(2, 3), torch.arange(3.0).expand(2, 3)
+    def given() -> Tensor:
+        return (torch.arange(3.0).requires_grad_() * 1).expand(2, 3)
+
+    found, wanted = given(), given()
     with pytest.raises(Exception, match="repeated-elements"):
         compiled(program, strict=True)(found)
     with pytest.warns(CoilworkFallbackWarning, match="before it is expanded"):
@@ -405,3 +441,98 @@ def test_sums_in_the_place_of_truth_values() -> None:
                 compiled(program, strict=True)(torch.ones(3, dtype=dtype))
     with pytest.raises(RuntimeError, match="can't be cast"):
         compiled(lambda x: x.logit_(0.2), strict=True)(torch.ones(3, dtype=torch.int64))
+
+
+def leaf(*shape: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.ones(shape, device=device, dtype=dtype).requires_grad_()
+
+
+# programs of which eager gives results, and refuses the gradient
+REFUSED_GRADIENTS: tuple[tuple[Program, Callable[[], tuple[Tensor, ...]]], ...] = (
+    (lambda a, x: torch.special.gammainc(a, x) * 2, lambda: (leaf(3), leaf(3))),
+    (lambda a: torch.linalg.ldl_factor(a + torch.eye(3))[0], lambda: (leaf(3, 3),)),
+    (lambda a, b: torch.logaddexp(a, b), lambda: (leaf(3), torch.ones(3, dtype=torch.complex64))),
+    (lambda a, w: nn.functional.conv2d(a, w), lambda: (leaf(1, 1, 4, 4), leaf(1, 1, 2, 2, device="meta"))),
+    (lambda a, w: nn.functional.conv2d(a, w), lambda: (leaf(1, 1, 4, 4, device="meta"), leaf(1, 1, 2, 2))),
+)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("strict", [False, True])
+def test_gradients_that_eager_refuses(strict: bool) -> None:
+    for program, make in REFUSED_GRADIENTS:
+        torch._dynamo.reset()
+        messages = []
+        for run in (program, compiled(program, strict=strict)):
+            result: Any = run(*make())
+            with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+                result.backward(torch.ones_like(result))
+            messages.append((caught.type, str(caught.value)))
+        assert messages[0] == messages[1]
+
+
+def test_only_gradients_that_are_recorded_are_tried() -> None:
+    def underivable(a: Tensor, x: Tensor) -> Tensor:
+        return torch.special.gammainc(a, x)
+
+    given = [leaf(3), leaf(3)]
+    assert not EagerTrial(fx.symbolic_trace(lambda x: x.sin()), [leaf(3)]).refuses_training()
+    trial = EagerTrial(fx.symbolic_trace(underivable), given)
+    assert trial.refuses_training() and not trial.refuses()
+    assert all(x.grad is None for x in given)
+    with torch.no_grad():
+        assert not EagerTrial(fx.symbolic_trace(underivable), given).refuses_training()
+    assert not EagerTrial(fx.symbolic_trace(underivable), [x.detach() for x in given]).refuses_training()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_offsets_of_bags_below_zero(mode: str) -> None:
+    def combine(weight: Tensor, offsets: Tensor) -> Tensor:
+        found: Tensor = nn.functional.embedding_bag(torch.arange(4), weight, offsets, mode=mode)
+        return found
+
+    # eager's kernel for sums reads what lies before the indices
+    expected = RuntimeError if mode == "sum" else IndexError
+    for weight in (torch.ones(5, 3), leaf(5, 3)):
+        torch._dynamo.reset()
+        with pytest.raises(expected, match="offsets of bags"):
+            compiled(combine, strict=True)(weight, torch.tensor([0, -2]))
+        with pytest.raises(expected):
+            combine(weight, torch.tensor([0, 9, 4]))
+
+
+def plane_gradient(grad: Tensor, target: Tensor, reduction: int) -> Tensor:
+    scores, total = torch.ones(4, 2, 1, 2), torch.ones(())
+    backward = torch.ops.aten.nll_loss2d_backward
+    found: Tensor = backward(grad, scores, target, None, reduction, 1, total)
+    return found
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_gradients_that_are_called_directly() -> None:
+    ours = compiled(plane_gradient, strict=True)
+    ones, labels = torch.ones(4, 1, 2), torch.zeros(4, 1, 2, dtype=torch.int64)
+    torch.testing.assert_close(ours(ones, labels, 0), plane_gradient(ones, labels, 0))
+    for given in ((torch.ones(8), labels, 0), (ones, labels.bool(), 0), (ones, labels, 1)):
+        with pytest.raises(RuntimeError) as expected:
+            plane_gradient(*given)
+        with pytest.raises(RuntimeError) as found:
+            ours(*given)
+        assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("list_indices", [torch.tril_indices, torch.triu_indices])
+def test_offsets_of_triangles_that_overflow(list_indices: Program) -> None:
+    def positions(x: Tensor, offset: int) -> Any:
+        found: Any = list_indices(20, 21, offset)
+        return found + x
+
+    one = torch.ones((), dtype=torch.int64)
+    for offset in ((1 << 63) - 1, 3, -(1 << 40)):
+        results = []
+        for run in (positions, compiled(positions, strict=True)):
+            try:
+                results.append(run(one, offset).tolist())
+            except RuntimeError:
+                results.append(RuntimeError)
+        assert results[0] == results[1]

@@ -56,6 +56,7 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
         f"{name}.loops.txt",
         f"{name}.schedule.txt",
         f"{name}.decisions.txt",
+        f"{name}.layouts.txt",
         f"{name}.program.txt",
         "kernels",
         "module.py",

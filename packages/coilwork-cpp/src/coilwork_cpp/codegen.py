@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coilwork_cpp.capabilities import capabilities_of
 from coilwork_cpp.emission import describe_kernel, emit_kernel
 from coilwork_cpp.options import options_from
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.target import Target
@@ -22,6 +24,10 @@ class CppCodegen:
     def supports(self, target: Target) -> bool:
         """True for CPUs."""
         return target.kind == "cpu"
+
+    def capabilities(self, target: Target) -> Capabilities:
+        """What its kernels can do on `target`, and how they go through rows."""
+        return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         """Source text of `kernel` for `target`; `options` are the fields of `CppOptions`.

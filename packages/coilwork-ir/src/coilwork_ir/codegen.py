@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Target
@@ -25,6 +26,10 @@ class Codegen(Protocol):
 
     def supports(self, target: Target) -> bool:
         """True if `emit` can produce code for `target`."""
+        ...
+
+    def capabilities(self, target: Target) -> Capabilities:
+        """What its kernels can do on `target`, which it supports, and how they run where costs depend on it."""
         ...
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from coilwork_ir.capabilities import LEAST, Capabilities
+
 TargetKind = Literal["cuda", "hip", "cpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A device, described.
+    """A device, described. What kernels for it can do is their generator's to say: `coilwork_ir.capabilities`.
 
     Attributes:
         name: registry name, e.g. `"sm_90"`.
@@ -29,10 +31,6 @@ class Target:
         matrix_tflop_s: dense bf16 matrix rate in 1e12 operations per second; 0 if none is claimed.
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
-        scan: the target supports loop-carried values in its kernels.
-        sorted_row: elements of the longest row, of types of up to 32 bits, that its kernels sort on chip; 0 if they sort none there.
-        sorts_in_memory: its kernels sort rows of any length and of types of up to 64 bits.
-        combines: its code generator takes kernels that are several computations of one kind in one launch.
     """
 
     name: str
@@ -49,10 +47,6 @@ class Target:
     matrix_tflop_s: float
     launch_us: float
     features: tuple[str, ...] = ()
-    scan: bool = True
-    sorted_row: int = 0
-    sorts_in_memory: bool = False
-    combines: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -75,14 +69,27 @@ class Targets:
     Attributes:
         main: the target of devices that are not listed; a GPU's, where there is one.
         by_device: pairs of a device and its target.
+        declared: pairs of a target's name and what the generator of its kernels can do.
     """
 
     main: Target
     by_device: tuple[tuple[str, Target], ...] = ()
+    declared: tuple[tuple[str, Capabilities], ...] = ()
 
     def of(self, device: str) -> Target:
         """The target of kernels whose buffers are on `device`."""
         return next((target for name, target in self.by_device if name == device), self.main)
+
+    def capabilities_of(self, device: str) -> Capabilities:
+        """What the generator of kernels whose buffers are on `device` can do; the least, if it declares nothing."""
+        name = self.of(device).name
+        return next((found for declared, found in self.declared if declared == name), LEAST)
+
+    @property
+    def have_whole_rows(self) -> bool:
+        """True if kernels of some device leave few long rows whole, so that who schedules them cuts them."""
+        devices = [device for device, _ in self.by_device] or [""]
+        return not all(self.capabilities_of(device).cuts_rows for device in devices)
 
     @property
     def has_gpu(self) -> bool:
@@ -108,8 +115,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=312.0,
         launch_us=4.0,
         features=("bf16", "tf32", "cp.async"),
-        sorted_row=4096,
-        combines=True,
     ),
     Target(
         name="sm_90",
@@ -126,8 +131,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=990.0,
         launch_us=4.2,
         features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
-        sorted_row=4096,
-        combines=True,
     ),
     Target(
         name="gfx942",
@@ -144,8 +147,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=1307.0,
         launch_us=6.0,
         features=("bf16", "fp8", "mfma"),
-        sorted_row=4096,
-        combines=True,
     ),
     Target(
         name="x86-64-avx2",
@@ -162,7 +163,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c"),
-        sorts_in_memory=True,
     ),
     Target(
         name="x86-64-avx512",
@@ -179,7 +179,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"),
-        sorts_in_memory=True,
     ),
     Target(
         name="aarch64-neon",
@@ -196,7 +195,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("neon",),
-        sorts_in_memory=True,
     ),
 )
 

@@ -10,6 +10,7 @@ from coilwork_ir.operators import OPERATORS, OpInfo
 from coilwork_lowering.ops import (
     activations,
     arithmetic,
+    attention,
     borders,
     casts,
     convolutions,
@@ -51,6 +52,7 @@ from coilwork_lowering.rules import Rule
 _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     activations.RULES,
     arithmetic.RULES,
+    attention.RULES,
     bessel.RULES,
     borders.RULES,
     casts.RULES,

@@ -45,8 +45,11 @@ class MissingTritonError(RuntimeFault):
     """A GPU kernel is to be built and Triton is not installed."""
 
 
-class KernelLaunchError(RuntimeFault):
-    """The driver refuses a kernel: it does not fit the device, or its binary is damaged."""
+class KernelLaunchError(RuntimeFault, RuntimeError):
+    """The driver refuses a kernel: it does not fit the device, its binary is damaged, or an earlier kernel failed.
+
+    It is a `RuntimeError` too, as torch's errors of launches are.
+    """
 
 
 class LayoutError(RuntimeFault, RuntimeError):

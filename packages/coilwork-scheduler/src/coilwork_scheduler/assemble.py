@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
@@ -36,9 +37,8 @@ from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions
 from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.hints import hints_for, likely_strategy
 from coilwork_scheduler.kernels.tile import tile
-from coilwork_scheduler.kernels.workspace import with_workspace
+from coilwork_scheduler.kernels.workspace import add_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.launches.open_sizes import open_sizes
@@ -90,9 +90,17 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
             target = _target(context, call.args)
             launches = [(kernel, call)]
             workspace: dict[str, Buffer] = {}
-            if kernel.hints.split > 1:
-                device = facts.buffers[call.args[0]].device
-                shared = with_workspace(kernel, call, device, target, context.sizes, fresh)
+            pieces = work.pieces if isinstance(work, Group) else 1
+            if pieces > 1:
+                shared = add_workspace(
+                    kernel,
+                    call,
+                    pieces=pieces,
+                    device=facts.buffers[call.args[0]].device,
+                    target=target,
+                    sizes=context.sizes,
+                    fresh=fresh,
+                )
                 launches = [shared.fill, shared.scan]
                 workspace = {buffer.name: buffer for buffer in shared.buffers}
             for made, launch in launches:
@@ -134,7 +142,7 @@ def _launches(
         for index, (kernel, call) in built.items()
         if not units[index].begins
         and context.options.apart.isdisjoint(origin.node for origin in call.origins)
-        and _target(context, call.args).combines
+        and _capabilities(context, call.args).combines
         and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
     }
     return gather(
@@ -154,15 +162,14 @@ def _with_open_sizes(
     built: Mapping[int, tuple[Kernel, KernelCall]],
     journal: Journal,
 ) -> Mapping[int, tuple[Kernel, KernelCall]]:
-    """`built`, in which kernels for the CPU that are of one kind but of many sizes are one.
+    """`built`, in which kernels that are of one kind but of many sizes are one, where that loses nothing.
 
-    Those for GPUs share launches, or take so long that a configuration for their own size is worth its
-    compilation.
+    Others share launches, or take so long that a configuration for their own size is worth its compilation.
     """
     alone = {
         run[0]: built[run[0]]
         for run in runs
-        if len(run) == 1 and run[0] in built and _target(context, built[run[0]][1].args).kind == "cpu"
+        if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
     }
     opened = open_sizes(alone, context.facts.buffers, journal, most_sizes=context.options.most_sizes)
     return {**built, **opened}
@@ -284,12 +291,11 @@ def _kernel(
     return canonical(
         draft,
         tiling,
-        hints_for(draft, tiling, target, context.options),
         buffers,
         aligned=aligned,
         numerics=context.options.numerics,
         likely=context.sizes.known,
-        likely_reduction=likely_strategy(draft, tiling, target, context.options, context.sizes),
+        contracts=_capabilities(context, touched).contracts,
     )
 
 
@@ -297,6 +303,12 @@ def _target(context: Context, names: Sequence[str]) -> Target:
     """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for one of sizes alone."""
     buffers = context.facts.buffers
     return context.targets.of(buffers[names[0]].device if names else "cpu")
+
+
+def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
+    """What the generator of a kernel that touches the buffers called `names` can do."""
+    buffers = context.facts.buffers
+    return context.targets.capabilities_of(buffers[names[0]].device if names else "cpu")
 
 
 def _aligned(context: Context) -> frozenset[str]:

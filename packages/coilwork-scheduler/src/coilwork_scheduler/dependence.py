@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.in_flight import InFlight
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, extents_of
 from coilwork_ir.loops import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Cond,
     Contraction,
     Extern,
@@ -251,6 +253,11 @@ def _expressions(node: Node) -> Iterator[Expr]:
                     yield symbol.extent
             if isinstance(node, Scatter):
                 yield from node.index
+        case Attention() | AttentionGradient():
+            yield from extents_of((*node.weights.ranges, *node.weights.axes))
+            if isinstance(node, AttentionGradient):
+                for argument in node.state:
+                    yield from _argument_expressions(argument)
         case View():
             yield node.offset
         case Extern():

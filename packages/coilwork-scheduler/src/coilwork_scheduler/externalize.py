@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.capabilities import Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_int, extent_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, load
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
-
-# Rows of more than so many points are sorted by programs of their own, which take too long if they are few. First elements
-# take a fraction of that.
-SHORT_ROW: Final = 512
-LEAST_ROWS: Final = 8
-# Whole rows of more than so many points are sorted faster by their digits, in passes through memory.
-LONGEST_SORT: Final = 2048
 
 
 def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journal: Journal) -> Graph:
@@ -40,16 +33,17 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        target = targets.of(defined(node)[0].device)
-        why = _refused(node, target, sizes)
+        sorting = targets.capabilities_of(defined(node)[0].device).sorting
+        why = _refused(node, sorting, sizes)
+        in_memory = sorting is not None and sorting.longest is None
         length = as_int(extent_of(node.axis))
         journal.note(
             "sort",
             tuple(buffer.name for buffer in defined(node)),
             not why,
-            why or ("rows are sorted in memory" if target.sorts_in_memory else "rows stay on chip"),
+            why or ("rows are sorted in memory" if in_memory else "rows stay on chip"),
             length=-1 if length is None else length,
-            longest=target.sorted_row,
+            longest=(sorting.longest if sorting is not None else 0) or 0,
         )
         if not why:
             nodes.append(node)
@@ -66,26 +60,28 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
     return replace(graph, nodes=tuple(nodes))
 
 
-def _refused(node: Sort, target: Target, sizes: SizeHints) -> str:
+def _refused(node: Sort, sorting: Sorting | None, sizes: SizeHints) -> str:
     """Why a kernel does not do `node`; empty if it does."""
     length = as_int(extent_of(node.axis))
-    if not target.sorted_row and not target.sorts_in_memory:
+    if sorting is None:
         return "kernels of the target sort nothing"
-    most_bytes = 8 if target.sorts_in_memory else 4
-    if node.body.dtype.itemsize > most_bytes or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
+    if node.body.dtype.itemsize > sorting.most_bytes or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
         return f"kernels do not sort {node.body.dtype.text}"
-    if target.sorts_in_memory:
+    if sorting.longest is None:
         if length is None and node.count is not None:
             return "how long rows are is not known"
         return "rows without elements" if length == 0 else ""
     if length is None:
         return "how long rows are is not known"
-    if not 0 < length <= target.sorted_row:
+    if not 0 < length <= sorting.longest:
         return "rows do not fit on chip"
-    if node.count is None and length > LONGEST_SORT:
+    if node.count is not None:
+        # first elements take a fraction of the time
+        return ""
+    if sorting.longest_whole is not None and length > sorting.longest_whole:
         return "rows this long are sorted faster by digits"
     rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
-    if rows < LEAST_ROWS and length > SHORT_ROW and node.count is None:
+    if rows < sorting.many and sorting.short is not None and length > sorting.short:
         return "a program per row would leave the device idle"
     return ""
 

@@ -55,6 +55,11 @@ class Group:
         """Position of its first stage in the graph."""
         return self.members[0].stage.position
 
+    @property
+    def pieces(self) -> int:
+        """In how many pieces programs are to share its rows; 1 where each has rows of its own."""
+        return max(member.stage.split for member in self.members)
+
 
 def group_of(stage: Stage) -> Group:
     """The group of `stage` alone."""

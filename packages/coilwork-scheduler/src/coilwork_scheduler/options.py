@@ -27,6 +27,8 @@ class ScheduleOptions:
         combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
             known (`auto`).
+        convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they gain by it. Under `strict`
+            numerics no call is: its library may add in another order.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
             included.
@@ -45,7 +47,6 @@ class ScheduleOptions:
         recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is recomputed
             as often as its consumers like, unless that reads more bytes than storing it moves.
         max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be inlined.
-        persistent_bytes: longest row, in bytes of f32 values, that a GPU kernel keeps on chip.
         fusion_window: neighbours per shared buffer that are considered as partners.
         search_limit: groups visited to show that a fusion makes no cycle; beyond it the fusion is refused.
         max_decisions: records kept in `Schedule.decisions`.
@@ -65,6 +66,7 @@ class ScheduleOptions:
     batch_invariant: bool = False
     combine: bool = True
     contractions: ContractionChoice = "auto"
+    convolution_layouts: bool = True
     max_ops: int = 256
     max_body_size: int = 1024
     max_index_size: int = 256
@@ -77,7 +79,6 @@ class ScheduleOptions:
     max_row_reads: int = 16
     recompute_ops: int = 4
     max_evaluations: float = 4.0
-    persistent_bytes: int = 65536
     fusion_window: int = 8
     search_limit: int = 256
     max_decisions: int = 2000

@@ -16,6 +16,7 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
+from coilwork_scheduler.contractions.attention import implement_attention
 from coilwork_scheduler.contractions.choose import implement_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
@@ -196,6 +197,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             why="what is read across places that the same loop overwrites needs memory of its own",
         ),
         Pass(
+            name="attend",
+            run=_weighed(implement_attention),
+            why="attention is the call or the loops that cost least",
+        ),
+        Pass(
             name="contract",
             run=_weighed(implement_contractions),
             why="a product is the call or the loops that cost least",
@@ -299,10 +305,10 @@ def schedule(
 def _stages(graph: Graph, targets: Targets) -> list[Stage]:
     stages: list[Stage] = []
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, Scan) and not (target := targets.of(defined(node)[0].device)).scan:
+        if isinstance(node, Scan) and not targets.capabilities_of(defined(node)[0].device).scans:
             raise ScheduleError(
                 "no-scan",
-                f"target {target.name} has no scans",
+                f"kernels for target {targets.of(defined(node)[0].device).name} do not scan",
                 origins=node.origins,
                 remedy="lower the operator as an external call",
             )

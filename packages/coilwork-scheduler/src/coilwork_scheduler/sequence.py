@@ -20,6 +20,12 @@ ORDER: Final = (
         "contract",
         "a product's operand that is overwritten later is read where it was, through its views",
     ),
+    Before(
+        "separate",
+        "attend",
+        "an attention's operand that is overwritten later is read where it was",
+    ),
+    Before("attend", "contract", "an attention that is written out is made of products like others"),
     Before("contract", "dead", "views of operands that loads see through are read by nobody any more"),
     Before("contract", "inline", "what widens an operand may be computed inside the sum of products"),
     Before("separate", "dead", "a temporary for a value that nobody needs goes with what reads it"),

@@ -26,7 +26,7 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import unit_stride
+from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 

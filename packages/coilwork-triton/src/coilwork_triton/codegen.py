@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
@@ -12,6 +13,7 @@ from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
+from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.emit_kernel import Written, write, write_mapping
@@ -38,6 +40,10 @@ class TritonCodegen:
     def supports(self, target: Target) -> bool:
         """True for GPUs that Triton compiles for."""
         return target.kind in ("cuda", "hip")
+
+    def capabilities(self, target: Target) -> Capabilities:
+        """What its kernels can do on `target`, and how they go through rows."""
+        return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         """The Triton source of `kernel` for `target`; `options` are the fields of `TritonOptions` by name.

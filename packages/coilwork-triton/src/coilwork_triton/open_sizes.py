@@ -26,7 +26,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
     as_expr,
+    bounds,
     ceildiv,
+    evaluate,
     largest_operands,
     magnitude,
     mod,
@@ -52,6 +54,7 @@ from coilwork_triton.proposals.refinements import (
     insert,
     propose,
 )
+from coilwork_triton.proposals.walks import keeps_rows
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
@@ -247,10 +250,25 @@ def _planned(setting: Setting) -> Planned:
     return OF_OPEN_SIZES.run(propose(setting), setting.options)
 
 
+def _longest_row(kernel: Kernel) -> int | None:
+    """Points of the longest row that `kernel` may have; None if there is no bound."""
+    return bounds(product(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
+
+
+def _keeps_likely_rows(setting: Setting) -> bool:
+    """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
+    kernel, known = setting.kernel, setting.analysis.likely_sizes
+    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if keeps_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
+        return False
+    return keeps_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
+
+
 def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
     kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
-    found = assumed(kernel, roots, multiples=kind.multiples, rows=kind.rows)
+    is_shorter = kind.rows and _keeps_likely_rows(setting)
+    found = assumed(kernel, roots, multiples=kind.multiples, rows=is_shorter)
     if found is None:
         return None
     divided = largest_operands(_positions(kernel, roots))
@@ -263,6 +281,7 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
             draft=replace(setting.draft, kernel=found.kernel),
             options=replace(options, index_dtype="i32") if narrow else options,
             least=1 if kind.rows else UNKNOWN_EXTENT,
+            keeps_rows=True if is_shorter else keeps_rows(setting, _longest_row(kernel)),
         )
     )
     kept = special.mapping.find(Keep)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import contraction_in
+from coilwork_ir.kernels.contraction import find_contraction
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.shape import ContractionShape, shape_of
-from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import Forms, forms_of
@@ -25,9 +24,7 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    hinted = kernel.hints.reduction == "contracted"
-    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
-    contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
+    contraction = find_contraction(kernel)
     if contraction is not None:
         return shape_of(kernel, *contraction, target, options)
     draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)

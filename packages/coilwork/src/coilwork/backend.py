@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from coilwork.boundary.captured_results import (
     list_marks,
     with_created_views,
 )
-from coilwork.boundary.negated_results import restore_marks
+from coilwork.boundary.marked_results import restore_marks
 from coilwork.boundary.shared_results import (
     ResultObject,
     SharedMemory,
@@ -37,14 +38,20 @@ from coilwork.capture.overlapping_writes import (
     writes_to_overlaps,
 )
 from coilwork.capture.process_groups import has_group_inputs, with_named_groups
-from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, restore_shapes, run_refused
+from coilwork.capture.refused_calls import (
+    EagerTrial,
+    RefusedCallError,
+    calls_gradients,
+    restore_shapes,
+    run_refused,
+)
 from coilwork.capture.refused_outputs import writes_other_types
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.scaled_products import restore_scaled_products
 from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
-from coilwork.capture.storages import copy_of, given_storages
+from coilwork.capture.storages import copy_of, give_expanded_storages, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
@@ -54,6 +61,7 @@ from coilwork.checking.captured import with_captured_check
 from coilwork.checking.watch import watched_in_eager
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
+from coilwork.errors import describe
 from coilwork.fallback_names import check_fallback
 from coilwork.given_options import resolve
 from coilwork.job import DECIDED, Role
@@ -92,6 +100,8 @@ from coilwork_lowering import (
     watched_decompositions,
 )
 from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
+
+logger = logging.getLogger("coilwork")
 
 # Torch loads this module as its entry point, and then registers `backend`.
 allow_registering_again("coilwork")
@@ -149,15 +159,16 @@ def compile_dynamo_graph(
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
-    _mend_captured(gm)
     trial = EagerTrial(captured, example_inputs)
-    as_captured = _uncompiled_writes(gm, captured, example_inputs, trial, options)
+    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
+    _mend_captured(gm)
+    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, options)
     if as_captured is not None:
         return as_captured
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     try:
-        log = list(rewrite_captured(gm, example_inputs, options))
+        log = list(rewrite_captured(gm, inputs, options))
     # A graph can do without rewrites of ours.
     except Exception as error:
         if options.strict or options.rewrites or is_told(error) or set(NAMES) <= set(options.skip_rewrites):
@@ -175,7 +186,7 @@ def compile_dynamo_graph(
                     guards=guards,
                     results=results,
                     objects=objects,
-                    is_refused=trial.refuses,
+                    is_refused=trial.refuses_training,
                 )
             )
         ),
@@ -197,12 +208,17 @@ def compile_dynamo_graph(
     )
     try:
         with collector_paused():
-            compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+            compiled = giving(given_storages(gm, inputs, compiler, strict=options.strict))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
     except Exception as error:
-        if isinstance(error, RefusedCallError) or (not is_told(error) and trial.refuses()):
-            restore_shapes(captured, example_inputs)
-            return run_refused(captured, error, strict=options.strict or options.batch_invariant)
+        if isinstance(error, RefusedCallError) or not is_told(error):
+            if trial.refuses():
+                restore_shapes(captured, example_inputs)
+                return run_refused(captured, error, strict=options.strict or options.batch_invariant)
+            if trial.refuses_gradients():
+                logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
+                forward: Callable[..., Any] = captured.forward
+                return forward
         if options.strict or options.batch_invariant or is_told(error):
             raise
         return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
@@ -229,19 +245,19 @@ def _mend_captured(gm: torch.fx.GraphModule) -> None:
     keep_resizing(gm)
 
 
-def _uncompiled_writes(
+def _uncompiled_calls(
     gm: torch.fx.GraphModule,
     captured: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     trial: EagerTrial,
     options: CompileOptions,
 ) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses a write in it, or torch's tracing gets one wrong.
+    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a write wrong.
 
     Raises:
         CompileError: in the latter case, with `strict`.
     """
-    if (writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
+    if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
         restore_shapes(captured, example_inputs)
         forward: Callable[..., Any] = captured.forward
         return forward

@@ -16,8 +16,8 @@ from coilwork.attempts import build_with_retries
 from coilwork.boundary.composed import with_composed
 from coilwork.boundary.counted_versions import with_counted_versions
 from coilwork.boundary.exchanged import with_exchanged
+from coilwork.boundary.marked_results import with_marked_results
 from coilwork.boundary.negated_inputs import resolve_constant, resolve_marked_inputs
-from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.replayed_views import with_replayed_views
 from coilwork.boundary.saved_strides import Strides, report_chosen_strides
@@ -133,9 +133,9 @@ def compile_graph(
     compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
     if role == "backward":
         compiled = CompiledGraph(with_transforms(compiled.call, job.operators()), compiled.report)
-    if job.exchanged or job.composition is not None or job.negated:
+    if job.exchanged or job.composition is not None or job.marked:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
-        call = with_negated_results(call, job.negated)
+        call = with_marked_results(call, job.marked, are_gradients=role == "backward")
         compiled = CompiledGraph(call, compiled.report)
     if role != "backward":
         compiled = _with_call(compiled, with_replayed_views(gm, compiled.call, aliased_inputs()))

@@ -13,7 +13,7 @@ import torch
 from coilwork.boundary.composed import Composition, returning_parts
 from coilwork.boundary.donated import donated_inputs
 from coilwork.boundary.exchanged import returning_exchanged
-from coilwork.boundary.negated_results import returning_memory
+from coilwork.boundary.marked_results import returning_memory
 from coilwork.boundary.operator_call import Call, operator_call
 from coilwork.boundary.returned_views import returning_views_of_inputs
 from coilwork.boundary.saved_strides import (
@@ -30,6 +30,7 @@ from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
 from coilwork.torch_compat.autograd import can_report_strides, returned_outputs
+from coilwork.torch_compat.tensors import Marks
 from coilwork.trace import Trace, open_trace
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
@@ -56,7 +57,7 @@ class Job:
         free: positions of results whose strides autograd asks for, since nobody else sees them.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
         composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
-        negated: positions of outputs that are returned as negated views.
+        marked: positions of outputs that are returned as views with torch's marks, and these.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
@@ -81,7 +82,7 @@ class Job:
     free: tuple[int, ...] = ()
     exchanged: tuple[int, ...] = ()
     composition: Composition | None = None
-    negated: tuple[int, ...] = ()
+    marked: tuple[tuple[int, Marks], ...] = ()
     rewrites: tuple[Fired, ...] = ()
     left_to_aten: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, ...] = ()
@@ -163,7 +164,7 @@ def open_job(
     gm, exchanged = returning_exchanged(gm)
     gm, composition = returning_parts(gm)
     returned = returned_outputs() if role == "forward" else None
-    gm, negated = returning_memory(gm, returned)
+    gm, marked = returning_memory(gm, returned)
     if exchanged or composition is not None:
         returned = None
     is_watched = options.check or options.check_nan != "off" or options.check_inf != "off"
@@ -197,7 +198,7 @@ def open_job(
         free=free,
         exchanged=exchanged,
         composition=composition,
-        negated=negated,
+        marked=marked,
         rewrites=rewrites,
     )
 

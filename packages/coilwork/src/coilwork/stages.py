@@ -49,6 +49,7 @@ from coilwork_lowering import (
 from coilwork_lowering.rewrites import Fired, cleaned_up
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
+from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
 from coilwork_wrapper import emit_native, emit_python
 
@@ -244,11 +245,15 @@ def lower_to_program(
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
         settings = replace(_schedule_options(options, aligned + updates, donated, likely), apart=apart)
-        scheduled: Schedule = schedule(graph, targets, settings)
+        steps: list[tuple[str, Graph]] = []
+        watch = (lambda name, made: steps.append((name, made))) if trace.wanted else None
+        scheduled: Schedule = schedule(graph, targets, settings, observe=watch)
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
         trace.write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
+        layouts = explain_layouts(steps, scheduled.decisions, targets=targets, options=settings)
+        trace.write(f"{graph.name}.layouts.txt", layouts)
 
     def region(nested: Graph) -> Program:
         return lower_to_program(
@@ -362,6 +367,7 @@ def _schedule_options(
         fuse=options.fusion,
         combine=options.fusion and options.combine,
         contractions=options.contractions,
+        convolution_layouts=options.conv_layout != "captured",
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,

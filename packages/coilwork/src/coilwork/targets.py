@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from coilwork.codegens import codegen_for
 from coilwork.options import CompileOptions
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import defined
@@ -24,7 +27,18 @@ def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     found = tuple((device, target_of_device(device, options)) for device in devices)
     gpus = [target for _, target in found if target.is_gpu]
     main = gpus[0] if gpus else (found[0][1] if found else target_of_device("cpu", options))
-    return Targets(main=main, by_device=found)
+    return declare(Targets(main=main, by_device=found), options)
+
+
+def declare(targets: Targets, options: CompileOptions) -> Targets:
+    """`targets` with what the generators of their kernels can do.
+
+    Raises:
+        CompileError: no generator supports one of them.
+    """
+    known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
+    found = ((name, codegen_for(target, options).capabilities(target)) for name, target in known.items())
+    return replace(targets, declared=tuple(found))
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:
@@ -50,9 +64,6 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
         matrix_tflop_s=base.matrix_tflop_s,
         launch_us=base.launch_us,
         features=base.features,
-        sorted_row=base.sorted_row,
-        sorts_in_memory=base.sorts_in_memory,
-        combines=base.combines,
     )
 
 

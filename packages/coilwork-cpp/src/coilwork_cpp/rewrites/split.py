@@ -34,7 +34,7 @@ from coilwork_ir.index import (
     substitute,
     symbol,
 )
-from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
@@ -297,7 +297,6 @@ def _stage(
         args=args,
         stores=tuple(partial_stores),
         aliasing=(),
-        hints=Hints(),
     )
     second = replace(
         kernel,
@@ -305,7 +304,6 @@ def _stage(
         args=args,
         stores=tuple(total_stores),
         aliasing=(),
-        hints=Hints(),
     )
     return Phase(kernel=first, scratch=tuple(partial)), Phase(kernel=second, scratch=tuple(total))
 

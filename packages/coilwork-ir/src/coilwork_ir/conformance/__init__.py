@@ -1,8 +1,10 @@
 """A conformance kit for code generators: named kernels, inputs for them, and a comparison with the interpreter.
 
-A package that adds a target runs `check_codegen` in its tests. Needs torch (`pip install coilwork-ir[interpreter]`).
+A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`.
+Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
+from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
 from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
@@ -10,11 +12,14 @@ from coilwork_ir.conformance.op_cases import op_case
 from coilwork_ir.conformance.random_kernels import random_case, random_kernel
 
 __all__ = [
+    "ATTENTION_CASES",
     "CASES",
+    "AttentionCase",
     "Case",
     "Coverage",
     "Result",
     "Runner",
+    "check_attention",
     "check_codegen",
     "coverage",
     "failures",

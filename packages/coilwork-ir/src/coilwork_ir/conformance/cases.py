@@ -15,13 +15,12 @@ def _kernel(
     body: str,
     *,
     sizes: Sequence[str] = (),
-    hints: str = "none split 1",
 ) -> str:
     lines = [f"kernel @{name} fast {{"]
     lines += [f"size {size} in [0, inf]" for size in sizes]
     lines += [f"range {entry} 0.0" for entry in ranges]
     lines += [f"arg {entry}" for entry in args]
-    return "\n".join([*lines, f"hints {hints}", "body {", body.strip(), "}", "}"])
+    return "\n".join([*lines, "body {", body.strip(), "}", "}"])
 
 
 _ROWS: Final = ("x0: `6` parallel x", "r0: `n0` reduction r")
@@ -76,7 +75,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[x0] = t1
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=({"n0": 0}, *_ROW_SIZES),
     ),
@@ -92,7 +90,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[x0] = t1
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
         fills=(("in0", "special"),),
@@ -113,7 +110,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[n0*x0 + r0] = t5
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
     ),
@@ -133,7 +129,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[n0*x0 + r0] = t5
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
     ),
@@ -161,7 +156,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out1[x0] = t8
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
     ),
@@ -180,7 +174,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[x0] = t4
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
     ),
@@ -198,7 +191,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[x0] = t3
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=({"n0": 0}, *_ROW_SIZES),
     ),
@@ -254,7 +246,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out0[n0*x0 + r0] = t1
             """,
             sizes=("n0",),
-            hints="looped split 1",
         ),
         sizes=_ROW_SIZES,
     ),
@@ -270,7 +261,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %io0[@0] using (t0) add = t1
             """,
             sizes=("n0",),
-            hints="none split 1",
         ),
         sizes=_LINE_SIZES,
         fills=(("in0", "index"),),
@@ -404,7 +394,6 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
             store %out2[x0] = t12
             """,
             sizes=("n0",),
-            hints="persistent split 1",
         ),
         sizes=({"n0": 1}, {"n0": 3}, {"n0": 16}, {"n0": 23}),
     ),

@@ -28,9 +28,10 @@ say which, as a RuntimeError."""
 
 Status = Literal["passed", "failed", "refused"]
 
-_TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
+TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
     {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 )
+"""By how much floats may differ, relatively and absolutely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _run_case(
         _difference(case, arg.name, given[arg.name], expected[arg.name])
         for arg in kernel.args
         # what is left in a workspace is nobody's business
-        if labels.get(arg.name) not in excused and arg.name != kernel.hints.workspace
+        if labels.get(arg.name) not in excused and arg.name != kernel.workspace
     ]
     return "; ".join(fault for fault in faults if fault)
 
@@ -153,7 +154,7 @@ def _outcome(action: Callable[[], None]) -> Exception | None:
 
 
 def _difference(case: Case, name: str, found: Tensor, wanted: Tensor) -> str:
-    tolerance = _TOLERANCES.get(wanted.dtype, 0.0)
+    tolerance = TOLERANCES.get(wanted.dtype, 0.0)
     absolute = tolerance
     if case.relative and wanted.dtype.is_floating_point and name not in case.cancelling:
         absolute = torch.finfo(wanted.dtype).tiny

@@ -14,7 +14,7 @@ from coilwork_ir.conformance.op_cases import KIT_DTYPES
 from coilwork_ir.conformance.shared_rows import SHARED_ROWS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
+from coilwork_ir.kernels.nodes import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
 from coilwork_ir.scalar import Scalar, cast, combine, load, op, parameter, placeholder, reduce, scan, sort
@@ -87,7 +87,7 @@ class _Rows:
         rounded = cast(value, dtype) if dtype.is_low_precision and value.dtype.is_float else value
         self.outputs.append((label, rounded, at))
 
-    def case(self, name: str, lengths: Iterable[int], hint: ReductionStrategy) -> Case:
+    def case(self, name: str, lengths: Iterable[int]) -> Case:
         args = [
             TensorArg(name=buffer, dtype=dtype, role="in", span=self.size * _ROWS)
             for (_, dtype), buffer in self.inputs.items()
@@ -106,7 +106,6 @@ class _Rows:
             stores=tuple(
                 Store(buffer=f"out{k}", index=at, value=v) for k, (_, v, at) in enumerate(self.outputs)
             ),
-            hints=Hints(reduction=hint),
         )
         return Case(
             name=name,
@@ -131,7 +130,7 @@ def reduce_case(
             for output, result in enumerate(row.output_names):
                 found = reduce(row.name, (element, *mask), (rows.r,), output=output)
                 rows.add(f"reduce {row.name} {result} {dtype.text}", found, dtype, rows.x)
-    return rows.case(name, (5, 1000), "looped" if length is None else "persistent")
+    return rows.case(name, (5, 1000))
 
 
 def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
@@ -145,7 +144,7 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
             for output in (0, 1) if kind in ("min", "max") else (0,):
                 found = scan(kind, element, rows.r, output=output, reverse=reverse)
                 rows.add(f"scan {kind} {output} {dtype.text}", found, dtype, rows.flat)
-    return rows.case(name, (5, 1100), "looped")
+    return rows.case(name, (5, 1100))
 
 
 def scan_by_function_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
@@ -158,7 +157,7 @@ def scan_by_function_case(name: str, dtypes: Sequence[DType], *, reverse: bool) 
         for output in range(2):
             found = scan(function, element, rows.r, others=[element], output=output, reverse=reverse)
             rows.add(f"scan by a function {output} {dtype.text}", found, dtype, rows.flat)
-    return rows.case(name, (5, 1100), "looped")
+    return rows.case(name, (5, 1100))
 
 
 def sort_case(name: str, dtypes: Sequence[DType], *, length: int) -> Case:
@@ -173,7 +172,7 @@ def sort_case(name: str, dtypes: Sequence[DType], *, length: int) -> Case:
                 found = sort(element, rows.r, output=output, descending=descending)
                 label = f"sort {'down' if descending else 'up'} {output} {dtype.text}"
                 rows.outputs.append((label, found, rows.flat))
-    return rows.case(name, (), "persistent")
+    return rows.case(name, ())
 
 
 def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -> Case:
@@ -236,7 +235,6 @@ _EVERY_POINT: Final = Case(
       arg io1: i64 inout span `3`
       arg io2: f32 inout span `1`
       arg io3: f32 inout span `3`
-      hints none split 1
       body {
         t0 = const 0 : i64
         t1 = const 1.0 : f32
@@ -270,7 +268,6 @@ _BOX: Final = Case(
       arg in1: bf16 in span `65`
       arg out0: f32 out span `180`
       arg out1: bf16 out span `260`
-      hints none split 1
       body {
         t0 = load %in0[13*x0 + x1] : f32
         t1 = load %in1[13*x0 + x1] : bf16
@@ -291,14 +288,12 @@ _TOGETHER: Final = Case(
       arg m1_io0: f32 inout span `16*m_n0`
       arg m2_io0: f32 inout span `0`
       arg m3_io0: f32 inout span `2064`
-      hints none split 1
       combined {
         kernel @member fast {
           size n0 in [0, 1000]
           range x0: `16*n0` parallel x 1.0
           arg in0: f32 in span `1`
           arg io0: f32 inout span `16*n0`
-          hints none split 1
           body {
             t0 = load %in0[0] : f32
             t1 = load %io0[x0] : f32
@@ -329,7 +324,6 @@ _PRODUCT: Final = Case(
       arg in1: f16 in span `n1*n2`
       arg in2: f32 in span `n1`
       arg out0: f32 out span `n0*n1`
-      hints contracted split 1
       body {
         t0 = load %in0[n2*x0 + r0] : f16
         t1 = cast(t0) : f32

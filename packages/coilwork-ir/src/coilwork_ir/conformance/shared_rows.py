@@ -17,7 +17,7 @@ SHARED_ROWS: Final = Case(
       arg out0: f32 out span `225`
       arg out1: f64 out span `225`
       arg out2: i64 out span `225`
-      hints split split 5 workspace io0
+      workspace io0
       body {
         t0 = load %in0[75*x0 + r0] : f32
         t1 = scan sum 0 (t0) along r0

@@ -3,7 +3,6 @@
 from coilwork_ir.kernels.nodes import (
     Combined,
     Decision,
-    Hints,
     Kernel,
     KernelCall,
     Likely,
@@ -18,7 +17,6 @@ from coilwork_ir.kernels.nodes import (
 __all__ = [
     "Combined",
     "Decision",
-    "Hints",
     "Kernel",
     "KernelCall",
     "Likely",

@@ -147,9 +147,6 @@ def check_aliasing(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) 
     if not kernel.aliasing:
         return
     check_pairs(kernel.aliasing, args, place)
-    if kernel.hints.reduction == "contracted":
-        # threads do not load, in the layout of a product's results, just the elements that they store
-        place.fail("aliasing", "the kernel is a contraction")
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
     timing = time_accesses(kernel.stores, (check.condition for check in kernel.checks), reduced)
     for output, source in kernel.aliasing:

@@ -3,7 +3,8 @@
 A kernel is a set of stores over one iteration space. The space is a product of named ranges, some of them reduced.
 The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code generators derive
 the passes over the data from the graph: a value that needs a `Reduce`'s result and varies along a reduction range
-belongs to a later pass than that `Reduce` (in a persistent reduction all passes share one tile in registers).
+belongs to a later pass than that `Reduce`. Whether all passes share one tile in registers, go through rows block by
+block, or have programs share rows is not a part of the kernel: a `coilwork_ir.mapping.Mapping` says it.
 
 Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program takes its points
 one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of the reduced ranges, once per
@@ -27,7 +28,6 @@ from coilwork_ir.scalar import Scalar
 RangeKind = Literal["parallel", "walked", "reduction"]
 TileName = Literal["x", "y", "z", "w", "r"]
 ArgRole = Literal["in", "out", "inout"]
-ReductionStrategy = Literal["none", "persistent", "looped", "split", "contracted"]
 Numerics = Literal["fast", "eager", "strict"]
 
 
@@ -90,35 +90,15 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hints:
-    """Advice from the scheduler. Code generators may ignore it; correctness does not depend on it.
-
-    Attributes:
-        reduction: how to walk the reduction ranges. `contracted` says that the one reduction is a contraction, for
-            matrix units: see `coilwork_ir.scalar.contraction`.
-        split: with `split`, the number of pieces that a row of a scan has. Where there is a `workspace`, each is a program's; else one
-            program takes all of them in turn.
-        workspace: an argument in which programs that share rows tell each other what their pieces combine to: zero before, and
-            anything afterwards. `coilwork_ir.kernels.workspace` says how much it holds.
-    """
-
-    reduction: ReductionStrategy = "none"
-    split: int = 1
-    workspace: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Likely:
-    """What a kernel whose sizes are open will most often be called with. Advice, as `Hints` are.
+    """What a kernel whose sizes are open will most often be called with. Advice: it changes no result.
 
     Attributes:
-        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely is one; 0 if nothing
-            is known of it.
-        reduction: how to walk the reduction ranges where no size exceeds these numbers.
+        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely is
+            one; 0 if nothing is known of it.
     """
 
     sizes: tuple[int, ...]
-    reduction: ReductionStrategy = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +136,12 @@ class Kernel:
         aliasing: pairs (output, input) that a call may give the same memory: each element is read before the
             same point of the iteration space writes it. All other arguments that are written have memory of
             their own.
+        workspace: an argument in which programs that share rows tell each other what their pieces combine to;
+            "" if there is none. It is zero before a launch and may be anything after it, and nothing that the
+            kernel computes is loaded from it or stored to it. How much room it has says into how many pieces
+            a row may be cut (`coilwork_ir.kernels.workspace`); a generator may leave it alone.
         stores: what it computes.
         checks: run-time checks, over the same space.
-        hints: advice.
         likely: what is likely of its sizes; None if nothing is known of them.
         combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
             it has none itself.
@@ -171,9 +154,9 @@ class Kernel:
     args: tuple[TensorArg, ...]
     sizes: tuple[Expr, ...] = ()
     aliasing: tuple[tuple[str, str], ...] = ()
+    workspace: str = ""
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
-    hints: Hints = Hints()
     likely: Likely | None = None
     combined: Combined | None = None
     numerics: Numerics = "fast"

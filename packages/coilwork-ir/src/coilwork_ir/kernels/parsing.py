@@ -8,7 +8,6 @@ from coilwork_ir.kernels.nodes import (
     ArgRole,
     Combined,
     Decision,
-    Hints,
     Kernel,
     KernelCall,
     Likely,
@@ -16,7 +15,6 @@ from coilwork_ir.kernels.nodes import (
     Numerics,
     Range,
     RangeKind,
-    ReductionStrategy,
     Schedule,
     Step,
     Store,
@@ -48,7 +46,6 @@ from coilwork_ir.text.scalars import (
 
 RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
-STRATEGIES: tuple[ReductionStrategy, ...] = ("none", "persistent", "looped", "split", "contracted")
 NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
 
 
@@ -83,9 +80,8 @@ def read_kernel(reader: Reader) -> Kernel:
     while reader.accept("arg"):
         args.append(_read_arg(reader, symbols))
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
-    reader.expect("hints")
-    hints = _read_hints(reader)
-    likely = _read_likely(reader) if reader.accept("likely") else None
+    workspace = reader.name() if reader.accept("workspace") else ""
+    likely = Likely(sizes=parse_list(reader, reader.integer)) if reader.accept("likely") else None
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -108,7 +104,7 @@ def read_kernel(reader: Reader) -> Kernel:
         aliasing=aliasing,
         stores=tuple(stores),
         checks=checks,
-        hints=hints,
+        workspace=workspace,
         likely=likely,
         combined=combined,
         numerics=numerics,
@@ -157,24 +153,6 @@ def _read_arg(reader: Reader, symbols: Symbols) -> TensorArg:
     span = reader.index(symbols, "`")
     reader.expect("`")
     return TensorArg(name=name, dtype=dtype, role=role, span=span, aligned=reader.accept("aligned"))
-
-
-def _read_likely(reader: Reader) -> Likely:
-    sizes = parse_list(reader, reader.integer)
-    return Likely(sizes=sizes, reduction=_read_strategy(reader))
-
-
-def _read_strategy(reader: Reader) -> ReductionStrategy:
-    word = reader.choice(STRATEGIES, "a reduction strategy")
-    return next(known for known in STRATEGIES if known == word)
-
-
-def _read_hints(reader: Reader) -> Hints:
-    strategy = _read_strategy(reader)
-    reader.expect("split")
-    split = reader.integer()
-    workspace = reader.name() if reader.accept("workspace") else ""
-    return Hints(reduction=strategy, split=split, workspace=workspace)
 
 
 def _read_pair(reader: Reader) -> tuple[str, str]:

@@ -6,7 +6,6 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernels.nodes import (
     Decision,
-    Hints,
     Kernel,
     KernelCall,
     Member,
@@ -46,10 +45,10 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
     if kernel.aliasing:
         pairs = format_list(f"{output} of {source}" for output, source in kernel.aliasing)
         lines.append(f"{inner}aliasing {pairs}")
-    lines.append(f"{inner}hints {_hints(kernel.hints)}")
+    if kernel.workspace:
+        lines.append(f"{inner}workspace {kernel.workspace}")
     if kernel.likely is not None:
-        numbers = format_list(str(size) for size in kernel.likely.sizes)
-        lines.append(f"{inner}likely {numbers} {kernel.likely.reduction}")
+        lines.append(f"{inner}likely {format_list(str(size) for size in kernel.likely.sizes)}")
     if kernel.combined is not None:
         lines.append(f"{inner}combined {{")
         lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))
@@ -64,13 +63,6 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
 def _member(member: Member) -> str:
     text = f"member {format_list(member.args)}"
     return text + (f" sizes [{', '.join(format_expr(s) for s in member.sizes)}]" if member.sizes else "")
-
-
-def _hints(hints: Hints) -> str:
-    parts = [f"{hints.reduction} split {hints.split}"]
-    if hints.workspace:
-        parts.append(f"workspace {hints.workspace}")
-    return " ".join(parts)
 
 
 def _body_lines(kernel: Kernel, indent: str) -> list[str]:

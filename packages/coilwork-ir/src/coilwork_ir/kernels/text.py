@@ -6,7 +6,6 @@ kernel @sum_1f2e3d4c fast {
   range r0: `1024` reduction r 1.0
   arg in0: f32 in span `1024*n0` aligned
   arg out0: f32 out span `n0`
-  hints persistent split 1
   body {
     t0 = load %in0[1024*x0 + r0] : f32
     t1 = reduce sum 0 (t0) over (r0)

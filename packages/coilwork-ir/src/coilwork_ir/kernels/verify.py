@@ -15,8 +15,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
-from coilwork_ir.kernels.verify_contracted import CONTRACTED_RULES, check_contracted
-from coilwork_ir.kernels.verify_workspace import WORKSPACE_RULES, check_workspace
+from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
@@ -38,7 +37,6 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **SCALAR_RULES,
         **ALIASING_RULES,
         **COMBINED_RULES,
-        **CONTRACTED_RULES,
         **WORKSPACE_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
@@ -150,9 +148,9 @@ def verify_kernel(kernel: Kernel) -> None:
         used.add(store.buffer)
     for check in kernel.checks:
         check_mask(check.condition, "the condition of a check", place)
-    if kernel.hints.workspace:
-        check_workspace(kernel, _roots(kernel), used, place)
-        used.add(kernel.hints.workspace)
+    if kernel.workspace:
+        check_workspace(kernel, used, place)
+        used.add(kernel.workspace)
     for name in args:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
@@ -161,13 +159,10 @@ def verify_kernel(kernel: Kernel) -> None:
         numbers = kernel.likely.sizes
         if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
             place.fail("likely", f"{numbers} for {len(kernel.sizes)} sizes")
-    contracted = kernel.hints.reduction == "contracted"
-    if contracted or any(entry.kind != "parallel" for entry in kernel.ranges):
+    if any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)
         _check_levels(kernel, level_of, place)
         _check_walked(kernel, level_of, place)
-        if contracted:
-            check_contracted(kernel, level_of, _roots(kernel), place)
 
 
 def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:

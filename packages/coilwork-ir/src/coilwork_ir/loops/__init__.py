@@ -1,5 +1,6 @@
 """Loop IR: one node per operation of the captured graph."""
 
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
@@ -20,6 +21,8 @@ from coilwork_ir.loops.nodes import (
 
 __all__ = [
     "AssertSize",
+    "Attention",
+    "AttentionGradient",
     "Check",
     "Cond",
     "Contraction",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
@@ -30,6 +31,8 @@ def defined(node: Node) -> tuple[Buffer, ...]:
             return (node.output,)
         case Reduce() | Scan() | Sort():
             return tuple(b for b in node.outputs if b is not None)
+        case Attention() | AttentionGradient():
+            return tuple(b for b in node.outputs if isinstance(b, Buffer))
         case Extern():
             fresh = tuple(b for b in node.outputs if isinstance(b, Buffer))
             return fresh + tuple(m.output for m in node.mutates)
@@ -43,6 +46,8 @@ def defined(node: Node) -> tuple[Buffer, ...]:
 
 def bound_symbols(node: Node) -> tuple[Expr, ...]:
     """Symbols whose value `node` determines."""
+    if isinstance(node, Attention):
+        return tuple(o.symbol for o in node.state if isinstance(o, SymbolOutput))
     if not isinstance(node, Extern):
         return ()
     numbers = tuple(o.symbol for o in node.outputs if isinstance(o, SymbolOutput))
@@ -61,6 +66,10 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return (node.value, *node.indirect, *mask, *_conditions(node.checks))
         case Contraction():
             return (node.left, node.right, node.epilogue)
+        case Attention():
+            return node.weights.bodies
+        case AttentionGradient():
+            return node.bodies
         case _:
             return ()
 
@@ -121,6 +130,8 @@ def _named(node: Node) -> tuple[str, ...]:
             return (old,)
         case View():
             return (node.source,)
+        case AttentionGradient():
+            arguments = node.state
         case Extern():
             arguments = (*node.args, *(value for _, value in node.kwargs))
         case Cond():

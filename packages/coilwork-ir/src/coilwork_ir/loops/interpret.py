@@ -22,6 +22,8 @@ from coilwork_ir.interpretation.memory import Memory, Value, flat
 from coilwork_ir.interpretation.reductions import reduce_last, sort_last
 from coilwork_ir.interpretation.scalars import Evaluator, combine
 from coilwork_ir.loops.access import read
+from coilwork_ir.loops.attention.interpret import attend, derive_attention
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
@@ -91,6 +93,10 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             _scatter(node, memory)
         case Contraction():
             _contract(node, memory)
+        case Attention():
+            attend(node, memory, memory.access(read(node)))
+        case AttentionGradient():
+            derive_attention(node, memory)
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
         case Extern():

@@ -1,8 +1,9 @@
 """Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
 
 Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one behind: memory that
-comes from outside, that a call reads or makes, that another name shows under other strides, or that the caller sees. What the
-graph cannot know by itself, that nobody depends on a result's strides, it is told: `Graph.free_results`.
+comes from outside, that a call reads or makes, that another name shows as another type, or that the caller sees. What the
+graph cannot know by itself, that nobody depends on a result's strides, it is told: `Graph.free_results`. Views fix nothing: they are
+made anew for the strides of what they show (`view_strides.py`).
 
 Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and they are kept where
 no others are better.
@@ -11,13 +12,16 @@ no others are better.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref, references
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops.access import defined, read, shares_memory
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import Cond, Contraction, Extern, Graph, Node, View, While
 
 
@@ -38,23 +42,37 @@ class Free:
 
 Layout: TypeAlias = Fixed | Free
 
+NOTHING: Final[Mapping[int, Collection[str]]] = MappingProxyType({})
 
-def layouts_of(graph: Graph) -> Mapping[str, Layout]:
-    """The layout of all memory of `graph`, by its first name. Linear in the size of the graph."""
+
+def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHING) -> Mapping[str, Layout]:
+    """The layout of all memory of `graph`, by its first name. Linear in the size of the graph.
+
+    Args:
+        graph: the graph.
+        obliging: names of buffers that nodes at these positions do not fix, since the caller knows how they take them otherwise.
+    """
     roots = memory_roots(graph)
     why: dict[str, str] = {}
     first: dict[str, Buffer] = {}
+    types: dict[str, DType] = {}
     for entry in (*graph.inputs, *graph.constants):
         buffer = entry.buffer if isinstance(entry, Constant) else entry
         if isinstance(buffer, Buffer):
             first[buffer.name] = buffer
             why[buffer.name] = "a constant" if isinstance(entry, Constant) else "an input"
-    for node in graph.nodes:
+            types[buffer.name] = buffer.dtype
+    for position, node in enumerate(graph.nodes):
         for buffer in defined(node):
+            types[buffer.name] = buffer.dtype
             if roots[buffer.name] == buffer.name:
                 first[buffer.name] = buffer
+        if isinstance(node, View) and node.output.dtype is not types[node.source]:
+            why.setdefault(roots[node.source], f"%{node.output.name} shows its bits as another type")
+        obliged = obliging.get(position, ())
         for name, reason in _fixed_by(node):
-            why.setdefault(roots[name], reason)
+            if name not in obliged:
+                why.setdefault(roots[name], reason)
     for output in graph.outputs:
         if isinstance(output, Ref) and output.name not in graph.free_results:
             why.setdefault(roots[output.name], "a result whose strides the caller sees")
@@ -121,8 +139,6 @@ def nested_strides(shape: tuple[Expr, ...], order: tuple[int, ...]) -> tuple[Exp
 def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
     """Pairs (buffer, reason) of what `node` holds to its strides."""
     match node:
-        case View():
-            yield node.source, f"%{node.output.name} shows it under other strides"
         case Extern():
             for argument in (*node.args, *(value for _, value in node.kwargs)):
                 for name in references(argument):
@@ -132,6 +148,9 @@ def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
         case Contraction():
             for name in (*read(node), node.output.name):
                 yield name, "a product reads or makes it"
+        case Attention() | AttentionGradient():
+            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+                yield name, "an attention reads or makes it"
         case Cond() | While():
             for name in (*read(node), *(buffer.name for buffer in defined(node))):
                 yield name, "it is handed to a region or by one"

@@ -17,6 +17,7 @@ from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOut
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Combining, Scalar
 
@@ -289,7 +290,19 @@ class AssertSize:
 
 
 Node: TypeAlias = (
-    Pointwise | Reduce | Scan | Sort | Scatter | Contraction | View | Extern | Cond | While | AssertSize
+    Pointwise
+    | Reduce
+    | Scan
+    | Sort
+    | Scatter
+    | Contraction
+    | Attention
+    | AttentionGradient
+    | View
+    | Extern
+    | Cond
+    | While
+    | AssertSize
 )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.attention.text import read_attention, read_gradient
 from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import (
     AssertSize,
@@ -112,6 +114,8 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
         "reduce": _read_reduce,
         "scan": _read_scan,
         "sort": _read_sort,
+        "attention": _read_attention,
+        "attention_gradient": _read_attention_gradient,
         "cond": _read_cond,
         "while": _read_while,
     }
@@ -236,6 +240,18 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
         epilogue=epilogue,
         origins=parse_origins(reader),
     )
+
+
+def _read_attention(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Attention:
+    accumulate = parse_type(reader)
+    return read_attention(reader, symbols, outputs, accumulate, _read_domain(reader, symbols))
+
+
+def _read_attention_gradient(
+    reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]
+) -> AttentionGradient:
+    accumulate = parse_type(reader)
+    return read_gradient(reader, symbols, outputs, accumulate, _read_domain(reader, symbols))
 
 
 def _read_reduce(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:

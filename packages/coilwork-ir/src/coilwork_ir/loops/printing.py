@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.attention.text import format_attention, format_gradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
@@ -101,6 +103,12 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return _format_scatter(node, indent) + tail
         case Contraction():
             return _format_contraction(node, indent) + tail
+        case Attention():
+            domain = _domain(node.weights.ranges, node.weights.axes)
+            return format_attention(node, domain, indent) + tail
+        case AttentionGradient():
+            domain = _domain(node.weights.ranges, node.weights.axes)
+            return format_gradient(node, domain, indent) + tail
         case View():
             shown = format_buffer(node.output)
             return f"{indent}{shown} = view %{node.source} offset `{format_expr(node.offset)}`{tail}"

@@ -13,7 +13,9 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.access import overwritten
+from coilwork_ir.loops.access import defined, overwritten
+from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_attention, check_gradient
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
@@ -90,6 +92,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a contraction multiplies numbers, and adds them in a type that holds its factors",
             "accumulate in f32 what is narrower, in the own type of the factors what is not",
         ),
+        **ATTENTION_RULES,
         "into-layout": Rule(
             "a buffer that takes over memory has exactly the layout of the buffer that it replaces",
             "copy the old buffer's shape, strides, element type and device",
@@ -211,6 +214,16 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_domain((node.output,), node.ranges, node.axes, scope, place)
             check_contraction(node, scope, place)
             define_computed((node.output,), node, scope, place)
+        case Attention():
+            check_axes(node.weights, place)
+            check_domain((node.output,), node.weights.ranges, node.weights.axes, scope, place)
+            check_attention(node, scope, place)
+            define_computed(defined(node), node, scope, place)
+        case AttentionGradient():
+            check_axes(node.weights, place)
+            check_domain((), node.weights.ranges, node.weights.axes, scope, place)
+            check_gradient(node, scope, place)
+            define_computed(defined(node), node, scope, place)
         case View():
             scope.use(node.source, place)
             scope.check_symbols(node.offset, (), place)

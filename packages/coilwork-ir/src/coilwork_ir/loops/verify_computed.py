@@ -9,6 +9,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
+from coilwork_ir.loops.attention.nodes import Weights
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import Check, Contraction, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS
@@ -73,10 +74,11 @@ def check_bodies(
     for check in checks:
         check_mask(check.condition, "the condition of a check", place)
     for value in postorder(bodies(node)):
-        _check_scalar(value, known, scope, place)
+        check_scalar(value, known, scope, place)
 
 
-def _check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
+def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
+    """One scalar, less its operands, is over `local` ranges, declared symbols and defined buffers."""
     match value:
         case Load():
             buffer = scope.use(value.buffer, place)
@@ -91,10 +93,10 @@ def _check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pl
 def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
     """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types that fit."""
     for value in postorder((node.left, node.right)):
-        _check_scalar(value, frozenset((*node.ranges, *node.axes)), scope, place)
+        check_scalar(value, frozenset((*node.ranges, *node.axes)), scope, place)
     for value in postorder((node.epilogue,)):
         if not isinstance(value, Parameter):
-            _check_scalar(value, frozenset(node.ranges), scope, place)
+            check_scalar(value, frozenset(node.ranges), scope, place)
         elif value.position != 0:
             place.fail(
                 "parameter", f"parameter {value.position} of an epilogue, which is given the sum alone"
@@ -135,7 +137,7 @@ def check_count(node: Sort, scope: Scope, place: Place) -> Mapping[Expr, Expr]:
     return {node.axis: node.count}
 
 
-def check_axes(node: Reduce | Contraction, place: Place) -> None:
+def check_axes(node: Reduce | Contraction | Weights, place: Place) -> None:
     """The axes are distinct range symbols, and none is a range of the output."""
     for position, axis in enumerate(node.axes):
         if not axis.is_symbol or axis.extent is None:

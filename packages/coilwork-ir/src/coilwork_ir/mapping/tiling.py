@@ -11,19 +11,19 @@ from typing import ClassVar, Final, Literal
 from coilwork_ir.index import as_int, bounds, extent_of, product
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.overwriting import loads_ahead
+from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,
     body_of,
     orders_along,
     ranges_by_name,
-    reduces,
     values_in,
     why_no_ranges,
     why_not_positive,
     why_twice,
 )
 from coilwork_ir.mapping.numbers import Number, values_of
-from coilwork_ir.scalar import Combine, Scan
+from coilwork_ir.scalar import Scan
 
 _MOST_GRID_AXES: Final = 3
 
@@ -190,8 +190,8 @@ class Share(Directive):
     workspace: str
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Reduced ranges that are scanned, by kinds that have names; the workspace is the kernel's own, which
-        is zero before.
+        """Reduced ranges of known length that are scanned in one direction, by kinds that have names, and
+        nothing else; the workspace is the kernel's own, which is zero before, and has room for all pieces.
         """
         reason = (
             why_no_ranges(kernel, self.ranges, ("reduction",))
@@ -200,16 +200,12 @@ class Share(Directive):
         )
         if reason is not None:
             return reason
-        scans = [order for name in self.ranges for order in orders_along(kernel, name)]
-        if not scans or not all(isinstance(order, Scan) for order in scans):
-            return "what programs tell each other is where scans have got to, and there is none"
-        if any(isinstance(order, Scan) and isinstance(order.kind, Combine) for order in scans):
-            return "a scan by a function has no word to tell others"
-        if reduces(kernel):
-            return "a reduction needs all of a row"
-        if self.workspace != kernel.hints.workspace:
+        reason = why_not_shared(kernel)
+        if reason is not None:
+            return reason
+        if not kernel.workspace or self.workspace != kernel.workspace:
             return f"{self.workspace} is not the workspace of the kernel"
-        return None
+        return why_no_room(kernel, min(values_of(self.by)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

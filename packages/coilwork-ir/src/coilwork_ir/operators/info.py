@@ -107,6 +107,7 @@ class OpInfo:
         is_idempotent: done to its own result, it changes nothing.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
         is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of one.
+        is_attention: an attention, fused, or its gradient.
         has_fresh_result: the results of the overload `default` share no memory with anything. Attention is left out: its gradients may be
             woven into one tensor, its generator states views of another.
         counts_from_storage: an offset counts from where the storage of the operand begins, not the operand.
@@ -156,6 +157,7 @@ class OpInfo:
     is_idempotent: bool = False
     is_extreme: bool = False
     is_contraction: bool = False
+    is_attention: bool = False
     has_fresh_result: bool = False
     counts_from_storage: bool = False
     reads_strides: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -22,8 +22,6 @@ from coilwork_lowering.torch_compat.operators import (
     more_decompositions,
     qualified_name,
 )
-
-_ATTENTION: Final = "aten._scaled_dot_product_"
 
 
 def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Callable[..., Any]]:  # noqa: B008
@@ -61,7 +59,8 @@ def _is_kept(op: Any, options: LoweringOptions) -> bool:
     if not isinstance(op, Overload):
         return False
     name = qualified_name(op)
-    if name.startswith(_ATTENTION):
+    info = find_target_info(name)
+    if info.is_attention:
         return not options.decompose_sdpa
-    is_whole = op.namespace == "aten" and find_target_info(name).decomposition == "none"
+    is_whole = op.namespace == "aten" and info.decomposition == "none"
     return is_whole or names((*options.keep, *options.fallback), name)

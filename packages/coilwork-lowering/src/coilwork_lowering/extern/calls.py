@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from coilwork_ir.buffers import (
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
-from coilwork_ir.loops import Extern, Mutation
+from coilwork_ir.loops import Extern, Mutation, Node
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.building.assertions import lower_assertion, told_equality
@@ -46,8 +46,17 @@ _LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
 }
 
 
-def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool = False) -> Value:
+def call_extern(
+    builder: Builder,
+    call: Call,
+    target: Overload,
+    *,
+    effect: bool = False,
+    recast: Callable[[Extern], Node] | None = None,
+) -> Value:
     """Append a call of `target` and return its results. With `effect`, it is kept although nobody may need them.
+
+    `recast` makes the node that is appended of the call, one that defines the same.
 
     Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that write into
     given memory take whatever strided layout an operand has.
@@ -65,30 +74,29 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     in_flight, until = flight(
         target, passed.named, [_handle(o, v) for o, v in zip(outputs, values, strict=True)]
     )
-    builder.add(
-        Extern(
-            target=call.target,
-            args=passed.positional,
-            kwargs=passed.keywords,
-            outputs=outputs,
-            single=not isinstance(call.result, list | tuple),
-            paths=nesting_paths(call.result),
-            out_overload=out_overload,
-            out_names=out_names,
-            mutates=passed.mutated,
-            aliases=aliases,
-            binds=binds,
-            family=_family(target, call),
-            random=torch.Tag.nondeterministic_seeded in target.tags,
-            effect=effect or _has_effect(target, results, passed.mutated),
-            fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
-            in_flight=in_flight,
-            until=until,
-            retains=retains(target, call.arguments),
-            barrier=is_barrier(target),
-            origins=builder.origins,
-        )
+    made = Extern(
+        target=call.target,
+        args=passed.positional,
+        kwargs=passed.keywords,
+        outputs=outputs,
+        single=not isinstance(call.result, list | tuple),
+        paths=nesting_paths(call.result),
+        out_overload=out_overload,
+        out_names=out_names,
+        mutates=passed.mutated,
+        aliases=aliases,
+        binds=binds,
+        family=_family(target, call),
+        random=torch.Tag.nondeterministic_seeded in target.tags,
+        effect=effect or _has_effect(target, results, passed.mutated),
+        fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
+        in_flight=in_flight,
+        until=until,
+        retains=retains(target, call.arguments),
+        barrier=is_barrier(target),
+        origins=builder.origins,
     )
+    builder.add(made if recast is None else recast(made))
     for mutation in passed.mutated:
         builder.buffers.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):

@@ -79,6 +79,16 @@ def _listed(name: str) -> Rule:
     return lambda arguments: arguments.get(name) not in ([], ())
 
 
+def _in_32_bits(name: str) -> Rule:
+    """The number of this name is one of 32 bits: what eager counts from larger ones overflows, and is refused."""
+
+    def rule(arguments: Arguments) -> bool:
+        number = arguments.get(name)
+        return not isinstance(number, int) or abs(number) < 1 << 31
+
+    return rule
+
+
 def _not_negative(name: str) -> Rule:
     """The list of this name has no negative number in it."""
 
@@ -212,6 +222,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "logsumexp": _listed("dim"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
+        **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
         "slice_scatter": _with_dimensions("self"),
     }
 )

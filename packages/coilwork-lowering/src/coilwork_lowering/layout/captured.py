@@ -11,12 +11,7 @@ import torch
 from coilwork_ir.operators import find_info
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-_ATTENTION_PREFIXES: Final = (
-    "_scaled_dot_product_",
-    "_flash_attention_",
-    "_efficient_attention_",
-    "_cudnn_",
-)
+_CUDNN: Final = "_cudnn_"
 
 
 def keeps_captured_operands(target: Any) -> bool:
@@ -30,7 +25,7 @@ def keeps_captured_operands(target: Any) -> bool:
     if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
         return True
     name = schema_of(target).name.split("::")[-1]
-    return find_info(name).reads_strides or name.startswith(_ATTENTION_PREFIXES)
+    return find_info(name).reads_strides or name.startswith(_CUDNN)
 
 
 def has_fresh_sizes(target: Any) -> bool:

@@ -8,28 +8,24 @@ from typing import Final, Literal
 
 import torch
 
+from coilwork_ir.convolution_rates import (
+    BLOCKED_WEIGHT_PRICE,
+    DEPTHWISE_SLOWDOWN,
+    FEWEST_CHANNELS,
+    LAUNCH_BYTES,
+    NEST_BYTES,
+    WORTHWHILE,
+    has_slow_depthwise_kernel,
+)
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
 from coilwork_lowering.options import LayoutOptions
 
 _FORWARD: Final = "aten.convolution.default"
 _BACKWARD: Final = "aten.convolution_backward.default"
 _NARROW: Final = (torch.float16, torch.bfloat16)
-# Kernels for fewer channels do not use the matrix units' layout, so nothing is converted around them.
-_FEWEST_CHANNELS: Final = 8
 # Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what they read
 # and write counts once, as if it had to be moved.
 _GROUPED_WEIGHT: Final = 1.0
-# Copies of ours must be this much cheaper than the conversions that they replace.
-_WORTHWHILE: Final = 0.75
-# Where kernels have blocked layouts of their own, the copy of a weight comes on top of what they do to it anyway, and finds
-# it in no cache: measured, a byte of it takes three times as long as one of the conversions of activations it replaces.
-_WEIGHT_PRICE: Final = 3
-# What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
-# launches of their own, and so are conversions around a convolution in 16 bits as captured (`Convolution.conversions`). Small graphs in
-# `f32` stay as captured, and with them the rounding of their kernels.
-_LAUNCH_BYTES: Final = 8_000_000
-# The same of a CPU's loop nest (some 10 us at 10 to 20 GB/s).
-_NEST_BYTES: Final = 200_000
 
 
 Role = Literal["leads", "follows", "stays"]
@@ -77,7 +73,7 @@ class Convolution:
         """What is converted around the kernel, as captured."""
         if self.blocked:
             tensors = (*self.tensors[:-1], *self.results[:1]) if self.gives_activations else self.tensors[:-1]
-        elif self.groups > 1 or self.channels < _FEWEST_CHANNELS:
+        elif self.groups > 1 or self.channels < FEWEST_CHANNELS:
             tensors = ()
         else:
             tensors = (*self.tensors, *self.results)
@@ -104,6 +100,23 @@ class Convolution:
         """Whether the first result is the output or the input's gradient, and not just a weight's gradient."""
         value = self.node.meta["val"]
         return isinstance(value, torch.Tensor) or isinstance(value[0], torch.Tensor)
+
+    @property
+    def lost_bytes(self) -> int:
+        """What memory moves while a depthwise kernel takes longer as captured than in channels-last."""
+        *activations, weight = self.tensors
+        sizes = hinted_sizes(weight) or ()
+        if (
+            self.blocked
+            or activations[0].device.type == "cpu"
+            or not self.narrow
+            or is_channels_last(activations[-1])
+        ):
+            return 0
+        if not has_slow_depthwise_kernel(self.groups, self.channels, sizes[2:]):
+            return 0
+        moved = (*activations, *self.results[: self.gives_activations])
+        return (DEPTHWISE_SLOWDOWN - 1) * sum(map(hinted_bytes, moved))
 
     @property
     def channels(self) -> int:
@@ -200,19 +213,24 @@ def _role(call: Convolution) -> Role:
         return "follows"
     if len(call.operands) == 2:
         activations += call.results
-    return "leads" if _WEIGHT_PRICE * hinted_bytes(weight) <= sum(map(hinted_bytes, activations)) else "stays"
+    return (
+        "leads"
+        if BLOCKED_WEIGHT_PRICE * hinted_bytes(weight) <= sum(map(hinted_bytes, activations))
+        else "stays"
+    )
 
 
 def captured_cost(convolutions: Sequence[Convolution]) -> int:
-    """Bytes read and written by the conversions that kernels make around convolutions as captured."""
-    return sum(2 * hinted_bytes(t) for call in convolutions for t in call.converted)
+    """Bytes read and written by the conversions that kernels make around convolutions as captured, and while slower ones run."""
+    converted = sum(2 * hinted_bytes(t) for call in convolutions for t in call.converted)
+    return converted + sum(call.lost_bytes for call in convolutions)
 
 
 def grouped_cost(convolutions: Sequence[Convolution]) -> int:
     """The penalty, in bytes, of grouped convolutions that were not captured in channels-last."""
     total = 0
     for call in convolutions:
-        if call.groups > 1 and not call.blocked:
+        if call.groups > 1 and not call.blocked and not call.lost_bytes:
             moved = [t for t in (*call.tensors, *call.results) if not is_channels_last(t)]
             total += sum(hinted_bytes(t) for t in moved)
     return int(_GROUPED_WEIGHT * total)
@@ -225,7 +243,7 @@ def judge(
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
     on_cpu = all(c.tensors[0].device.type == "cpu" for c in convolutions)
-    launch = _NEST_BYTES if on_cpu else _LAUNCH_BYTES
+    launch = NEST_BYTES if on_cpu else LAUNCH_BYTES
     launched = copies * launch
     converting = 0 if on_cpu else sum(call.conversions for call in convolutions if call.narrow)
     what = f"{after} bytes change layout in channels-last, {before} as captured"
@@ -234,7 +252,7 @@ def judge(
     elif options.layout == "channels_last":
         chosen, what = True, f"asked for; {what}"
     else:
-        chosen = before > 0 and after + launched <= _WORTHWHILE * (before + converting * launch)
+        chosen = before > 0 and after + launched <= WORTHWHILE * (before + converting * launch)
         what += f", and {copies} copies are launched instead of {converting}, each worth {launch} bytes"
     return LayoutDecision(
         channels_last=chosen,

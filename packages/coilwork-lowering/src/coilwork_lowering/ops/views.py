@@ -103,7 +103,32 @@ def _slice(builder: Builder, call: Call) -> Value:
     # torch has a symbol for the size of a part of what is of unknown size
     builder.sizes.equate(call.result.shape[dim], ceildiv(maximum(end - start, 0), step))
     _begins_at(builder, call, dim, start)
-    return view_maps.narrow(value, dim, start, call.shape(builder)[dim], step)
+    size = call.shape(builder)[dim]
+    placed = _place_empty_part(builder, call, dim, start, size, is_returned=_is_returned(call.node))
+    return view_maps.narrow(value, dim, start, size, step) if placed is None else placed
+
+
+def _place_empty_part(
+    builder: Builder, call: Call, dim: int, start: Expr, size: Expr, *, is_returned: bool
+) -> TensorValue | None:
+    """A part without elements behind the only element along `dim`, at eager's place; None of others.
+
+    A map has no variable for a dimension of one element, and so forgets where such a part begins, which its caller sees.
+    """
+    value = call.tensor("self")
+    if not is_returned or as_int(size) != 0 or as_int(value.shape[dim]) != 1 or as_int(start) == 0:
+        return None
+    value = builder.current(value)
+    place = layout_of(value)
+    if place is None:
+        return None
+    strides = builder.sizes.exprs(call.fakes["self"].stride())
+    shape = (*value.shape[:dim], size, *value.shape[dim + 1 :])
+    return builder.view(value.buffer, shape, strides, place.offset + start * strides[dim])
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _select(builder: Builder, call: Call) -> Value:
@@ -142,9 +167,12 @@ def _split(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     parts, start = [], as_expr(0)
+    # parts are taken out of the list by `getitem`
+    is_returned = any(map(_is_returned, call.node.users))
     for fake in call.result:
         size = builder.sizes.exprs(fake.shape)[dim]
-        parts.append(view_maps.narrow(value, dim, start, size))
+        placed = _place_empty_part(builder, call, dim, start, size, is_returned=is_returned)
+        parts.append(view_maps.narrow(value, dim, start, size) if placed is None else placed)
         start = start + size
     return tuple(parts)
 

@@ -96,7 +96,6 @@ def suggested_format(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
-_ATTENTION: Final = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _COUNTED: Final = frozenset(
     {"aten::unique_dim", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
 )
@@ -108,10 +107,11 @@ def kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.d
     Positions and counts of distinct values are `int64`, not of the values' type; logarithms of an attention's sums on a CPU
     are as precise as its queries, of type `first`, and `float32` for queries of 16 bits only.
     """
-    name = schema_of(target).name if isinstance(target, Overload) else ""
-    if name in _COUNTED and number:
+    if not isinstance(target, Overload):
+        return None
+    if schema_of(target).name in _COUNTED and number:
         return torch.int64
-    if name == _ATTENTION and number == 1 and first is torch.float64:
+    if number == 1 and first is torch.float64 and find_target_info(qualified_name(target)).is_attention:
         return torch.float64
     return None
 

@@ -52,7 +52,10 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverNames:
-    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where there is none."""
+    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where there is none.
+
+    `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they ask.
+    """
 
     library: str
     module_load: str
@@ -60,6 +63,7 @@ class DriverNames:
     launch: str
     error_name: str
     attribute: str
+    faults: frozenset[int]
     launch_ex: str = ""
 
 
@@ -70,6 +74,7 @@ CUDA: Final = DriverNames(
     launch="cuLaunchKernel",
     error_name="cuGetErrorName",
     attribute="cuFuncGetAttribute",
+    faults=frozenset({700, 702, 710, *range(714, 720)}),
     launch_ex="cuLaunchKernelEx",
 )
 HIP: Final = DriverNames(
@@ -79,6 +84,7 @@ HIP: Final = DriverNames(
     launch="hipModuleLaunchKernel",
     error_name="hipGetErrorName",
     attribute="hipFuncGetAttribute",
+    faults=frozenset({700, 702, 710, 719}),
 )
 
 
@@ -207,6 +213,9 @@ class Driver:
         return context.value or 0
 
     def _check(self, result: int, binary: GpuBinary, what: str) -> None:
+        if result in self.names.faults and torch.cuda.is_initialized():
+            # raises what eager does: an earlier kernel failed an assertion, or left its memory
+            torch.cuda.synchronize()
         if result:
             raise KernelLaunchError(
                 "kernel-load",

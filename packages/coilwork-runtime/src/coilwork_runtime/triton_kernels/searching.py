@@ -156,7 +156,7 @@ def timed(trial: Trial, call: Call, measure: Measure) -> Trial:
     try:
         return replace(trial, milliseconds=measure(call), reason="")
     # what torch and the launcher raise for a launch that the device refuses, and for one that fails on it
-    except (RuntimeError, KernelLaunchError) as error:
+    except RuntimeError as error:
         return replace(trial, milliseconds=None, reason=f"does not run: {_first_line(error)}")
 
 

@@ -65,9 +65,7 @@ class Fuser:
         self._fusable = frozenset(self._clusters)
         self._version = dict.fromkeys(self._clusters, 0)
         self._works: dict[int, KernelWork] = {}
-        self._traffic = Traffic(
-            buffers=facts.buffers, sizes=around.sizes, targets=around.targets, options=around.options
-        )
+        self._traffic = Traffic(buffers=facts.buffers, sizes=around.sizes, targets=around.targets)
         self._weigher = Weigher(
             around=around,
             traffic=self._traffic,
@@ -104,7 +102,7 @@ class Fuser:
         for position in tuple(self._clusters):
             # those before may have taken this one in
             columns = self._clusters.get(position)
-            if columns is None or not self._on_gpu(columns) or not sums_columns(columns):
+            if columns is None or not self._has_row_loops(columns) or not sums_columns(columns):
                 continue
             if not self._traffic.across(columns):
                 continue
@@ -212,6 +210,9 @@ class Fuser:
 
     def _on_gpu(self, cluster: Cluster) -> bool:
         return self._around.targets.of(cluster.device).is_gpu
+
+    def _has_row_loops(self, cluster: Cluster) -> bool:
+        return self._around.targets.capabilities_of(cluster.device).rows.loop_row > 0
 
     # one pair
 

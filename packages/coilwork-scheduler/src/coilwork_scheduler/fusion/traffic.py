@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
-from coilwork_scheduler.occupancy import programs_of, unit_stride
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.sizes import SizeHints
 
 # Products that matrix units add in the time of one operation on vectors.
@@ -29,7 +29,6 @@ class Traffic:
     buffers: Mapping[str, Buffer]
     sizes: SizeHints
     targets: Targets
-    options: ScheduleOptions
     _bytes: dict[str, int] = field(default_factory=dict)
     _unit: dict[Touch, frozenset[Expr]] = field(default_factory=dict)
     _points: dict[tuple[Expr, ...], int] = field(default_factory=dict)
@@ -55,13 +54,10 @@ class Traffic:
         groups = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
         rows = groups * max(sizes.numel(tuple(extent_of(s) for s in cluster.walked)), 1)
         length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
-        on_chip = (
-            self.options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
-        )
         written = cluster.written
         writes = sum(self._touched(written[name]) for name in stored)
         if cluster.reduced:
-            resident = length * 4 <= on_chip
+            resident = self._rows(cluster).keeps(length)
             operations, reads = self._row_work(cluster, rows, length, resident=resident)
             if target.is_gpu and resident:
                 reads += self._fetched_in_vain(cluster, length)
@@ -82,10 +78,13 @@ class Traffic:
         )
 
     def _programs(self, cluster: Cluster, rows: int) -> int:
-        if not cluster.reduced or not self.targets.of(cluster.device).is_gpu:
+        if not cluster.reduced:
             return rows
         shared = max(part.stage.split for part in cluster.parts)
-        return programs_of(rows, across=self.across(cluster)) * shared
+        return self._rows(cluster).count_programs(rows, across=self.across(cluster)) * shared
+
+    def _rows(self, cluster: Cluster) -> RowWalks:
+        return self.targets.capabilities_of(cluster.device).rows
 
     def across(self, cluster: Cluster) -> bool:
         """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""

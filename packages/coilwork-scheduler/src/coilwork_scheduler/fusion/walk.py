@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, bounds, ceildiv, extent_of, extents_of, product, substitute
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
 from coilwork_scheduler.fusion.cluster import Cluster, Part, depths
 from coilwork_scheduler.fusion.space import Alignment, Refinement, refine, split_over, symbols_over
 from coilwork_scheduler.group import Bound
-from coilwork_scheduler.occupancy import row_stays
 
 
 def sums_columns(cluster: Cluster) -> bool:
@@ -64,7 +64,7 @@ def walks(
             yield found
 
 
-def fits_registers(both: Cluster) -> bool:
+def fits_registers(both: Cluster, walks: RowWalks) -> bool:
     """True if a row of `both`, which is walked, and a sum per column stay in registers."""
     length = bounds(product(extent_of(s) for s in both.reduced)).hi
     if length is None:
@@ -75,7 +75,7 @@ def fits_registers(both: Cluster) -> bool:
         touch.buffer not in both.written and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
         for touch in both.read
     )
-    return row_stays(length, sums=sums, reads=rows)
+    return walks.keeps_beside_sums(length, sums=sums, reads=rows)
 
 
 def _along(part: Part, walked: tuple[Expr, ...]) -> bool:

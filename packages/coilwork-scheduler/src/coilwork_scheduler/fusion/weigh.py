@@ -176,7 +176,7 @@ class Weigher:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        if both.walked and not fits_registers(both):
+        if both.walked and not fits_registers(both, self.around.targets.capabilities_of(both.device).rows):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
         return None
 

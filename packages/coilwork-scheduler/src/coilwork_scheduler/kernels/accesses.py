@@ -34,6 +34,16 @@ class Access:
     store: bool
 
 
+def unit_stride(offset: Expr) -> frozenset[Expr]:
+    """The range symbols along which the flat `offset` moves by one element."""
+    found = []
+    for symbol in offset.free_symbols:
+        step = stride_of(offset, symbol) if symbol.extent is not None else None
+        if step is not None and step.is_const and step.value == 1:
+            found.append(symbol)
+    return frozenset(found)
+
+
 def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
     """Every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []

@@ -9,8 +9,8 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
-from coilwork_ir.kernels import Hints, Kernel, KernelCall, Likely, Range, Store, TensorArg
-from coilwork_ir.kernels.nodes import ArgRole, Numerics, ReductionStrategy
+from coilwork_ir.kernels import Kernel, KernelCall, Likely, Range, Store, TensorArg
+from coilwork_ir.kernels.nodes import ArgRole, Numerics
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
     IndexValue,
@@ -30,6 +30,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.aliasing import find_aliasing
 from coilwork_scheduler.kernels.compose import Draft
+from coilwork_scheduler.kernels.contracted import is_contraction
 from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
 
@@ -47,19 +48,18 @@ class _Argument:
 def canonical(
     draft: Draft,
     tiling: Tiling,
-    hints: Hints,
     buffers: Mapping[str, Buffer],
     *,
     aligned: frozenset[str],
     numerics: Numerics,
     likely: Mapping[str, int] = MappingProxyType({}),
-    likely_reduction: ReductionStrategy = "none",
+    contracts: bool = False,
 ) -> tuple[Kernel, KernelCall]:
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
     `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of
-    their symbols, and `likely_reduction` how to walk rows then. The kernel's name is provisional: see
-    `KernelTable`.
+    their symbols. With `contracts`, a contraction is one for units that compute it. The kernel's name is provisional:
+    see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
@@ -88,7 +88,7 @@ def canonical(
         for name, argument in arguments.items()
     )
     # threads do not load, in the layout of a product's results, just the elements that they store
-    pairs = () if hints.reduction == "contracted" else find_aliasing(draft, buffers)
+    pairs = () if contracts and is_contraction(draft) else find_aliasing(draft, buffers)
     kernel = Kernel(
         name=readable(draft.origins, "reduce" if axes else "pointwise"),
         ranges=ranges,
@@ -97,8 +97,7 @@ def canonical(
         aliasing=tuple((names[output], names[source]) for output, source in pairs),
         stores=stores,
         checks=checks,
-        hints=hints,
-        likely=_likely(sizes, likely, likely_reduction),
+        likely=_likely(sizes, likely),
         numerics=numerics,
         origins=draft.origins,
     )
@@ -112,9 +111,9 @@ def canonical(
     return kernel, call
 
 
-def _likely(sizes: Iterable[Expr], known: Mapping[str, int], reduction: ReductionStrategy) -> Likely | None:
+def _likely(sizes: Iterable[Expr], known: Mapping[str, int]) -> Likely | None:
     numbers = tuple(known.get(size.name, 0) for size in sizes)
-    return Likely(sizes=numbers, reduction=reduction) if any(numbers) else None
+    return Likely(sizes=numbers) if any(numbers) else None
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:

@@ -47,7 +47,6 @@ class Draft:
     `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which some
     elements are combined with, or kept where data say so, so that they must be there before. `boxes` are those of
     which a box is overwritten, whatever is there: where it begins is not part of what the kernel does.
-    `split` is how many programs share a row.
     Where there is a `bound`, what moves along the rows is loaded and stored only where that is true.
     """
 
@@ -60,7 +59,6 @@ class Draft:
     into: tuple[tuple[str, str], ...]
     partial: tuple[str, ...]
     boxes: tuple[str, ...]
-    split: int
     origins: tuple[Origin, ...]
 
 
@@ -115,7 +113,6 @@ def compose(
         into=into,
         partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not (s.covers or s.sparse)),
         boxes=boxes,
-        split=max(member.stage.split for member in group.members),
         origins=merge_origins(*(member.stage.origins for member in group.members)),
     )
 

@@ -36,7 +36,7 @@ def _operator(qualified: str) -> str:
 
 def structure(kernel: Kernel) -> str:
     """Text that two kernels share exactly when they differ in name and origins at most."""
-    lines = [kernel.numerics, repr(kernel.hints)]
+    lines = [kernel.numerics, f"workspace {kernel.workspace}"]
     lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
     if kernel.combined is not None:
         lines.append(f"combined {structure(kernel.combined.body)}")

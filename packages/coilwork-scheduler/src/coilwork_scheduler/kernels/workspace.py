@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import symbol
-from coilwork_ir.kernels import Hints, Kernel, KernelCall, TensorArg
+from coilwork_ir.index import as_int, product, symbol
+from coilwork_ir.kernels import Kernel, KernelCall, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
-from coilwork_ir.kernels.workspace import workspace_elements
+from coilwork_ir.kernels.workspace import piece_length, workspace_elements
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import const
 from coilwork_ir.target import Target
@@ -34,16 +34,23 @@ class Shared:
     buffers: tuple[Buffer, Buffer]
 
 
-def with_workspace(
-    kernel: Kernel, call: KernelCall, device: str, target: Target, sizes: SizeHints, fresh: FreshNames
+def add_workspace(
+    kernel: Kernel,
+    call: KernelCall,
+    *,
+    pieces: int,
+    device: str,
+    target: Target,
+    sizes: SizeHints,
+    fresh: FreshNames,
 ) -> Shared:
-    """`call` of `kernel`, whose programs are to share rows, with a workspace on `device`, described by `target`.
+    """`call` of `kernel`, with a workspace on `device` for programs that share rows in `pieces` of them.
 
-    `fresh` knows the names of all buffers.
+    `target` describes the device, `fresh` knows the names of all buffers.
     """
-    roots = tuple(store.value for store in kernel.stores)
-    roots += tuple(v for s in kernel.stores for v in (*s.indirect, *(() if s.mask is None else (s.mask,))))
-    count = workspace_elements(kernel, roots)
+    points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
+    assert points is not None, "rows that are shared are of known length"
+    count = workspace_elements(kernel, piece_length(points, pieces))
     before, after = (
         Buffer(
             name=fresh.close_to(f"{call.args[-1]}_{suffix}"),
@@ -62,7 +69,7 @@ def with_workspace(
     shared = replace(
         kernel,
         args=(*kernel.args[:place], argument, *kernel.args[place:]),
-        hints=replace(kernel.hints, workspace=name),
+        workspace=name,
     )
     call = replace(
         call,
@@ -84,4 +91,4 @@ def _zeros(
     buffers = {buffer.name: buffer}
     draft = compose(group_of(stage_of(0, node)), {buffer.name}, buffers, numerics)
     tiling = tile(draft, buffers, sizes, target)
-    return canonical(draft, tiling, Hints(), buffers, aligned=frozenset(buffers), numerics=numerics)
+    return canonical(draft, tiling, buffers, aligned=frozenset(buffers), numerics=numerics)

@@ -6,29 +6,35 @@ of which reads or writes across some memory, are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.index import format_expr
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import Free, layouts_of
+from coilwork_ir.loops.layouts import Free, Layout, layouts_of
+from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.layouts.candidates import candidates_for
+from coilwork_scheduler.layouts.conversions import put_in_copies
+from coilwork_scheduler.layouts.rules import RULES
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, LayoutRule, Site
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
-from coilwork_scheduler.layouts.traffic import COMPUTATIONS, SCALE, NodeTraffic, list_row_reductions
+from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
-Strides = tuple[Expr, ...]
 # What a change must save of the bytes of the loops around it: less is within the model's error.
 _LEAST_SHARE: Final = 16
+# What it must save in microseconds: kernels that were equal may differ by it, and each is compiled.
+_LEAST_US: Final = 0.1
 
 
 def assign_layouts(
@@ -40,38 +46,93 @@ def assign_layouts(
     sizes: SizeHints,
     options: ScheduleOptions,
     journal: Journal,
+    rules: Sequence[LayoutRule] = RULES,
 ) -> Graph:
-    """`graph` with the strides that are chosen for its free memory. Near-linear in its size.
+    """`graph` with the strides that are chosen for its free memory, and with copies in front of calls. Near-linear in its size.
 
     With `batch_invariant` strides stay: which are best depends on how many rows there are.
     """
     if options.batch_invariant:
         return graph
-    free = _choosable(graph, facts)
-    if not free:
-        return graph
-    rows = list_row_reductions(graph, sizes)
-    loops = [
-        NodeTraffic(node, facts.buffers, facts.root, sizes, keeps_rows=position in rows)
-        for position, node in enumerate(graph.nodes)
-        if isinstance(node, COMPUTATIONS)
-    ]
+    around = survey(graph, facts, targets=targets, sizes=sizes)
+    sites = list_sites(around, rules, options)
+    free = _choosable(around, sites)
+    names: dict[str, list[str]] = {}
+    for name, root in facts.root.items():
+        if root in free:
+            names.setdefault(root, []).append(name)
     chosen: dict[str, Strides] = {}
-    for group in _groups(loops, free):
-        chosen.update(_Group(group, free, facts.buffers, targets, journal).choose())
-    if not chosen:
+    copied: list[tuple[Conversion, Strides]] = []
+    for group in _groups(around, list(sites.values()), free):
+        laid_out, copies = _Group(group, free, names, around, journal).choose()
+        chosen.update(laid_out)
+        copied += copies
+    if not chosen and not copied:
         return graph
-    return replace(graph, nodes=tuple(_restride(node, facts.root, chosen) for node in graph.nodes))
+    nodes = tuple(_restride(node, around, chosen) for node in graph.nodes)
+    made = replace(graph, nodes=nodes)
+    return put_in_copies(made, copied, FreshNames(facts.buffers)) if copied else made
 
 
-def _choosable(graph: Graph, facts: Dependence) -> frozenset[str]:
-    """Free memory of two dimensions or more, but for that of matrix products, whose kernels are chosen by strides, and of scatters.
+def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:
+    """The facts that rules read."""
+    return Around(
+        graph=graph,
+        facts=facts,
+        views=ViewsOf(graph),
+        targets=targets,
+        sizes=sizes,
+        row_reductions=list_row_reductions(graph, sizes, targets),
+    )
+
+
+class _Sites:
+    """What several rules say of one node: the sum."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self.sites = sites
+        self.memory = tuple(dict.fromkeys(root for site in sites for root in site.memory))
+        self.obliges = tuple(dict.fromkeys(name for site in sites for name in site.obliges))
+        self.conversions = tuple(c for site in sites for c in site.conversions)
+
+    def cost(self, layout: LayoutOf) -> int:
+        return sum(site.cost(layout) for site in self.sites)
+
+    def least(self) -> int:
+        return sum(site.least() for site in self.sites)
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        for site in self.sites:
+            if root.name in site.memory:
+                yield from site.propose(root)
+
+
+def list_sites(around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions) -> dict[int, Site]:
+    """What those of the rules say that are asked under `options`, by positions of nodes."""
+    found: dict[int, Site] = {}
+    rules = [rule for rule in rules if rule.is_asked(options)]
+    for position, node in enumerate(around.graph.nodes):
+        answers = [rule.site(position, node, around) for rule in rules]
+        sites = [site for site in answers if site is not None]
+        if sites:
+            found[position] = sites[0] if len(sites) == 1 else _Sites(sites)
+    return found
+
+
+def layouts_beside(around: Around, sites: Mapping[int, Site]) -> Mapping[str, Layout]:
+    """What memory is fixed, and why, where calls oblige as `sites` say."""
+    return layouts_of(around.graph, obliging={position: site.obliges for position, site in sites.items()})
+
+
+def _choosable(around: Around, sites: Mapping[int, Site]) -> frozenset[str]:
+    """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by strides, and of scatters.
 
     Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie alike.
     """
-    layouts = layouts_of(graph)
+    facts = around.facts
+    layouts = layouts_beside(around, sites)
     free = {name for name, layout in layouts.items() if isinstance(layout, Free) and len(layout.shape) > 1}
-    for position, node in enumerate(graph.nodes):
+    for position, node in enumerate(around.graph.nodes):
         if isinstance(node, Scatter):
             free.discard(facts.root[node.output.name])
         if free and contraction_of_node(node) is not None:
@@ -80,8 +141,8 @@ def _choosable(graph: Graph, facts: Dependence) -> frozenset[str]:
     return frozenset(free)
 
 
-def _groups(loops: Sequence[NodeTraffic], free: frozenset[str]) -> list[list[NodeTraffic]]:
-    """Loops that know each other through free memory, where one of them runs across some memory; in order."""
+def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list[list[Site]]:
+    """Nodes that know each other through free memory, where one of them moves more than it must; in order."""
     parent: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -90,85 +151,103 @@ def _groups(loops: Sequence[NodeTraffic], free: frozenset[str]) -> list[list[Nod
             name = parent[name]
         return name
 
-    touched = [tuple(dict.fromkeys(t.root for t in loop.touches if t.root in free)) for loop in loops]
+    touched = [
+        (*(root for root in site.memory if root in free), *(c.name for c in site.conversions))
+        for site in sites
+    ]
     for names in touched:
         for name in names[1:]:
             parent[find(name)] = find(names[0])
-    groups: dict[str, list[NodeTraffic]] = {}
+    groups: dict[str, list[Site]] = {}
     wasteful: set[str] = set()
-    for loop, names in zip(loops, touched, strict=True):
+    for site, names in zip(sites, touched, strict=True):
         if names:
-            groups.setdefault(find(names[0]), []).append(loop)
-            if loop.waste(_as_captured) > 0:
+            groups.setdefault(find(names[0]), []).append(site)
+            if site.cost(around.as_captured) > site.least():
                 wasteful.add(find(names[0]))
     return [group for name, group in groups.items() if name in wasteful]
 
 
-def _as_captured(root: str, buffer: Buffer) -> Strides:
-    return buffer.strides
-
-
 @dataclass(frozen=True, slots=True)
 class _Variable:
-    """Free memory, and the strides that it may have."""
+    """Free memory, and the strides that it may have; or a copy, and those that it may have, the first of which says that there is none."""
 
     name: str
     candidates: tuple[Strides, ...]
     around: tuple[int, ...]
+    conversion: Conversion | None = None
 
 
 class _Group:
-    """Loops that know each other, and the memory between them."""
+    """Nodes that know each other, and the memory between them."""
 
     def __init__(
         self,
-        loops: Sequence[NodeTraffic],
+        sites: Sequence[Site],
         free: frozenset[str],
-        buffers: Mapping[str, Buffer],
-        targets: Targets,
+        names: Mapping[str, Sequence[str]],
+        around: Around,
         journal: Journal,
     ) -> None:
-        self.loops = loops
+        self.sites = sites
+        self.around = around
         self.journal = journal
-        around: dict[str, list[int]] = {}
-        for number, loop in enumerate(loops):
-            for name in dict.fromkeys(touch.root for touch in loop.touches if touch.root in free):
-                around.setdefault(name, []).append(number)
         self.variables: list[_Variable] = []
-        for name, numbers in around.items():
-            found = candidates_for(buffers[name], [loops[n] for n in numbers])
+        touching: dict[str, list[int]] = {}
+        for number, site in enumerate(sites):
+            for name in site.memory:
+                if name in free:
+                    touching.setdefault(name, []).append(number)
+        for name, numbers in touching.items():
+            found = candidates_for(
+                around.buffers[name], [sites[n] for n in numbers], around.views, names[name]
+            )
             if len(found) > 1:
                 self.variables.append(_Variable(name, found, tuple(numbers)))
+        for number, site in enumerate(sites):
+            for copy in site.conversions:
+                self.variables.append(_Variable(copy.name, ((), *copy.candidates), (number,), copy))
         self.places = {variable.name: k for k, variable in enumerate(self.variables)}
-        self.terms = [self._term(loop) for loop in loops]
-        device = buffers[next(iter(around))].device
-        self.bytes_per_us = targets.of(device).bandwidth_gb_s * 1e3
+        self.terms = [self._term(site) for site in sites]
+        device = around.buffers[sites[0].memory[0]].device
+        self.bytes_per_us = around.bytes_per_us(device)
 
-    def _term(self, loop: NodeTraffic) -> Term:
-        scope = tuple(dict.fromkeys(self.places[t.root] for t in loop.touches if t.root in self.places))
-        return Term(scope, lambda choice: loop.cost(self._lookup(scope, choice)))
+    def _term(self, site: Site) -> Term:
+        names = (*site.memory, *(c.name for c in site.conversions))
+        scope = tuple(dict.fromkeys(self.places[name] for name in names if name in self.places))
+        return Term(scope, lambda choice: site.cost(self._lookup(scope, choice)))
 
-    def _lookup(self, scope: Sequence[int], choice: Sequence[int]) -> Callable[[str, Buffer], Strides]:
+    def _lookup(self, scope: Sequence[int], choice: Sequence[int]) -> LayoutOf:
         chosen = {
             self.variables[v].name: self.variables[v].candidates[c]
             for v, c in zip(scope, choice, strict=True)
         }
-        return lambda root, buffer: chosen.get(root, buffer.strides)
+        views = self.around.views
 
-    def choose(self) -> dict[str, Strides]:
-        """Strides of memory that is to lie otherwise than captured."""
+        def layout(name: str, buffer: Buffer) -> Strides | None:
+            found = chosen.get(name)
+            if found is None:
+                return buffer.strides
+            return views.strides_of(buffer.name, found) if name in self.around.buffers else found
+
+        return layout
+
+    def choose(self) -> tuple[dict[str, Strides], list[tuple[Conversion, Strides]]]:
+        """Strides of memory that is to lie otherwise than captured, and the copies to put in."""
         if not self.variables:
-            return {}
+            return {}, []
         counts = [len(variable.candidates) for variable in self.variables]
         choice = list(choose_cheapest(counts, [term for term in self.terms if term.scope]))
         self._keep_what_gains_little(choice)
-        for place, variable in enumerate(self.variables):
+        chosen: dict[str, Strides] = {}
+        copied: list[tuple[Conversion, Strides]] = []
+        for place, (variable, c) in enumerate(zip(self.variables, choice, strict=True)):
             self._record(variable, place, choice)
-        return {
-            variable.name: variable.candidates[c]
-            for variable, c in zip(self.variables, choice, strict=True)
-            if c != 0
-        }
+            if c and variable.conversion is not None:
+                copied.append((variable.conversion, variable.candidates[c]))
+            elif c:
+                chosen[variable.name] = variable.candidates[c]
+        return chosen, copied
 
     def _keep_what_gains_little(self, choice: list[int]) -> None:
         """Set memory back to its captured strides where a change of it and of what it touches saves too little."""
@@ -178,7 +257,8 @@ class _Group:
             for v in cluster:
                 kept[v] = 0
             before, after = self._cost(numbers, kept), self._cost(numbers, choice)
-            if (before - after) * _LEAST_SHARE < before:
+            least = max(before / _LEAST_SHARE, _LEAST_US * self.bytes_per_us * SCALE)
+            if before - after < least:
                 choice[:] = kept
 
     def _clusters(self, changed: Sequence[int]) -> list[list[int]]:
@@ -211,20 +291,23 @@ class _Group:
             trial = list(choice)
             trial[place] = candidate
             costs.append(self._cost(variable.around, trial))
-        chosen = choice[place]
-        second = min(
-            (c for c in range(len(costs)) if c != chosen),
-            # orders that differ in outer dimensions cost the same, and tell nothing
-            key=lambda c: (costs[c] == costs[chosen], costs[c], c),
-        )
-        lost = (costs[second] - costs[chosen]) / SCALE
+        chosen, copy = choice[place], variable.conversion
+        if copy is not None and not chosen:
+            return
+        texts = [_text(strides) if strides else "none" for strides in variable.candidates]
+        others = [c for c in range(len(costs)) if c != chosen and costs[c] < IMPOSSIBLE]
+        # orders that differ in outer dimensions cost the same, and tell nothing
+        second = min(others, key=lambda c: (costs[c] == costs[chosen], costs[c], c), default=None)
+        lost = 0.0 if second is None else (costs[second] - costs[chosen]) / SCALE
+        beside = "no other beside the rest" if second is None else f"then {texts[second]}"
         self.journal.note(
-            "layout",
-            (variable.name,),
+            "layout" if copy is None else "layout-copy",
+            (variable.name if copy is None else copy.buffer.name,),
             chosen != 0,
-            f"{_text(variable.candidates[chosen])}, then {_text(variable.candidates[second])}",
+            f"{texts[chosen]}, {beside}",
             runner_up_bytes=lost,
             runner_up_us=lost / self.bytes_per_us,
+            **({} if copy is None else {"copied_bytes": float(copy.bytes_moved)}),
         )
 
 
@@ -232,11 +315,11 @@ def _text(strides: Strides) -> str:
     return "{" + ", ".join(format_expr(stride) for stride in strides) + "}"
 
 
-def _restride(node: Node, roots: Mapping[str, str], chosen: Mapping[str, Strides]) -> Node:
+def _restride(node: Node, around: Around, chosen: Mapping[str, Strides]) -> Node:
     """`node` with the chosen strides for what it defines."""
 
     def moved(buffer: Buffer) -> Buffer:
-        strides = chosen.get(roots[buffer.name])
+        strides = chosen.get(around.roots[buffer.name])
         return buffer if strides is None else replace(buffer, strides=strides)
 
     match node:
@@ -251,6 +334,14 @@ def _restride(node: Node, roots: Mapping[str, str], chosen: Mapping[str, Strides
                     None if values is None else moved(values),
                     None if positions is None else moved(positions),
                 ),
+            )
+        case View() if around.roots[node.output.name] in chosen:
+            found = around.views.remake(node.output.name, chosen[around.roots[node.output.name]])
+            assert found is not None, f"%{node.output.name} cannot show what it shows"
+            return remade(node, found)
+        case Extern() if any(around.roots[b.name] in chosen for b in defined(node)):
+            return replace(
+                node, outputs=tuple(moved(b) if isinstance(b, Buffer) else b for b in node.outputs)
             )
         case _:
             return node

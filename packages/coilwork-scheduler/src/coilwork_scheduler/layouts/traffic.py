@@ -8,15 +8,19 @@ kernels have tiles of two directions, and pay less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, extent_of, stride_of, total
-from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined, read
+from coilwork_ir.loops.layouts import dense_order, nested_strides
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
+from coilwork_ir.target import Targets
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
 
@@ -24,8 +28,6 @@ from coilwork_scheduler.stage import Computation
 SECTOR: Final = 32
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from the cache. A modelled share.
 _TILED: Final = 2
-# Costs are whole numbers, of bytes in eighths.
-SCALE: Final = 8
 _NOT_AFFINE: Final = -1
 COMPUTATIONS: Final = (Pointwise, Reduce, Scan, Sort, Scatter)
 # loops over rows between a reduction and the loop over elements: a division, an addition, a root
@@ -83,22 +85,79 @@ class NodeTraffic:
         self._sizes = sizes
         self._weights: dict[tuple[int, tuple[Expr, ...]], tuple[int, ...]] = {}
 
-    def cost(self, strides: Callable[[str, Buffer], tuple[Expr, ...]]) -> int:
-        """Eighths of bytes under `strides`, asked by root and buffer."""
+    @property
+    def obliges(self) -> tuple[str, ...]:
+        """Nothing: a loop reads memory as it lies."""
+        return ()
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Memory that it reads and writes."""
+        return tuple(dict.fromkeys(touch.root for touch in self.touches))
+
+    @property
+    def conversions(self) -> tuple[Conversion, ...]:
+        """None: a copy costs at least the loop that reads across."""
+        return ()
+
+    def cost(self, layout: LayoutOf) -> int:
+        """Eighths of bytes under `layout`."""
         if not self.ranges:
             return 0
-        return min(self._by_range(strides))
-
-    def waste(self, strides: Callable[[str, Buffer], tuple[Expr, ...]]) -> int:
-        """How much of `cost` would go if everything lay as this loop likes."""
-        return self.cost(strides) - SCALE * sum(self.bytes_of(touch) for touch in self.touches)
-
-    def _by_range(self, strides: Callable[[str, Buffer], tuple[Expr, ...]]) -> list[int]:
         sums = [0] * len(self._along)
         for number, touch in enumerate(self.touches):
-            for k, weight in enumerate(self._weigh(number, touch, strides(touch.root, touch.buffer))):
+            strides = layout(touch.root, touch.buffer)
+            if strides is None:
+                return IMPOSSIBLE
+            for k, weight in enumerate(self._weigh(number, touch, strides)):
                 sums[k] += weight
-        return sums
+        return min(sums)
+
+    def least(self) -> int:
+        """The cost if everything lay as this loop likes."""
+        return SCALE * sum(self.bytes_of(touch) for touch in self.touches) if self.ranges else 0
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        """For each range along which some other memory lies together, the order in which `root` has the dimension innermost that moves
+        along this range; and the order in which that other memory nests its ranges."""
+        captured = dense_order(root)
+        assert captured is not None, f"%{root.name} has gaps"
+        for touch in self.touches:
+            if touch.root != root.name:
+                continue
+            dimension = self._dimensions(touch, root)
+            for other in self.touches:
+                nested = self._nested_ranges(other) if other.root != root.name else []
+                order = [dimension[r] for r in nested if r in dimension]
+                if not order or nested[-1] not in dimension:
+                    continue
+                yield _nest(root, (*(d for d in captured if d not in order), *order))
+                yield _nest(root, (*(d for d in captured if d != order[-1]), order[-1]))
+
+    def _dimensions(self, touch: Touch, root: Buffer) -> dict[Expr, int]:
+        """The dimension of `root` in which each range moves by one element and alone, of those that do."""
+        found: dict[Expr, int] = {}
+        offset = touch.buffer.offset_of(touch.index)
+        for symbol in self.ranges:
+            if symbol in touch.looked_up or sum(symbol in place.free_symbols for place in touch.index) != 1:
+                continue
+            step = stride_of(offset, symbol)
+            for d, stride in enumerate(root.strides):
+                same = step is not None and (step is stride or step is -stride)
+                if same and as_int(root.shape[d]) != 1 and d not in found.values():
+                    found[symbol] = d
+                    break
+        return found
+
+    def _nested_ranges(self, touch: Touch) -> list[Expr]:
+        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by one element."""
+        offset = touch.buffer.offset_of(touch.index)
+        steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
+        numbers = {s: as_int(step) for s, step in steps.items() if step is not None}
+        known = {symbol: abs(number) for symbol, number in numbers.items() if number}
+        if 1 not in known.values():
+            return []
+        return sorted(known, key=lambda symbol: -known[symbol])
 
     def bytes_of(self, touch: Touch) -> int:
         """Bytes of the elements that `touch` meets, each once."""
@@ -118,8 +177,9 @@ class NodeTraffic:
         if found is None:
             offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
             steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
+            runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
             size, itemsize = self.bytes_of(touch), touch.buffer.dtype.itemsize
-            found = tuple(size * self._factor(steps, k, itemsize) for k in self._along)
+            found = tuple(size * self._factor(steps, runs[k], k, itemsize) for k in self._along)
             self._weights[key] = found
         return found
 
@@ -129,25 +189,45 @@ class NodeTraffic:
         step = stride_of(offset, symbol)
         return _NOT_AFFINE if step is None else abs(self._sizes.value(step))
 
-    def _factor(self, steps: tuple[int, ...], inner: int, itemsize: int) -> int:
+    def _run(self, touch: Touch, offset: Expr, k: int, step: int) -> int:
+        """Neighbours along range `k` that lie together: all of them, or as many as there are between two carries of a reshaped index."""
+        symbol, extent = self.ranges[k], self.extents[k]
+        if step != _NOT_AFFINE or symbol in touch.looked_up:
+            return extent if step == 1 else 1
+        most = min(extent, max(1, SECTOR // touch.buffer.dtype.itemsize))
+        places = [self._sizes.value(substitute(offset, {symbol: as_expr(i)})) for i in range(most)]
+        return next((i for i in range(1, most) if abs(places[i] - places[i - 1]) != 1), most)
+
+    def _factor(self, steps: tuple[int, ...], run: int, inner: int, itemsize: int) -> int:
         """How often, in eighths, a byte counts where a kernel runs along range `inner`."""
         most = max(1, min(self._most, SECTOR // itemsize)) * SCALE
         step = steps[inner]
         if step == 0:
             return SCALE
-        if step != 1:
+        if step != 1 and run == 1:
             apart = SECTOR // itemsize if step == _NOT_AFFINE else step
             return min(apart * SCALE, most)
-        run = self.extents[inner]
-        if run * itemsize < SECTOR:
+        if step == 1 and run * itemsize < SECTOR:
             # short rows that lie side by side are one long one
             onward = [e for s, e in zip(steps, self.extents, strict=True) if s == run]
             run *= max(onward, default=1)
         return min(most, max(SCALE, SCALE * SECTOR // (run * itemsize)))
 
 
-def list_row_reductions(graph: Graph, sizes: SizeHints) -> frozenset[int]:
-    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows."""
+def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
+    """`node` as a loop, if it is one."""
+    if not isinstance(node, COMPUTATIONS):
+        return None
+    return NodeTraffic(
+        node, around.buffers, around.roots, around.sizes, keeps_rows=position in around.row_reductions
+    )
+
+
+def list_row_reductions(graph: Graph, sizes: SizeHints, targets: Targets) -> frozenset[int]:
+    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
+
+    Rows that their device's generator does not keep on chip until then are cut into pieces: as batch norms' are.
+    """
     readers: dict[str, list[Computation]] = {}
     for node in graph.nodes:
         if isinstance(node, COMPUTATIONS):
@@ -169,7 +249,15 @@ def list_row_reductions(graph: Graph, sizes: SizeHints) -> frozenset[int]:
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
-            points = rows * sizes.numel(tuple(extent_of(r) for r in node.axes))
-            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+            length = sizes.numel(tuple(extent_of(r) for r in node.axes))
+            points = rows * length
+            kept = targets.capabilities_of(defined(node)[0].device).rows.kept_points
+            if length <= kept and goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
+
+
+def _nest(root: Buffer, order: Sequence[int]) -> Strides:
+    """Strides that nest dimensions in `order`, those of one element outermost."""
+    ones = [d for d in order if as_int(root.shape[d]) == 1]
+    return nested_strides(root.shape, (*ones, *(d for d in order if d not in ones)))

@@ -35,7 +35,7 @@ from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import unit_stride
+from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import combined
@@ -261,8 +261,7 @@ class _Search:
             if any(not along.isdisjoint(e.free_symbols) for e in access.index)
         }
         values.update(access.buffer for access in self._loads(statistic))
-        room = self.options.persistent_bytes // 4 // max(1, len(values) // 2)
-        return longest is not None and longest <= room
+        return longest is not None and self.figures.rows(node).keeps(longest, values=len(values))
 
     def _directly(self, first: int, last: int) -> bool:
         """True if all that is computed from the node at `first` for that at `last` is computed for each of its rows, or points."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import defined
@@ -14,7 +15,7 @@ from coilwork_ir.scalar import Load, Op, postorder
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.occupancy import programs_of, unit_stride
+from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.families import Family
 
@@ -82,7 +83,7 @@ class Figures:
             results=results,
             length=length,
             across=balance > 0,
-            programs=programs_of(results, across=balance > 0),
+            programs=self.rows(family.members[0]).count_programs(results, across=balance > 0),
             read_bytes=read_bytes,
             operations=(operations + len(family.members)) * results * length,
         )
@@ -114,6 +115,14 @@ class Figures:
     def target(self, node: Reduce) -> Target:
         """What `node` is computed on."""
         return self.targets.of(defined(node)[0].device)
+
+    def capabilities(self, node: Reduce) -> Capabilities:
+        """What the generator of the kernel of `node` can do."""
+        return self.targets.capabilities_of(defined(node)[0].device)
+
+    def rows(self, node: Reduce) -> RowWalks:
+        """How kernels go through the rows that `node` reduces."""
+        return self.capabilities(node).rows
 
     def moved(self, family: Family, shape: Shape, pieces: int) -> int:
         """Bytes of the results of pieces."""

@@ -7,8 +7,6 @@ from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import LONGEST_COLUMN
-from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
@@ -55,11 +53,11 @@ class Filling:
         )
 
 
-def filling_of(figures: Figures, family: Family, options: ScheduleOptions) -> Filling | None:
+def filling_of(figures: Figures, family: Family) -> Filling | None:
     """The pieces of `family` that fill the device; `None` if its results do, or if its rows stay on chip."""
     shape = figures.shape(family)
-    wanted = figures.wanted(family, shape)
-    if wanted < 2 or (not shape.across and 4 * shape.length <= options.persistent_bytes):
+    wanted, rows = figures.wanted(family, shape), figures.rows(family.members[0])
+    if wanted < 2 or (not shape.across and rows.keeps(shape.length)):
         # a row that stays on chip is read once for all that needs it
         return None
     ordered = family.members[0].kind in POSITIONS
@@ -72,7 +70,7 @@ def filling_of(figures: Figures, family: Family, options: ScheduleOptions) -> Fi
         {axis: figures.sizes.value(extent_of(axis)) for axis in order},
         wanted=wanted,
         skip=not ordered,
-        held=LONGEST_COLUMN if shape.across else options.persistent_bytes // 4,
+        held=rows.kept_across if shape.across else rows.kept_points,
         unit=1 if shape.across else _WHOLE,
     )
     if pieces is None:

@@ -13,7 +13,6 @@ from coilwork_ir.index import bounds, extent_of, provably_positive
 from coilwork_ir.loops import Reduce
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
@@ -38,14 +37,14 @@ class Judge:
         extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
             return False
-        target = self.figures.target(node)
-        if not target.is_gpu:
+        target, can = self.figures.target(node), self.figures.capabilities(node)
+        if can.cuts_rows:
             return False
         if contraction_of_node(node) is not None:
             # in pieces already, where that pays
             return False
         results = self.figures.sizes.numel(extents[: len(node.ranges)])
-        fewest = programs_of(results, across=True)
+        fewest = can.rows.count_programs(results, across=True)
         return (
             fewest < target.multiprocessors * PROGRAMS and self.figures.length(node.axes) >= 2 * LEAST_ACROSS
         )
@@ -73,15 +72,15 @@ class Judge:
         return way.cutting if way.pays else None
 
     def _filling(self, family: Family) -> Filling | None:
-        return filling_of(self.figures, family, self.options)
+        return filling_of(self.figures, family)
 
     def _runs(self, family: Family) -> Runs | None:
         """How to reduce across short runs of memory first, if it has them."""
         shape = self.figures.shape(family)
         if shape.across:
             return None
-        on_chip = 4 * shape.length <= self.options.persistent_bytes
-        return runs_of(self.figures, family, on_chip=on_chip)
+        kept = self.figures.rows(family.members[0]).keeps(shape.length)
+        return runs_of(self.figures, family, on_chip=kept)
 
     def _walked(self, family: Family, filling: Filling | None) -> Walked | None:
         """Pieces for a kernel that reduces rows of what `family` reads, where kernels may be shared."""
@@ -105,7 +104,7 @@ class Judge:
             if top is None:
                 return True
             longest *= top
-        return longest > LONGEST_COLUMN if self.across(node) else 4 * longest > self.options.persistent_bytes
+        return not self.figures.rows(node).keeps(longest, across=self.across(node))
 
     def across(self, node: Reduce) -> bool:
         """Whether the results of `node`, rather than the points that it reduces, lie side by side in memory."""

@@ -62,7 +62,7 @@ def linear_sums(
     if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
         return graph
     name = FreshNames(facts.buffers).close_to
-    search = _Search(graph=graph, facts=facts, targets=targets, options=options)
+    search = _Search(graph=graph, facts=facts, targets=targets)
     nodes: list[Node] = []
     changed = False
     for position, node in enumerate(graph.nodes):
@@ -99,7 +99,6 @@ class _Search:
     graph: Graph
     facts: Dependence
     targets: Targets
-    options: ScheduleOptions
 
     def linear(self, position: int, node: Reduce) -> _Along | None:
         """What `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on chip, and need not."""
@@ -112,7 +111,7 @@ class _Search:
             return None
         outer = self._axes_of_statistics(node)
         inner = tuple(axis for axis in node.axes if axis not in outer)
-        if not inner or self._stays(inner):
+        if not inner or self._stays(inner, output.device):
             return None
         axes = frozenset(inner)
         terms = tuple(_Terms(axes=axes).of(node.body))
@@ -141,10 +140,10 @@ class _Search:
                 found |= along
         return frozenset(found)
 
-    def _stays(self, axes: Sequence[Expr]) -> bool:
+    def _stays(self, axes: Sequence[Expr], device: str) -> bool:
         """Whether rows are short enough for a program to keep, so that it reads them once in any case."""
         longest = bounds(product(extent_of(axis) for axis in axes)).hi
-        return longest is not None and 4 * longest <= self.options.persistent_bytes
+        return longest is not None and self.targets.capabilities_of(device).rows.keeps(longest)
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
         """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum, which were there before."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, floordiv, mod, provably_positive, symbol
@@ -25,7 +26,6 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import guarded, identity_of
@@ -65,8 +65,8 @@ def split_scans(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with scans of few long rows done in pieces, where `model` says that it pays; on GPUs only."""
-    if not options.split or options.batch_invariant or not targets.has_gpu:
+    """`graph` with scans of few long rows done in pieces, where `model` says that it pays, and generators do not do it."""
+    if not options.split or options.batch_invariant or not targets.have_whole_rows:
         return graph
     weigher = _Weigher(
         facts=facts, targets=targets, model=model, sizes=sizes, options=options, journal=journal
@@ -102,26 +102,27 @@ class _Weigher:
             self.sizes.size_bytes(self.facts.buffers[access.buffer]) for access in loads((node.body,))
         )
         write_bytes = sum(self.sizes.size_bytes(b) for b in node.outputs if b is not None)
-        target = self._target(node)
+        target, can = self._target(node), self._capabilities(node)
         across = _across(node)
-        stays = not across and 4 * size <= self.options.persistent_bytes
+        stays = not across and can.rows.keeps(size)
         programs = max(1, FULL_PROGRAMS * max(rows, read_bytes // size) // _SECTOR) if across else rows
         whole_us = self.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
         numbers = {"whole_us": round(whole_us, 3)}
         length = None
         if not stays and _combines(node):
-            length = column_piece_length(size, rows, target) if across else piece_length(size)
+            length = column_piece_length(size, rows, target, can.rows) if across else piece_length(size)
         split_us = None
         if length is not None:
             pieces = -(-size // length)
-            many = programs_of(rows * pieces, across=across)
+            many = can.rows.count_programs(rows * pieces, across=across)
             split_us = (
                 self.model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
                 + self.model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
                 + self.model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
             )
             numbers["split_us"] = round(split_us, 3)
-        shared = None if stays or across or not self.options.single_pass else pieces_of(node, target)
+        is_alone = stays or across or not self.options.single_pass or not can.shares_rows
+        shared = None if is_alone else pieces_of(node, target)
         if shared is not None:
             single_us = single_pass_us(
                 node, shared, read_bytes=read_bytes, write_bytes=write_bytes, rows=rows, model=self.model
@@ -154,7 +155,14 @@ class _Weigher:
         return _Writer(node=node, length=length, fresh=fresh).run() if pays else (node,)
 
     def _target(self, node: Scan) -> Target:
-        return self.targets.of(next(b.device for b in node.outputs if b is not None))
+        return self.targets.of(_device(node))
+
+    def _capabilities(self, node: Scan) -> Capabilities:
+        return self.targets.capabilities_of(_device(node))
+
+
+def _device(node: Scan) -> str:
+    return next(b.device for b in node.outputs if b is not None)
 
 
 def _work(read_bytes: float, write_bytes: float, rows: int, length: int, programs: int) -> KernelWork:
@@ -169,9 +177,8 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
 
 
 def _may_be_cut(node: Scan, targets: Targets) -> bool:
-    """Whether the rows of `node` are of known length and on a GPU, and combine by a kind that has a name."""
-    device = next(b.device for b in node.outputs if b is not None)
-    if node.checks or isinstance(node.kind, Combine) or not targets.of(device).is_gpu:
+    """True if the rows of `node` are of known length, combine by a kind that has a name, and are whole if left so."""
+    if node.checks or isinstance(node.kind, Combine) or targets.capabilities_of(_device(node)).cuts_rows:
         return False
     return as_int(extent_of(node.axis)) is not None and all(
         provably_positive(extent_of(r)) for r in node.ranges
@@ -200,15 +207,15 @@ def _across(node: Scan) -> bool:
     return real[-1:] != [node.axis]
 
 
-def column_piece_length(size: int, rows: int, target: Target) -> int | None:
+def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -> int | None:
     """As `piece_length`, for pieces of columns, of which there are `rows`: they stay in registers, and there are enough to fill `target`.
 
     `None` for columns that stay as a whole, and for such as have no divisor that will do.
     """
-    if size <= LONGEST_COLUMN:
+    if size <= walks.kept_across:
         return None
     wanted = max(1, -(-PROGRAMS * BLOCK * target.multiprocessors // rows))
-    longest = max(2 * SHORTEST_COLUMN, min(LONGEST_COLUMN, size // wanted))
+    longest = max(2 * SHORTEST_COLUMN, min(walks.kept_across, size // wanted))
     shortest = max(SHORTEST_COLUMN, -(-size // MOST_PIECES))
     return _fullest(size, shortest, longest)
 

@@ -15,7 +15,6 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import LONGEST_COLUMN
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family
 from coilwork_scheduler.splitting.figures import BLOCK, LEAST_ACROSS, PROGRAMS, RESIDENT_ACROSS, Figures
@@ -130,7 +129,7 @@ def _pieces(
     if any(member.kind == "welford" for member in family.members):
         wanted = max(wanted, length / RESIDENT_ACROSS)
     wanted = min(wanted, length / LEAST_ACROSS)
-    rest = cut_axes(outer, outer, sizes, wanted=wanted, held=LONGEST_COLUMN)
+    rest = cut_axes(outer, outer, sizes, wanted=wanted, held=figures.rows(family.members[0]).kept_across)
     whole = Cut(axis=run, count=extent_of(run), length=as_expr(1), even=True)
     cuts = (*(rest.cuts if rest is not None else ()), whole)
     if rest is None and wanted >= 2:

@@ -43,11 +43,11 @@ def split_reductions(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with long reductions to few results cut in pieces, where `model` says that it pays; on GPUs only.
+    """`graph` with long reductions to few results cut in pieces, where `model` says that it pays, and generators do not do it.
 
     Linear in the size of the graph.
     """
-    if not options.split or options.batch_invariant or not targets.has_gpu:
+    if not options.split or options.batch_invariant or not targets.have_whole_rows:
         return graph
     judge = Judge(
         figures=Figures(facts=facts, targets=targets, model=model, sizes=sizes),

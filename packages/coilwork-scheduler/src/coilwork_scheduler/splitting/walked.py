@@ -16,7 +16,6 @@ from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import FULL_PROGRAMS, KernelWork
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import row_stays
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, rows_of
@@ -68,10 +67,10 @@ def walked_of(
     shape = figures.shape(family)
     if not shape.across or any(member.kind not in SELF_COMBINING for member in family.members):
         return None
-    if not row_stays(1, sums=len(family.outputs), reads=1):
+    if not figures.rows(family.members[0]).keeps_beside_sums(1, sums=len(family.outputs), reads=1):
         return None
     owners = {access: member for member in family.members for access in rows_of(member)}
-    partners = {access: _partner(family, rows, owners[access], access) for access in family.rows}
+    partners = {access: _partner(figures, family, rows, owners[access], access) for access in family.rows}
     beside = [access for access, found in partners.items() if found is not None]
     if not beside:
         return None
@@ -115,15 +114,19 @@ def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> flo
     return added_us + figures.second_us(family, shape, count, across=True)
 
 
-def _partner(family: Family, rows: RowReductions, member: Reduce, access: Load) -> Reduce | None:
+def _partner(
+    figures: Figures, family: Family, rows: RowReductions, member: Reduce, access: Load
+) -> Reduce | None:
     """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums of `family`."""
     found = rows.partner(member, access)
     if found is None:
         return None
     longest = bounds(product(extent_of(axis) for axis in found.axes)).hi
     reads = {load.buffer for load in (*family.rows, *rows_of(found))}
-    fits = longest is not None and row_stays(longest, sums=len(family.outputs), reads=len(reads))
-    return found if fits else None
+    if longest is None:
+        return None
+    walks = figures.rows(found)
+    return found if walks.keeps_beside_sums(longest, sums=len(family.outputs), reads=len(reads)) else None
 
 
 def _refined(

@@ -6,7 +6,7 @@ most often holds, a kernel finds out when it runs, and has a form of its own for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
@@ -41,7 +41,7 @@ def assumed(
     values: tuple[Scalar, ...],
     *,
     multiples: bool = True,
-    rows: bool = True,
+    rows: bool = False,
 ) -> Assumed | None:
     """`kernel`, whose roots are `values`, for what its sizes likely are; None if it cannot have forms.
 
@@ -50,7 +50,7 @@ def assumed(
     likely = kernel.likely
     if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
         return None
-    if kernel.hints.reduction not in ("none", "looped", "persistent") or kernel.combined is not None:
+    if kernel.combined is not None:
         return None
     known = dict(zip(kernel.sizes, likely.sizes, strict=True))
     aligning = _aligning(kernel, values) if multiples else frozenset()
@@ -74,10 +74,7 @@ def assumed(
         sizes.append(part)
         numbers.append(known[size] // unit)
         units.append((size, unit))
-    looped = kernel.hints.reduction == "looped" and rows
-    reduction = likely.reduction if looped else kernel.hints.reduction
-    special = with_sizes(kernel, renewed, tuple(sizes), Likely(sizes=tuple(numbers), reduction=reduction))
-    special = replace(special, hints=replace(special.hints, reduction=reduction))
+    special = with_sizes(kernel, renewed, tuple(sizes), Likely(sizes=tuple(numbers)))
     if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
         # as n % 16 of multiples of 16: no element is left to write a kernel for
         return None
@@ -85,13 +82,8 @@ def assumed(
 
 
 def _bounded(kernel: Kernel, likely: Likely) -> dict[Expr, int]:
-    """Sizes of rows that stay on chip if they are no longer than is likely, and how long they may be: as long as the lanes they stand in."""
-    if kernel.hints.reduction != "looped" or likely.reduction != "persistent":
-        return {}
-    extents = [
-        r.symbol.extent for r in kernel.ranges if r.kind == "reduction" and r.symbol.extent is not None
-    ]
-    length = product(extents)
+    """Sizes of rows of any length, and how long rows may be that stand in as many lanes as likely ones."""
+    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
     if bounds(length).hi is not None:
         return {}
     return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.workspace import piece_of, scans_of
+from coilwork_ir.kernels.workspace import find_piece_length, scans_of
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.target import Target
 from coilwork_triton.text.tree import (
@@ -72,16 +72,14 @@ class Sharing:
 
 def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sharing | None:
     """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its own."""
-    if not kernel.hints.workspace:
-        return None
-    length = piece_of(kernel)
+    length = find_piece_length(kernel)
     rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
     points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))
     scans = scans_of(values)
     if length is None or rows is None or points is None or not scans:
         return None
     return Sharing(
-        workspace=kernel.hints.workspace,
+        workspace=kernel.workspace,
         rows=rows,
         count=-(-points // length),
         length=length,

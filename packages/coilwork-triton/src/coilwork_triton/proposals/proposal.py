@@ -31,6 +31,7 @@ class Setting:
         options: the generator's settings.
         points: those of a whole launch of which the kernel does a part; they stand for an unknown extent.
         least: as which open sizes that say how many rows there are count at least, whatever is likely.
+        keeps_rows: rows are kept in registers, or are not; None: by how long they may be.
     """
 
     draft: Draft
@@ -38,6 +39,7 @@ class Setting:
     options: TritonOptions
     points: int | None = None
     least: int = 1
+    keeps_rows: bool | None = None
 
     @property
     def kernel(self) -> Kernel:

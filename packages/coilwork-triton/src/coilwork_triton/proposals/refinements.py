@@ -170,8 +170,7 @@ def _loop_over_shifted_rows(planned: Planned, options: TritonOptions) -> Planned
         setting.kernel, planned.shape, setting.analysis.roots, planned.least_row
     ):
         return planned
-    kernel = replace(setting.kernel, hints=replace(setting.kernel.hints, reduction="looped"))
-    return propose(replace(setting, draft=replace(setting.draft, kernel=kernel)))
+    return propose(replace(setting, keeps_rows=False))
 
 
 def _use_whole_vectors(planned: Planned, options: TritonOptions) -> Planned:

@@ -8,14 +8,13 @@ from typing import Final
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, product
+from coilwork_ir.scalar import Load
+from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import Walk, next_power_of_two
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.rules import Rule, RuleTable, always
-
-# Points of a row up to which it is kept in registers if nobody says how to walk it.
-_SHORT: Final = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +31,6 @@ class _Question:
     def longest(self) -> int | None:
         """Most points of a row, if that is known."""
         return None if self.row is None else bounds(self.row).hi
-
-    @property
-    def wanted(self) -> str:
-        """What the scheduler asks for."""
-        return self.setting.kernel.hints.reduction
 
     @property
     def is_in_row_loop(self) -> bool:
@@ -57,13 +51,11 @@ def _fits_in_row_loop(q: _Question) -> bool:
     return q.is_in_row_loop and q.fits(limit)
 
 
-def _is_to_stay(q: _Question) -> bool:
-    return q.wanted == "persistent" and q.fits(q.setting.options.persistent_limit)
-
-
-def _is_short(q: _Question) -> bool:
-    short = q.longest is not None and q.longest <= _SHORT
-    return q.wanted in ("none", "contracted") and short and q.fits(q.setting.options.persistent_limit)
+def _is_kept(q: _Question) -> bool:
+    if q.is_in_row_loop or not q.fits(q.setting.options.persistent_limit):
+        return False
+    kept = q.setting.keeps_rows
+    return keeps_rows(q.setting, q.longest) if kept is None else kept
 
 
 def _rule(name: str, walk: Walk, why: str, matches: _Pattern) -> Rule[_Question, Walk]:
@@ -104,20 +96,32 @@ WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
             _fits_in_row_loop,
         ),
         _rule(
-            "wanted-in-registers",
+            "kept-rows",
             "persistent",
-            "the scheduler counts on one read of each row, and it fits",
-            lambda q: not q.is_in_row_loop and _is_to_stay(q),
-        ),
-        _rule(
-            "short-rows",
-            "persistent",
-            "a row that fits the registers of one program is read once",
-            lambda q: not q.is_in_row_loop and _is_short(q),
+            "a row that fits the registers of one program is read once, which the scheduler counts on",
+            _is_kept,
         ),
         _rule("long-rows", "looped", "what does not fit registers goes through them in blocks", always),
     )
 )
+
+
+def keeps_rows(setting: Setting, longest: int | None) -> bool:
+    """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number of them.
+
+    As costs have it that schedulers reckon with (`coilwork_triton.capabilities`).
+    """
+    kernel = setting.kernel
+    reduced = {r.symbol for r in kernel.ranges if r.kind == "reduction"}
+    if longest is None or not reduced:
+        return False
+    along = {r.kind: r.coalescing for r in sorted(kernel.ranges, key=lambda r: r.coalescing)}
+    loads = [v for v in setting.analysis.nodes if isinstance(v, Load)]
+    return capabilities_of(setting.target).rows.keeps(
+        longest,
+        across=along.get("parallel", 0.0) > along["reduction"],
+        values=sum(not reduced.isdisjoint(load.index[0].free_symbols) for load in loads),
+    )
 
 
 def choose_walk(setting: Setting, proposal: Proposal) -> Walk:

@@ -16,7 +16,9 @@ from coilwork.torch_compat.autograd import ResultFacts
 from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.tensors import (
     Creation,
+    Marks,
     creation_of,
+    marks_of,
     set_creation,
     shared_counts,
     strided_storage,
@@ -33,13 +35,13 @@ class CapturedResult:
         base: what it is a view of: the position of a result, or a negative number for what is none. `None`: it is no view.
         creation: how a view was made, which decides if it takes writes that are recorded.
         count: a number that results have in common if writes to one are counted as writes to the others.
-        is_negated: it has torch's negative bit; `None`: it is no tensor with strides.
+        marks: torch's bits; `None`: it is no tensor with strides.
     """
 
     base: int | None = None
     creation: Creation | None = None
     count: int = 0
-    is_negated: bool | None = None
+    marks: Marks | None = None
 
 
 def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
@@ -54,22 +56,22 @@ def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     for value, count in zip(values, counts, strict=True):
         base = value._base if value is not None and value._is_view() else None
         if value is None or base is None:
-            found.append(CapturedResult(count=count, is_negated=_is_negated(value)))
+            found.append(CapturedResult(count=count, marks=_marks(value)))
             continue
         place = positions.get(id(base))
         place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
-        found.append(CapturedResult(place, creation_of(value), count, _is_negated(value)))
+        found.append(CapturedResult(place, creation_of(value), count, _marks(value)))
     return tuple(found)
 
 
-def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, bool]:
-    """By position of an output of AOTAutograd's graph: true if it has torch's negative bit in eager mode."""
+def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, Marks]:
+    """By position of an output of AOTAutograd's graph: the marks that it has in eager mode."""
     # subclasses that are taken apart have more results than were captured
     known = results if len(results) == facts.count else ()
     return {
-        position: result.is_negated
+        position: result.marks
         for position, result in enumerate(known, start=facts.start)
-        if result.is_negated is not None
+        if result.marks is not None
     }
 
 
@@ -119,8 +121,8 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
     return around
 
 
-def _is_negated(value: torch.Tensor | None) -> bool | None:
-    return value.is_neg() if value is not None and value.layout == torch.strided else None
+def _marks(value: torch.Tensor | None) -> Marks | None:
+    return marks_of(value) if value is not None and value.layout == torch.strided else None
 
 
 def _values(gm: fx.GraphModule) -> list[torch.Tensor | None]:

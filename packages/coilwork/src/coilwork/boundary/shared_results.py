@@ -217,6 +217,9 @@ def _separation(groups: Sequence[SharedMemory]) -> Callable[[list[Any]], None]:
 
 def _separate(results: list[Any], group: SharedMemory) -> None:
     source = results[group.source]
+    if group.whole >= 0 and source._is_view():
+        # an operator's result that the program shows otherwise
+        source = results[group.whole] = source.detach()
     bases = {group.whole: source}
     for base, counted in group.detached:
         value = source if base < 0 else results[base]

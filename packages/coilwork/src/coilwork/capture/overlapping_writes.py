@@ -7,8 +7,8 @@ memory as they do, if there is one in a captured graph.
 Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
 copy of an element gained, which is three times the difference, and rounded. So the expansion is not
 written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
-is looked for in the memory of `x`, with `as_strided`. Graphs that write to inputs that are expanded already
-are eager's.
+is looked for in the memory of `x`, with `as_strided`. Of inputs that are expanded already the graph is given
+the storage (`give_expanded_storages`); where it cannot be, as with gradients, the graph is eager's.
 """
 
 from __future__ import annotations

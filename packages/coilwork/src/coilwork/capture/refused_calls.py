@@ -2,7 +2,8 @@
 
 Whether it is, eager says: what Dynamo captured runs on copies of the inputs. If that raises, the graph is not
 compiled, and the call runs what was captured, which raises eager's error. No warning speaks of the compiler
-then, and `strict` raises the same.
+then, and `strict` raises the same. So it is where eager gives results, and refuses their gradients, which
+AOTAutograd traces together with them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, fx
 
 from coilwork.checking.random_state import random_state, restore
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.operators import disable_modes, space_of
 from coilwork.torch_compat.sizes import hint_of
 from coilwork.torch_compat.tensors import storage_identity
@@ -28,7 +30,7 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class RefusedCallError(Exception):
-    """Eager refuses the call that a graph is compiled for; the cause is what compiling failed with."""
+    """Eager refuses the call that a graph is compiled for, or its gradients; the cause is what compiling failed with."""
 
 
 class EagerTrial:
@@ -37,13 +39,50 @@ class EagerTrial:
     def __init__(self, captured: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         self._captured = captured
         self._inputs = example_inputs
+        self._is_recorded = torch.is_grad_enabled()
         self._refuses: bool | None = None
+        self._refuses_gradients: bool | None = None
 
     def refuses(self) -> bool:
         """Tell if eager raises an error. It is not asked what the user's own operators would do once more."""
         if self._refuses is None:
             self._refuses = not _has_effects(self._captured) and self._raises()
         return self._refuses
+
+    def refuses_gradients(self) -> bool:
+        """Tell if eager gives results, of which gradients are asked for, and raises an error when they are taken."""
+        if self._refuses_gradients is None:
+            asks = any(isinstance(value, Tensor) and value.requires_grad for value in self._inputs)
+            is_tried = asks and self._is_recorded and not _has_effects(self._captured)
+            self._refuses_gradients = is_tried and self._raises_in_backward()
+        return self._refuses_gradients
+
+    def refuses_training(self) -> bool:
+        """Tell if eager refuses the call, or gradients of its results."""
+        return self.refuses() or self.refuses_gradients()
+
+    def _raises_in_backward(self) -> bool:
+        with disable_modes(), torch.enable_grad():
+            copies = _copies(self._inputs)
+            if copies is None:
+                return False
+            leaves, given = _ask_for_gradients(copies, self._inputs)
+            numbers = random_state()
+            try:
+                results = self._captured.forward(*given)
+            except Exception:  # noqa: BLE001  that is not the gradient's
+                restore(numbers)
+                return False
+            wanted = [one for one in leaves_of(results) if isinstance(one, Tensor) and one.requires_grad]
+            try:
+                torch.autograd.grad(
+                    wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True
+                )
+            except Exception:  # noqa: BLE001  whatever it is, the call's gradient will raise it again
+                return True
+            finally:
+                restore(numbers)
+        return False
 
     def _raises(self) -> bool:
         with disable_modes(), torch.no_grad():
@@ -58,6 +97,29 @@ class EagerTrial:
             finally:
                 restore(numbers)
         return False
+
+
+def _ask_for_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
+    """Leaves for the copies of inputs that ask for gradients, and inputs made of these, which may be written to."""
+    leaves: list[Tensor] = []
+    given: list[Any] = []
+    for copy, value in zip(copies, inputs, strict=True):
+        if isinstance(value, Tensor) and value.requires_grad:
+            leaves.append(copy.requires_grad_())
+            copy = copy.clone()
+        given.append(copy)
+    return leaves, given
+
+
+def calls_gradients(gm: fx.GraphModule) -> bool:
+    """Tell if Dynamo's graph calls an operator of ATen's that computes a gradient.
+
+    Torch's tracing calls these with what it computed itself, and looks at nothing else that they are given.
+    """
+    return any(
+        node.op == "call_function" and space_of(node.target) == "aten" and "backward" in str(node.target)
+        for node in gm.graph.nodes
+    )
 
 
 def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> Callable[..., Any]:

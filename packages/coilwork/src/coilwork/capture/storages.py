@@ -73,15 +73,56 @@ def given_storages(
     if not found:
         return compiler(gm, example_inputs)
     captured = copy_of(gm)
-    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    values = _begin_with_storages(gm, example_inputs, found)
+    return _Placed(compiler(gm, values), captured, found)
+
+
+def give_expanded_storages(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
+) -> tuple[Sequence[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and what hands them over.
+
+    AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its place is
+    known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)} - {None}
+    expanded = {
+        storage_of(node)
+        for node in inputs
+        if storage_of(node) in written and _repeats_elements(node.meta["example_value"])
+    }
+    found: list[Place] = []
+    for storage in expanded:
+        sharing = [node for node in gm.graph.nodes if storage_of(node) == storage]
+        positions = tuple(position for position, node in enumerate(inputs) if node in sharing)
+        place = _known_place(positions, inputs, sharing)
+        if place is not None:
+            found.append(place)
+    if not found:
+        return example_inputs, lambda compiled: compiled
+    values = _begin_with_storages(gm, example_inputs, found)
+    return values, lambda compiled: _Placed(compiled, captured, tuple(found))
+
+
+def _repeats_elements(value: torch.Tensor) -> bool:
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return any(type(stride) is int and stride == 0 and size != 1 for size, stride in pairs)
+
+
+def _begin_with_storages(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[Place]
+) -> list[Any]:
+    """The inputs of `gm`, which is changed in place to take storages in the stead of inputs at `places`."""
+    inputs = gm.graph.find_nodes(op="placeholder")
     values = list(example_inputs)
-    for place in found:
+    for place in places:
         if place.count is not None:
             _begin_with_storage(gm.graph, inputs, place)
             for position in place.positions:
                 values[position] = inputs[position].meta["example_value"]
     gm.recompile()
-    return _Placed(compiler(gm, values), captured, found)
+    return values
 
 
 def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
@@ -183,9 +224,11 @@ def _sought(gm: fx.GraphModule) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]) -> Place:
-    first = inputs[positions[0]]
-    value: torch.Tensor = first.meta["example_value"]
+def _known_place(
+    positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
+) -> Place | None:
+    """The place of inputs whose storage can be given in their stead; None of others."""
+    value: torch.Tensor = inputs[positions[0]].meta["example_value"]
     views: list[torch.Tensor] = [node.meta["example_value"] for node in sharing]
     numbers = [n for view in views for n in (*view.shape, *view.stride(), view.storage_offset())]
     if (
@@ -195,6 +238,15 @@ def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Seque
     ):
         offsets = tuple(inputs[position].meta["example_value"].storage_offset() for position in positions)
         return Place(positions=positions, offsets=offsets, count=max(map(_end, views)))
+    return None
+
+
+def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]) -> Place:
+    found = _known_place(positions, inputs, sharing)
+    if found is not None:
+        return found
+    first = inputs[positions[0]]
+    value: torch.Tensor = first.meta["example_value"]
     offset = value.storage_offset()
     if len(positions) == 1 and type(offset) is int and offset == 0 and value.is_contiguous():
         return Place(positions=positions, offsets=(0,), count=None)

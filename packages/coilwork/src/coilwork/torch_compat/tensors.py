@@ -113,6 +113,20 @@ def shared_counts(values: Sequence[torch.Tensor | None]) -> list[int]:
     return found
 
 
+class Marks(NamedTuple):
+    """Torch's bits of a tensor: memory holds its numbers with the other sign, or their conjugates."""
+
+    negative: bool = False
+    conjugate: bool = False
+
+
+def marks_of(value: object) -> Marks:
+    """The marks of `value`; none of what is no tensor with strides."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return Marks()
+    return Marks(value.is_neg(), value.is_conj())
+
+
 class Creation(NamedTuple):
     """How a view was made, after which it takes or refuses writes that autograd would record.
 

@@ -53,7 +53,7 @@ WORKAROUNDS: Final = (
     Workaround(
         what="what is written to an input that is expanded already changes its elements by several times the difference",
         versions=("2.13",),
-        fix="coilwork.capture.overlapping_writes:repeated_elements",
+        fix="coilwork.capture.storages:give_expanded_storages",
         test="tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(

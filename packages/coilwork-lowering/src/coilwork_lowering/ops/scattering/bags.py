@@ -55,6 +55,7 @@ class Bags:
         padding: the row that does not count; negative if all do.
         device: where all is.
         in_bounds: whether the offsets are known to begin at 0, never to go down, and to end among the elements.
+        error: what eager raises where an offset is out of range.
     """
 
     rows: Expr
@@ -64,6 +65,7 @@ class Bags:
     padding: int
     device: str
     in_bounds: bool
+    error: CheckError
 
     @property
     def elements(self) -> Expr:
@@ -91,12 +93,20 @@ class Bags:
         return sub(self._clamp_to_elements(self.read_end(builder, bag)), self.start(builder, bag))
 
     def read_start(self, builder: Builder, bag: Expr) -> Scalar:
-        """The bag's offset, in `i64`."""
-        return cast(builder.read(self.offsets, (bag,)), DType.I64)
+        """The bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset says, as in eager mode."""
+        offset = cast(builder.read(self.offsets, (bag,)), DType.I64)
+        if self.device.startswith("cpu") or self.in_bounds:
+            return offset
+        zero = const(0, DType.I64)
+        return select(eq(index(bag), zero), zero, offset)
 
     def read_end(self, builder: Builder, bag: Expr) -> Scalar:
-        """The next bag's offset if there is one, else the number of elements, in `i64`."""
-        more = lt(index(bag + 1), index(self.offsets.shape[0]))
+        """The next bag's offset if there is one, else the number of elements, in `i64`.
+
+        On accelerators the last bag ends with the elements, whatever an offset says, as in eager mode.
+        """
+        others = self.offsets.shape[0] if self.device.startswith("cpu") else self.count
+        more = lt(index(bag + 1), index(others))
         following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
         return select(more, following, index(self.elements))
 
@@ -198,16 +208,19 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
         return _counted_along(builder, bags)
     (count,) = bags.offsets.shape
     width = search_type(count)
-    return builder.pointwise(
-        (bags.elements,),
-        width,
-        bags.device,
-        lambda point: sub(
-            lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0]))),
-            const(1, width),
-        ),
-        name=f"{builder.hint}_bags",
-    )
+
+    def bag(point: tuple[Expr, ...]) -> Scalar:
+        begun = lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0])))
+        found = sub(begun, const(1, width))
+        if bags.device.startswith("cpu") or bags.in_bounds:
+            return found
+        # the first bag has what lies in front of its offset, the last one what lies behind an offset that ends it
+        found = op("maximum", found, const(0, width))
+        if provably_eq(count, bags.count):
+            return found
+        return op("minimum", found, cast(index(bags.count - 1), width))
+
+    return builder.pointwise((bags.elements,), width, bags.device, bag, name=f"{builder.hint}_bags")
 
 
 def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
@@ -226,7 +239,7 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
         lambda point: (offset(point),),
         lambda point: const(1, DType.I64),
         "add",
-        lambda point: (within(offset(point), behind, "the offsets of bags", "RuntimeError"),),
+        lambda point: (within(offset(point), behind, "the offsets of bags", bags.error),),
     )
     ranges = node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
@@ -263,11 +276,13 @@ class OffsetRules:
         elements: how many elements there are.
         count: how many bags there are.
         in_order: each list of elements is walked from offset to offset, as by eager's fast kernel for CPUs.
+        error: what eager raises where an offset is out of range.
     """
 
     elements: Expr
     count: Expr
     in_order: bool
+    error: CheckError
 
 
 def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
@@ -308,8 +323,7 @@ def _offset_checks(
         condition=either(lt(number, index(last)), le(at, index(rules.elements))),
         message="offsets[-1] can not be greater than input's length",
     )
-    error: CheckError = "RuntimeError" if rules.in_order else "IndexError"
-    inside = within(at, rules.elements + 1, "the offsets of bags", error)
+    inside = within(at, rules.elements + 1, "the offsets of bags", rules.error)
     if not rules.in_order or provably_eq(offsets.shape[0], rules.count):
         return (begins, ends, inside)
     end = cast(builder.read(offsets, (last,)), DType.I64)
@@ -317,12 +331,9 @@ def _offset_checks(
 
 
 def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
-    """That of eager's kernels for accelerators: no bag ends before it begins. The first begins at 0, whatever its offset says."""
+    """That of eager's kernels for accelerators: no bag ends before it begins."""
     if bags.device.startswith("cpu") or bags.in_bounds:
         return ()
-    zero = const(0, DType.I64)
-    begin = select(eq(index(bag), zero), zero, bags.read_start(builder, bag))
-    # the last bag ends with the elements there, even where an offset says its end
-    inner = lt(index(bag + 1), index(bags.count))
-    end = select(inner, bags.read_end(builder, bag), index(bags.elements))
-    return (Check(condition=both(le(begin, end), le(zero, begin)), message="the offsets of bags go down"),)
+    begin, end = bags.read_start(builder, bag), bags.read_end(builder, bag)
+    in_order = both(le(begin, end), le(const(0, DType.I64), begin))
+    return (Check(condition=in_order, message="the offsets of bags go down"),)

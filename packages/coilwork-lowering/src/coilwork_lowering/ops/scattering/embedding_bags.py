@@ -11,6 +11,7 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
+from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
@@ -49,18 +50,23 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     indices, offsets = call.tensor("indices"), call.tensor("offsets")
     if len(indices.shape) != 1 or any(as_int(size) == 0 for size in (*indices.shape, count, rows)):
         raise NotLowered("bags without elements")
+    in_order = _walks_in_order(call)
+    # of means eager looks for the bag of each element first, as its other kernels do
+    is_sum = Mode(call.integer("mode")) is Mode.SUM
+    error: CheckError = "RuntimeError" if in_order and is_sum else "IndexError"
     return Bags(
         rows=rows,
         indices=checked(builder, indices, rows, call),
         offsets=check_offsets(
             builder,
             offsets,
-            OffsetRules(elements=indices.shape[0], count=count, in_order=_walks_in_order(call)),
+            OffsetRules(elements=indices.shape[0], count=count, in_order=in_order, error=error),
         ),
         count=count,
         padding=as_plain_int(call["padding_idx"]),
         device=indices.device,
         in_bounds=_are_in_bounds(call, indices, offsets),
+        error=error,
     )
 
 

@@ -1,0 +1,297 @@
+"""The ways to compute attention and its gradient: one row each in `ATTENTIONS`, calls of ATen's and loops.
+
+As with products (`implementations.py`), an implementation says why it can't compute a node (`claims`), what
+it takes (`quote`), and what nodes it is (`build`). What a kernel leaves for the gradient only that kernel's
+gradient understands: a row claims the nodes of its own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, View
+from coilwork_ir.loops.attention.library_form import GradientOperands, LibraryAttention, library_attention_of
+from coilwork_ir.loops.attention.nodes import StateForm
+from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes
+from coilwork_scheduler.cost import CostModel
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+AttentionNode: TypeAlias = Attention | AttentionGradient
+_SIZES: Final = ("cum_seq_q", "cum_seq_k", "max_q", "max_k")
+_DRAWS: Final = ("philox_seed", "philox_offset")
+
+
+class AttentionImplementation(Protocol):
+    """A way to compute attention and its gradient."""
+
+    def claims(self, node: AttentionNode, target: Target) -> str | None:
+        """Why it does not compute `node` on `target`; None if it does."""
+        ...
+
+    def quote(self, node: AttentionNode, target: Target) -> Quote:
+        """Cost of `node`, which it claims, on `target`."""
+        ...
+
+    def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
+        """The nodes that compute `node`; there may be contractions among them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """A pair of ATen's operators, for attention and its gradient, and how they are told what they take.
+
+    Attributes:
+        form: the state that they pass on.
+        forward, backward: their names.
+        is_for_cpus: they run on CPUs, and nowhere else.
+        bias: the argument that the bias is given as, "" if they take none.
+        derives_bias: the gradient of the bias is among their results.
+        takes_columns: values may have another number of columns than keys.
+        state: the arguments of the gradient that the state is given as, in its order, "" for a place that is
+            not given.
+    """
+
+    form: StateForm
+    forward: str
+    backward: str
+    is_for_cpus: bool = False
+    bias: str = ""
+    derives_bias: bool = False
+    takes_columns: bool = False
+    state: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtenAttention:
+    """Calls of one pair of ATen's operators."""
+
+    around: Surroundings
+    kernels: Kernels
+
+    def claims(self, node: AttentionNode, target: Target) -> str | None:
+        """They compute what is in the form of libraries, on their kind of device, from their own state."""
+        kernels = self.kernels
+        if node.weights.form != kernels.form:
+            return f"{kernels.forward} leaves another state"
+        if target.is_gpu == kernels.is_for_cpus:
+            return f"{kernels.forward} does not run on {target.kind}"
+        found = library_attention_of(node, self.around.facts.buffers)
+        if found is None:
+            return "no library weighs keys so"
+        parts, _ = found
+        if parts.bias is not None and not kernels.bias:
+            return f"{kernels.forward} takes no bias"
+        if parts.key.shape[3] is not parts.value.shape[3] and not kernels.takes_columns:
+            return f"{kernels.forward} takes as many columns of values as of keys"
+        if isinstance(node, AttentionGradient) and node.of_bias is not None and not kernels.derives_bias:
+            return f"{kernels.backward} gives the bias no gradient"
+        if parts.causal and parts.causal != self._find_level(parts):
+            return f"{kernels.forward} counts keys from the other end"
+        if parts.dropout and kernels.is_for_cpus:
+            return f"{kernels.forward} drops no weights"
+        return None
+
+    def quote(self, node: AttentionNode, target: Target) -> Quote:
+        """The time that memory takes: scores stay on chip."""
+        us = self.around.move_us(*count_moved_bytes(node, self.around))
+        return Quote(us=us, reason="scores stay on chip", numbers={"call_us": round(us, 3)})
+
+    def build(self, node: AttentionNode, target: Target) -> tuple[Node, ...]:
+        """The call."""
+        parts, saved = self._read(node)
+        if isinstance(node, Attention):
+            return (self._call_forward(node, parts),)
+        assert saved is not None
+        return (self._call_backward(node, parts, saved),)
+
+    def _read(self, node: AttentionNode) -> tuple[LibraryAttention, GradientOperands | None]:
+        found = library_attention_of(node, self.around.facts.buffers)
+        assert found is not None, "only what is claimed is built"
+        return found
+
+    def _find_level(self, parts: LibraryAttention) -> str:
+        """Which row and key a causal mask of the kernels has level."""
+        uneven = parts.query.shape[2] is not parts.key.shape[2]
+        return "last" if self.kernels.form == "flash" and uneven else "first"
+
+    def _call_forward(self, node: Attention, parts: LibraryAttention) -> Extern:
+        kernels, operands = self.kernels, tuple(Ref(b.name) for b in (parts.query, parts.key, parts.value))
+        bias = None if parts.bias is None else Ref(parts.bias.name)
+        is_causal, stores = bool(parts.causal), node.logsumexp_at is not None
+        args: tuple[Argument, ...]
+        keywords = self._scale_keyword(parts)
+        match kernels.form:
+            case "plain":
+                args = (*operands, parts.dropout, is_causal)
+                keywords = ((kernels.bias, bias), *keywords) if bias is not None else keywords
+            case "flash":
+                args = (*operands, parts.dropout, is_causal, False)
+            case "efficient":
+                args = (*operands, bias, stores, parts.dropout, is_causal)
+            case "cudnn":
+                args = (*operands, bias, stores, parts.dropout, is_causal, False)
+        return Extern(
+            target=f"aten.{kernels.forward}.default",
+            args=args,
+            kwargs=keywords,
+            outputs=node.outputs,
+            single=False,
+            family="contraction",
+            random=True,
+            origins=node.origins,
+        )
+
+    def _call_backward(
+        self, node: AttentionGradient, parts: LibraryAttention, saved: GradientOperands
+    ) -> Extern:
+        kernels = self.kernels
+        query, key, value = (Ref(b.name) for b in (parts.query, parts.key, parts.value))
+        given, output, logsumexp = (Ref(b.name) for b in (saved.gradient, saved.output, saved.logsumexp))
+        bias = None if parts.bias is None else Ref(parts.bias.name)
+        is_causal, state = bool(parts.causal), dict(zip(kernels.state, node.state, strict=True))
+        first: tuple[Argument, ...] = (given, query, key, value)
+        sizes, draws = (tuple(state.get(name) for name in names) for names in (_SIZES, _DRAWS))
+        args: tuple[Argument, ...]
+        outputs: tuple[Buffer | None, ...] = (node.of_query, node.of_key, node.of_value)
+        keywords = self._scale_keyword(parts)
+        match kernels.form:
+            case "plain":
+                args = (*first, output, logsumexp, parts.dropout, is_causal)
+                keywords = ((kernels.bias, bias), *keywords) if bias is not None else keywords
+            case "flash":
+                args = (*first, output, logsumexp, *sizes, parts.dropout, is_causal, *draws)
+            case "efficient":
+                wanted = ListValue((True, True, True, node.of_bias is not None))
+                args = (*first, bias, output, logsumexp, *draws, parts.dropout, wanted, is_causal)
+                outputs = (*outputs, node.of_bias)
+            case "cudnn":
+                args = (*first, output, logsumexp, *draws, bias, *sizes, parts.dropout, is_causal)
+        return Extern(
+            target=f"aten.{kernels.backward}.default",
+            args=args,
+            kwargs=keywords,
+            outputs=outputs,
+            single=False,
+            family="contraction",
+            random=kernels.form in ("efficient", "cudnn"),
+            origins=node.origins,
+        )
+
+    def _scale_keyword(self, parts: LibraryAttention) -> tuple[tuple[str, Argument], ...]:
+        """The scale, as torch passes it: always to flash attention, to others if it is not their default."""
+        if parts.has_default_scale and self.kernels.form != "flash":
+            return ()
+        return (("scale", parts.scale),)
+
+
+KERNELS: Final[tuple[Kernels, ...]] = (
+    Kernels(
+        form="plain",
+        forward="_scaled_dot_product_flash_attention_for_cpu",
+        backward="_scaled_dot_product_flash_attention_for_cpu_backward",
+        is_for_cpus=True,
+        bias="attn_mask",
+    ),
+    Kernels(
+        form="flash",
+        forward="_scaled_dot_product_flash_attention",
+        backward="_scaled_dot_product_flash_attention_backward",
+        state=(*_SIZES, *_DRAWS, ""),
+    ),
+    Kernels(
+        form="efficient",
+        forward="_scaled_dot_product_efficient_attention",
+        backward="_scaled_dot_product_efficient_attention_backward",
+        bias="attn_bias",
+        takes_columns=True,
+        derives_bias=True,
+        state=_DRAWS,
+    ),
+    Kernels(
+        form="cudnn",
+        forward="_scaled_dot_product_cudnn_attention",
+        backward="_scaled_dot_product_cudnn_attention_backward",
+        bias="attn_bias",
+        takes_columns=True,
+        state=(*_SIZES, *_DRAWS, ""),
+    ),
+)
+
+
+def _make_row(kernels: Kernels, around: Surroundings) -> AttentionImplementation:
+    return AtenAttention(around=around, kernels=kernels)
+
+
+ATTENTIONS: Final[tuple[Callable[[Surroundings], AttentionImplementation], ...]] = (
+    *(partial(_make_row, kernels) for kernels in KERNELS),
+    WrittenOut,
+)
+"""The registry. Among implementations that quote the same an earlier one is taken before later ones."""
+
+
+def implement_attention(
+    graph: Graph,
+    facts: Dependence,
+    *,
+    targets: Targets,
+    model: CostModel,
+    sizes: SizeHints,
+    options: ScheduleOptions,
+    journal: Journal,
+) -> Graph:
+    """`graph` without attention: each is what the implementation computes that quotes least.
+
+    Raises:
+        ScheduleError: nothing computes one of them.
+    """
+    if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
+        return graph
+    around = Surroundings(
+        graph=graph,
+        facts=facts,
+        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
+        name=FreshNames(facts.buffers).close_to,
+        model=model,
+        sizes=sizes,
+        options=options,
+    )
+    rows = tuple(make(around) for make in ATTENTIONS)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, Attention | AttentionGradient):
+            nodes += _implement(node, rows, targets, journal)
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _implement(
+    node: AttentionNode, rows: Sequence[AttentionImplementation], targets: Targets, journal: Journal
+) -> tuple[Node, ...]:
+    first = node.output if isinstance(node, Attention) else node.of_query
+    target = targets.of(first.device)
+    refused = [row.claims(node, target) for row in rows]
+    quotes = [(row.quote(node, target), row) for row, why in zip(rows, refused, strict=True) if why is None]
+    if not quotes:
+        raise ScheduleError(
+            "no-attention",
+            f"nothing computes %{first.name} on {target.name}",
+            origins=node.origins,
+            reason="; ".join(dict.fromkeys(why for why in refused if why)),
+            remedy="write the attention out as products and a softmax",
+        )
+    quote, row = min(quotes, key=lambda pair: pair[0].us)
+    journal.note("attention", (first.name,), isinstance(row, WrittenOut), quote.reason, **dict(quote.numbers))
+    return row.build(node, target)

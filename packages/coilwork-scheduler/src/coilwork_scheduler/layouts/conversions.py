@@ -1,0 +1,57 @@
+"""Copies between layouts: put in around the calls for which they were chosen. Kernels that make what is copied store the copy as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.index import symbol
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.view_strides import Strides
+from coilwork_ir.scalar import load
+from coilwork_scheduler.layouts.sites import Conversion
+
+
+def put_in_copies(graph: Graph, copied: Iterable[tuple[Conversion, Strides]], names: FreshNames) -> Graph:
+    """`graph` with each copy in `copied`, which has those strides, in front of its call or behind it."""
+    by_call: dict[int, list[tuple[Conversion, Strides]]] = {}
+    for conversion, strides in copied:
+        by_call.setdefault(conversion.position, []).append((conversion, strides))
+    nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        before: list[Node] = []
+        behind: list[Node] = []
+        for conversion, strides in by_call.get(position, ()):
+            assert isinstance(node, Extern), "only calls are given copies"
+            current = _current(node, graph, conversion)
+            other = replace(current, name=names.close_to(current.name), strides=strides)
+            if conversion.is_result:
+                node = replace(node, outputs=tuple(_rename(b, current.name, other) for b in node.outputs))
+                behind.append(_copy(other, current, node))
+            else:
+                given = Ref(current.name)
+                node = replace(node, args=tuple(Ref(other.name) if a == given else a for a in node.args))
+                before.append(_copy(current, other, node))
+        nodes += [*before, node, *behind]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _current(node: Extern, graph: Graph, conversion: Conversion) -> Buffer:
+    """What is copied, as it is laid out by now."""
+    if not conversion.is_result:
+        return conversion.buffer
+    return next(b for b in defined(node) if b.name == conversion.buffer.name)
+
+
+def _rename(output: Buffer | SymbolOutput | None, name: str, other: Buffer) -> Buffer | SymbolOutput | None:
+    return other if isinstance(output, Buffer) and output.name == name else output
+
+
+def _copy(source: Buffer, made: Buffer, like: Extern) -> Pointwise:
+    ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(made.shape))
+    return Pointwise(
+        output=made, ranges=ranges, body=load(source.name, ranges, source.dtype), origins=like.origins
+    )

@@ -1,0 +1,144 @@
+"""Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before each call.
+
+A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is where rows begin between
+vectors, measured rates say (`coilwork_ir.product_rates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.dtypes import DType
+from coilwork_ir.loops import Extern, Node
+from coilwork_ir.loops.layouts import dense_order, nested_strides
+from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
+
+# A copy is written, and read again by the product.
+_COPIED: Final = 3
+_HALVES: Final = (DType.BF16, DType.F16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductSite:
+    """A product of two matrices, batched or not, and its result, last; `added` is what is added, maybe by rows.
+
+    Attributes:
+        around: what is known.
+        matrices: left, right and result.
+        added: other operands.
+        lost: eighths of bytes that memory moves while the product takes longer because rows begin between vectors.
+    """
+
+    around: Around
+    matrices: tuple[Buffer, Buffer, Buffer]
+    added: tuple[Buffer, ...]
+    lost: int
+
+    @property
+    def obliges(self) -> tuple[str, ...]:
+        """All that it reads and makes."""
+        return tuple(buffer.name for buffer in (*self.matrices, *self.added))
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Memory of its operands and of its result."""
+        return tuple(dict.fromkeys(self.around.roots[b.name] for b in (*self.matrices, *self.added)))
+
+    @property
+    def conversions(self) -> tuple[Conversion, ...]:
+        """None: the library makes the copy that it needs."""
+        return ()
+
+    def cost(self, layout: LayoutOf) -> int:
+        """Each matrix once, three times where it is copied; more where no aligned kernel can read it."""
+        found = 0
+        slow = False
+        for buffer in self.matrices:
+            strides = layout(self.around.roots[buffer.name], buffer)
+            if strides is None:
+                return IMPOSSIBLE
+            leading = self._leading(buffer, strides)
+            found += self._bytes(buffer) * (SCALE if leading else _COPIED * SCALE)
+            slow = slow or any(step * buffer.dtype.itemsize % VECTOR_BYTES for step in leading)
+        for buffer in self.added:
+            if layout(self.around.roots[buffer.name], buffer) is None:
+                return IMPOSSIBLE
+            found += self._bytes(buffer) * SCALE
+        return found + (self.lost if slow else 0)
+
+    def least(self) -> int:
+        """All read and written once."""
+        return SCALE * sum(self._bytes(buffer) for buffer in (*self.matrices, *self.added))
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        """Its matrices by rows, and by columns."""
+        captured = dense_order(root)
+        assert captured is not None, f"%{root.name} has gaps"
+        for buffer in self.matrices:
+            runs = list_runs(buffer, root) if self.around.roots[buffer.name] == root.name else None
+            if runs is None or runs[-1] is None or runs[-2] is None:
+                continue
+            for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):
+                nested = [*reversed(outer.dimensions), *reversed(inner.dimensions)]
+                yield nested_strides(root.shape, _nest(captured, nested))
+
+    def _bytes(self, buffer: Buffer) -> int:
+        return self.around.sizes.size_bytes(buffer)
+
+    def _leading(self, buffer: Buffer, strides: Strides) -> tuple[int, ...]:
+        """Steps from row to row, or from column to column, and from matrix to matrix; none if it is copied first."""
+        *batches, rows, columns = self.around.extents(buffer)
+        *far, down, across = self.around.steps(strides)
+        between = tuple(step for extent, step in zip(batches, far, strict=True) if extent != 1)
+        if (across == 1 or columns == 1) and (rows == 1 or down >= columns):
+            return (*between, down if rows != 1 else columns)
+        if (down == 1 or rows == 1) and (columns == 1 or across >= rows):
+            return (*between, across if columns != 1 else rows)
+        return ()
+
+
+def weigh_product(position: int, node: Node, around: Around) -> Site | None:
+    """`node` as a product, if it is a call of a library that writes a product into given memory."""
+    if not isinstance(node, Extern) or node.family != "contraction" or len(node.outputs) != 1:
+        return None
+    output = node.outputs[0]
+    names = [argument.name for argument in node.args if isinstance(argument, Ref)]
+    if not node.out_overload or not isinstance(output, Buffer) or len(names) != len(node.args):
+        return None
+    operands = [around.buffers[name] for name in names]
+    if len(operands) not in (2, 3) or any(len(b.shape) != len(output.shape) for b in operands[-2:]):
+        return None
+    left, right = operands[-2:]
+    types = {b.dtype for b in (*operands, output)}
+    # bytes and numbers of 8 bits are multiplied by kernels that want one order
+    if len(output.shape) not in (2, 3) or len(types) != 1 or not _is_wide(output.dtype):
+        return None
+    return ProductSite(
+        around=around,
+        matrices=(left, right, output),
+        added=tuple(operands[:-2]),
+        lost=_lost_to_alignment(left, output, around),
+    )
+
+
+def _lost_to_alignment(left: Buffer, output: Buffer, around: Around) -> int:
+    if output.dtype not in _HALVES or not around.targets.of(output.device).is_gpu:
+        return 0
+    flops = 2.0 * around.sizes.numel(output.shape) * around.sizes.value(left.shape[-1])
+    us = flops / UNALIGNED_RATES[1] - flops / ALIGNED_RATE
+    return int(us * around.bytes_per_us(output.device)) * SCALE
+
+
+def _nest(captured: Sequence[int], inner: Sequence[int]) -> tuple[int, ...]:
+    """`captured` with the dimensions `inner` innermost, in that order."""
+    last = tuple(dict.fromkeys(reversed(inner)))[::-1]
+    return (*(d for d in captured if d not in last), *last)
+
+
+def _is_wide(dtype: DType) -> bool:
+    return dtype.is_float and dtype.itemsize > 1

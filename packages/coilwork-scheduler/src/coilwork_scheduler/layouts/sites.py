@@ -1,0 +1,137 @@
+"""A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would like. Rules make these.
+
+A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several rules say of one node adds up.
+A call that no rule claims holds its operands and results to their strides, since nobody knows what it makes of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Graph, Node
+from coilwork_ir.loops.view_strides import Strides, ViewsOf
+from coilwork_ir.target import Targets
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+SCALE: Final = 8
+"""Costs are whole numbers, of bytes in eighths."""
+
+IMPOSSIBLE: Final = 1 << 60
+"""The cost of what cannot be: a view that has no strides, a result that a library lays out otherwise."""
+
+LayoutOf: TypeAlias = Callable[[str, Buffer], Strides | None]
+"""Strides of a buffer, asked with the name of its memory; None if it cannot show that memory as it lies. Asked with the name of a
+`Conversion`, the strides of the copy; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A copy that may be put between a call and what it reads or makes.
+
+    Attributes:
+        name: what the choice is asked by.
+        position: of the call among the nodes.
+        buffer: what is copied, or what is made by copying the call's result.
+        candidates: strides that the call may be given instead, or may give.
+        is_result: the call's result is copied, and not an operand.
+        bytes_moved: what the copy reads and writes; the writing alone where it runs in the kernel that makes the operand.
+    """
+
+    name: str
+    position: int
+    buffer: Buffer
+    candidates: tuple[Strides, ...]
+    is_result: bool
+    bytes_moved: int
+
+
+class Site(Protocol):
+    """What one node makes of the layouts around it."""
+
+    @property
+    def obliges(self) -> tuple[str, ...]:
+        """Names of buffers that the node, a call, does not hold to their strides."""
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """First names of the memory that it touches, each once."""
+
+    @property
+    def conversions(self) -> tuple[Conversion, ...]:
+        """Copies that may stand around it."""
+
+    def cost(self, layout: LayoutOf) -> int:
+        """Eighths of bytes that memory moves for it under `layout`."""
+
+    def least(self) -> int:
+        """The cost if everything lay as it likes."""
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        """Strides that it would like for the memory `root`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Facts that rules read.
+
+    Attributes:
+        graph, facts, views: the graph, what is known of it, and its views.
+        targets, sizes: the devices, and likely sizes.
+        row_reductions: positions of reductions whose result goes back to the reduced rows.
+    """
+
+    graph: Graph
+    facts: Dependence
+    views: ViewsOf
+    targets: Targets
+    sizes: SizeHints
+    row_reductions: frozenset[int]
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        """All buffers of the graph, by name."""
+        return self.facts.buffers
+
+    @property
+    def roots(self) -> Mapping[str, str]:
+        """The first name of the memory of each buffer."""
+        return self.facts.root
+
+    def as_captured(self, name: str, buffer: Buffer) -> Strides:
+        """The layout that the graph has, without copies."""
+        return buffer.strides if name in self.facts.buffers else ()
+
+    def bytes_per_us(self, device: str) -> float:
+        """Bytes that the memory of `device` moves in a microsecond."""
+        return self.targets.of(device).bandwidth_gb_s * 1e3
+
+    def extents(self, buffer: Buffer) -> tuple[int, ...]:
+        """Likely extents of `buffer`."""
+        return tuple(self.sizes.value(extent) for extent in buffer.shape)
+
+    def steps(self, strides: Iterable[Expr]) -> tuple[int, ...]:
+        """Likely values of `strides`."""
+        return tuple(self.sizes.value(stride) for stride in strides)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRule:
+    """One row of the table.
+
+    Attributes:
+        name: unique, stable.
+        site: what the node at a position costs under other layouts; None if the rule is not about that node.
+        why: what the costs rest on.
+        is_asked: whether it is asked under these options.
+    """
+
+    name: str
+    site: Callable[[int, Node, Around], Site | None]
+    why: str
+    is_asked: Callable[[ScheduleOptions], bool] = lambda options: True

@@ -1,0 +1,273 @@
+"""The table of the layout pass: what each rule decides, what one more row decides, and copies in front of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Extern, Graph, Node
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.layouts import nested_strides
+from coilwork_ir.loops.text import format_graph, parse_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.loops.view_strides import Strides
+from coilwork_ir.target import TARGETS, Targets, target
+from coilwork_scheduler import schedule
+from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.layouts.assign import assign_layouts
+from coilwork_scheduler.layouts.rules import RULES, format_rules
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, LayoutRule, Site
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import hints_of
+
+DEVICES = ("sm_90", "x86-64-avx512")
+
+
+def strides_after(
+    graph: Graph,
+    device: str,
+    *,
+    options: ScheduleOptions | None = None,
+    rules: tuple[LayoutRule, ...] = RULES,
+) -> tuple[dict[str, str], Graph, Journal]:
+    """Strides of all buffers as text, behind the pass alone."""
+    verify_graph(graph)
+    options = options or ScheduleOptions()
+    journal = Journal(100)
+    after = assign_layouts(
+        graph,
+        analyse(graph),
+        targets=Targets(main=TARGETS[device]),
+        model=RooflineCost(target=TARGETS[device]),
+        sizes=hints_of(options),
+        options=options,
+        journal=journal,
+        rules=rules,
+    )
+    verify_graph(after)
+    found = {b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in defined(node)}
+    return found, after, journal
+
+
+def run_both(graph: Graph, device: str) -> None:
+    """Hold the schedule of `graph` to what the graph means."""
+    made = schedule(graph, target(device))
+    verify_schedule(made)
+
+
+def test_every_rule_has_a_name_and_a_reason() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    lines = format_rules().splitlines()
+    assert [line.split()[0] for line in lines] == [rule.name for rule in RULES]
+    assert all(rule.why and not rule.why.endswith(".") for rule in RULES)
+
+
+# One row more
+
+FLIPPED = """
+graph @flipped {
+  input %x: f32[640, 480]
+  %a: f32[640, 480] = pointwise [i0: 640, i1: 480] {
+    t0 = load %x[i0, i1] : f32
+    t1 = exp(t0)
+    yield t1
+  }
+  %v: f32[480, 640]{1, 480} = view %a offset `0`
+  extern "mylib.columns.default" (%v) custom defines (%y: f32[640])
+  return (%y)
+}
+"""
+
+
+@dataclass(frozen=True)
+class ColumnsSite:
+    """A call that reads the columns of the transposed view, and copies rows first."""
+
+    around: Around
+    operand: Buffer
+    conversions: tuple[Conversion, ...] = ()
+
+    @property
+    def obliges(self) -> tuple[str, ...]:
+        return (self.operand.name,)
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return (self.around.roots[self.operand.name],)
+
+    def cost(self, layout: LayoutOf) -> int:
+        strides = layout(self.memory[0], self.operand)
+        if strides is None:
+            return IMPOSSIBLE
+        return self.least() * (1 if self.around.steps(strides)[-1] == 1 else 8)
+
+    def least(self) -> int:
+        return SCALE * self.around.sizes.size_bytes(self.operand)
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        return (nested_strides(root.shape, (1, 0)),)
+
+
+def weigh_columns(position: int, node: Node, around: Around) -> Site | None:
+    if not isinstance(node, Extern) or node.target != "mylib.columns.default":
+        return None
+    (operand,) = (a for a in node.args if isinstance(a, Ref))
+    return ColumnsSite(around, around.buffers[operand.name])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_row_decides_a_layout(device: str) -> None:
+    graph = parse_graph(FLIPPED)
+    before, _, _ = strides_after(graph, device)
+    assert (before["a"], before["v"]) == ("480 1", "1 480")
+    row = LayoutRule(
+        name="columns", site=weigh_columns, why="the library reads columns, and copies rows first"
+    )
+    after, _, journal = strides_after(graph, device, rules=(*RULES, row))
+    assert (after["a"], after["v"]) == ("1 640", "640 1")
+    (decision,) = (d for d in journal.decisions if d.rule == "layout")
+    assert decision.accepted and decision.subjects == ("a",)
+
+
+# Rules of thumb
+
+PRODUCT = """
+graph @product {
+  input %x: f32[512, 640]
+  input %w: f32[512, 384]
+  %a: f32[640, 512] = pointwise [i0: 640, i1: 512] {
+    t0 = load %x[i1, i0] : f32
+    t1 = exp(t0)
+    yield t1
+  }
+  extern "aten.mm.default" (%a, %w) contraction defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
+  return (%y)
+}
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_transposed_factor_is_free(device: str) -> None:
+    found, _, _ = strides_after(parse_graph(PRODUCT), device)
+    assert found["a"] == "1 640"
+    assert found["y"] == "384 1"
+
+
+def test_strict_numerics_keep_the_operands_of_calls() -> None:
+    found, _, _ = strides_after(parse_graph(PRODUCT), "sm_90", options=ScheduleOptions(numerics="strict"))
+    assert found["a"] == "512 1"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
+    text = """
+    graph @heads {
+      input %x: f32[12, 256, 64]
+      input %w: f32[12, 64, 64]
+      extern "aten.bmm.default" (%x, %w) contraction defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
+      %o: f32[256, 64, 12] = pointwise [i0: 256, i1: 64, i2: 12] {
+        t0 = load %h[i2, i0, i1] : f32
+        t1 = exp(t0)
+        yield t1
+      }
+      return (%o)
+    }
+    """
+    found, _, _ = strides_after(parse_graph(text), device)
+    # heads innermost are no product's layout: it would be copied
+    assert found["h"] == "16384 64 1"
+
+
+def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, returned: str = "") -> Graph:
+    """A stack of two convolutions, between kernels that compute what they read and read what they make."""
+    inner, pad = 64 // groups, window // 2
+    call = f"[1, 1], [{pad}, {pad}], [1, 1], False, [0, 0], {groups}"
+    return parse_graph(f"""
+    graph @stack {{
+      input %x: {dtype}[16, 64, 56, 56]
+      input %u: {dtype}[64, {inner}, {window}, {window}]
+      input %w: {dtype}[64, {inner}, {window}, {window}]
+      %a: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
+        t0 = load %x[i0, i1, i2, i3] : {dtype}
+        t1 = neg(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {dtype}[16, 64, 56, 56]) fresh
+      %c: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
+        t0 = load %b[i0, i1, i2, i3] : {dtype}
+        t1 = neg(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {dtype}[16, 64, 56, 56]) fresh
+      %e: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
+        t0 = load %d[i0, i1, i2, i3] : {dtype}
+        t1 = neg(t0)
+        yield t1
+      }}
+      return (%e{returned})
+    }}
+    """)
+
+
+PIXELS = "200704 1 3584 64"
+PLANES = "200704 3136 56 1"
+
+
+@pytest.mark.parametrize(
+    "device, groups, window",
+    [("sm_90", 1, 3), ("sm_80", 1, 3), ("x86-64-avx512", 1, 3), ("sm_90", 64, 7)],
+    ids=["gpu", "older-gpu", "cpu", "depthwise"],
+)
+def test_stacks_in_16_bits_run_channels_last(device: str, groups: int, window: int) -> None:
+    found, after, _ = strides_after(convolutions(groups=groups, window=window), device)
+    assert {name: found[name] for name in "abcd"} == dict.fromkeys("abcd", PIXELS)
+    assert found["e"] == PLANES
+    run_both(after, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_convolutions_stay_where_that_is_asked_for(device: str) -> None:
+    for options in (ScheduleOptions(convolution_layouts=False), ScheduleOptions(numerics="strict")):
+        found, _, _ = strides_after(convolutions(), device, options=options)
+        assert {found[name] for name in "abcd"} == {PLANES}
+
+
+def test_a_library_that_is_not_known_to_follow_gets_what_was_captured() -> None:
+    found, _, _ = strides_after(convolutions(), "gfx942")
+    assert {found[name] for name in "abcd"} == {PLANES}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_convolutions_in_f32_stay(device: str) -> None:
+    found, _, _ = strides_after(convolutions(dtype="f32"), device)
+    assert {found[name] for name in "abcd"} == {PLANES}
+
+
+# Copies between layouts
+
+
+def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherwise() -> None:
+    graph = convolutions(returned=", %a")
+    found, after, journal = strides_after(graph, "sm_90")
+    assert found["a"] == PLANES
+    assert {found[name] for name in ("a_1", "b", "c", "d")} == {PIXELS}
+    (copy,) = (d for d in journal.decisions if d.rule == "layout-copy")
+    assert copy.subjects == ("a",) and dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
+    made = schedule(after, target("sm_90"))
+    verify_schedule(made)
+    # the copy shares the kernel that makes what is copied
+    assert len(made.kernels) == 3
+
+
+def test_results_that_callers_see_are_copied_back() -> None:
+    text = format_graph(convolutions()).replace("return (%e)", "return (%e, %b)")
+    found, after, _ = strides_after(parse_graph(text), "sm_90")
+    assert found["b"] == PLANES
+    assert {found[name] for name in ("a", "b_1", "c", "d")} == {PIXELS}
+    verify_schedule(schedule(after, target("sm_90")))
