@@ -8,13 +8,15 @@ import pytest
 import torch
 from kernel_bench import TritonProcess, run_source
 from test_open_sizes import kernel_of
-from triton_sample_kernels import SAMPLES
+from triton_sample_kernels import SAMPLES, sorted_rows
 
 from coilwork_ir.conformance import CASES
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import format_mapping
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -63,13 +65,36 @@ def test_versions_keep_their_guards() -> None:
     changed = text.replace("warps 1", "warps 2")
     assert changed != text and {c.num_warps for c in emitted(kernel, changed).configs} == {2}
     for wrong in (
-        IN_A_LOOP.replace("i32", "i64"),
+        "tile x0 by 3 loop r0 by 64 warps 2 index i64",
         text.replace("n1 % 16 == 0", "n1 % 8 == 0"),
         text.replace("n1 <= 64", "n1 <= 65536"),
     ):
         with pytest.raises(EmitError) as caught:
             emitted(kernel, wrong)
-        assert caught.value.code in ("mapping-versions", "mapping-keep")
+        assert caught.value.code in ("mapping-versions", "mapping-tile")
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "open", "sorted"])
+def test_what_a_search_may_find_is_handed_in(name: str) -> None:
+    others = {"open": kernel_of("softmax"), "sorted": sorted_rows(4096, 300, DType.F32, first=8)}
+    kernel = others[name] if name in others else SAMPLES[name]
+    source = CODEGEN.emit(kernel, H200, {})
+    assert source.versions is not None
+    first = [c for c in source.configs if source.version_of(c) is source.versions.versions[0]]
+    least = {name: values[0] for name, values in source.space.values if "BLOCK" not in name}
+    found = [*first, *(_changed(config, least) for config in first[:1])]
+    for config in found:
+        mapping = source.mapping_of(config)
+        assert mapping is not None
+        given = emitted(kernel, format_mapping(mapping))
+        assert given.configs[0] == config and given.guards == source.guards
+        # versions for other sizes run as proposed
+        assert given.configs[1:] == source.configs[len(first) :]
+
+
+def _changed(config: Config, numbers: dict[str, int]) -> Config:
+    meta = tuple((name, numbers.get(name, value)) for name, value in config.meta)
+    return replace(config, meta=meta)
 
 
 def test_products_take_other_blocks() -> None:

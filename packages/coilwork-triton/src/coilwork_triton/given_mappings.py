@@ -123,8 +123,13 @@ def _check_promises(kernel: Kernel, proposed: Mapping, given: Mapping) -> None:
 
 
 def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) -> Forms:
-    """`forms` with the mappings of `versions`, whose guards are the same."""
+    """`forms` with the mappings of `versions`, whose guards are the same. One for all sizes is the most particular form's: a search
+    finds such, and leaves the others as they are.
+    """
     guards = [form.guard for form in forms.forms]
+    if [one.guard for one in versions] == [None]:
+        first = _take_form(kernel, forms.forms[0], replace(versions[0], guard=guards[0]))
+        return _check_grids(kernel, replace(forms, forms=(first, *forms.forms[1:])))
     if [one.guard for one in versions] != guards:
         raise _refuse(
             kernel,
@@ -132,14 +137,19 @@ def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) ->
             f"the kernel has {len(guards)} versions, and their guards are the generator's to choose",
         )
     found = tuple(_take_form(kernel, form, one) for form, one in zip(forms.forms, versions, strict=True))
-    general = found[-1].shape
-    for form in found:
+    return _check_grids(kernel, replace(forms, forms=found))
+
+
+def _check_grids(kernel: Kernel, forms: Forms) -> Forms:
+    """`forms`, if they have one grid but for the sizes of blocks."""
+    general = forms.general_shape
+    for form in forms.forms:
         flat = form.planned.mapping.find(FlatGrid) is not None
         if flat != general.flat_grid:
             raise _refuse(kernel, "mapping-flat", "it is said of all versions or of none")
         if not has_grid_of(form.shape, general):
             raise _refuse(kernel, "mapping-tile", "versions tile the same ranges, in the same order")
-    return replace(forms, forms=found)
+    return forms
 
 
 def _take_form(kernel: Kernel, form: Form, version: Version) -> Form:
