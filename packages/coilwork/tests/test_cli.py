@@ -11,8 +11,12 @@ from click.testing import CliRunner, Result
 
 import coilwork
 from coilwork.cli import main
+from coilwork.given_options import resolve
 from coilwork.options import CompileOptions
 from coilwork_cache import Bundle, KernelCache, LocalStore
+from coilwork_runtime.specs import KernelVersion, TritonKernel
+from coilwork_runtime.triton_kernels.descent import Found, Trial
+from coilwork_runtime.triton_kernels.remembered import remember
 
 
 def run(*arguments: str) -> Result:
@@ -81,6 +85,30 @@ def test_cache_verify_reports_damage_by_its_exit_status(folder: Path) -> None:
     result = run("cache", "--dir", str(folder), "verify")
     assert result.exit_code == 1
     assert "1 intact, 1 damaged" in result.output
+
+
+def test_cache_mappings_shows_and_writes_what_searches_found(folder: Path, tmp_path: Path) -> None:
+    store = LocalStore(folder)
+    spec = TritonKernel(
+        name="softmax_a1",
+        source="",
+        entry="softmax_a1",
+        args=(),
+        arg_names=(),
+        grid=("1",),
+        configs=({"XBLOCK": 64},),
+        versions=(KernelVersion(mapping="tile x0 by ?XBLOCK in 64 128\nwarps 4"),),
+    )
+    proposed = Trial(config={"XBLOCK": 64}, milliseconds=0.3)
+    best = Trial(config={"XBLOCK": 128}, milliseconds=0.2)
+    found = Found(best=best, proposed=(proposed,), tried=(best,))
+    remember(store, spec, "a GPU", [1000], found)
+    wanted = "# softmax_a1 on a GPU for sizes like 1000: 1.50 times as fast as proposed\ntile x0 by 128\nwarps 4\n\n"
+    assert run("cache", "--dir", str(folder), "mappings").output == wanted
+    written = tmp_path / "mine"
+    assert run("cache", "--dir", str(folder), "mappings", "--write", str(written)).output == wanted
+    chosen = resolve(options={"mappings": str(written)}, environ={}).mappings
+    assert chosen == (("softmax_a1", "tile x0 by 128\nwarps 4\n"),)
 
 
 def test_cache_clear(folder: Path) -> None:

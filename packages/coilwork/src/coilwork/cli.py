@@ -16,9 +16,11 @@ import coilwork
 from coilwork.bench import findings, to_json, to_markdown
 from coilwork.bench_worker import Finding
 from coilwork.options import option_list
+from coilwork.trace import MAPPING_SUFFIX
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device
 from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
+from coilwork_runtime.triton_kernels.remembered import read_findings
 
 PACKAGES = (
     "coilwork",
@@ -206,6 +208,28 @@ def stats(store: LocalStore) -> None:
         table.add_row(kind.kind, str(kind.entries), f"{kind.size_bytes / 2**20:.2f}")
     table.add_row("total", str(len(report.entries)), f"{report.size_bytes / 2**20:.2f}")
     Console().print(table)
+
+
+@cache.command()
+@click.option(
+    "--write", "folder", type=click.Path(path_type=Path), default=None, help="Write a file for each kernel."
+)
+@click.pass_obj
+def mappings(store: LocalStore, folder: Path | None) -> None:
+    """Show how kernels run best, as far as searches (max-autotune) found out.
+
+    The option `mappings` takes the folder that is written. Of a kernel that was searched for sizes of several magnitudes
+    it gets what was found last.
+    """
+    for entry in store.entries():
+        data = store.get(entry.key)
+        for one in () if data is None else read_findings(data):
+            sizes = f" for sizes like {', '.join(map(str, one.sizes))}" if one.sizes else ""
+            click.echo(f"# {one.kernel} on {one.device}{sizes}: {one.gain:.2f} times as fast as proposed")
+            click.echo(f"{one.mapping}\n")
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{one.kernel}{MAPPING_SUFFIX}").write_text(f"{one.mapping}\n")
 
 
 @cache.command(name="clear")

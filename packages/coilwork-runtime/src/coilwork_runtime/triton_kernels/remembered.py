@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from coilwork_cache import Store, content_key
@@ -57,6 +57,41 @@ def config_for(spec: TritonKernel, mapping: str) -> Config | None:
     return None if chosen is None else dict(spec.configs[0]) | chosen
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a search found of a kernel, for sizes of one magnitude: the closed mapping, and how much faster it was than the proposed one."""
+
+    kernel: str
+    device: str
+    sizes: tuple[int, ...]
+    mapping: str
+    gain: float
+
+
+def read_findings(data: bytes) -> tuple[Finding, ...]:
+    """What the record `data` says that searches found; nothing if it is none."""
+    record = _record(data)
+    entries = None if record is None else _entries(data)
+    if record is None or entries is None:
+        return ()
+    return tuple(
+        Finding(
+            kernel=str(record.get("kernel")),
+            device=str(record.get("device")),
+            sizes=tuple(entry["sizes"]),
+            mapping=entry["mapping"],
+            gain=_gain(entry),
+        )
+        for entry in entries
+    )
+
+
+def _gain(entry: Mapping[str, Any]) -> float:
+    proposed = next((t["milliseconds"] for t in entry["proposed"] if t["milliseconds"] is not None), None)
+    best = entry["best"]["milliseconds"]
+    return proposed / best if proposed and best else 1.0
+
+
 def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
     """True if `config` is a candidate of `spec`, or one step after the other away from one."""
     given = all(
@@ -98,14 +133,22 @@ def _plain(spec: TritonKernel, trial: Trial) -> dict[str, Any]:
 
 def _entries(data: bytes) -> list[dict[str, Any]] | None:
     """The entries of a record, or None if it is none."""
+    record = _record(data)
+    entries = None if record is None else record.get("searches")
+    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+        return None
+    return entries
+
+
+def _record(data: bytes) -> dict[str, Any] | None:
+    """The record that `data` spells, or None if it is none."""
+    if not data.startswith(b"{"):
+        return None
     try:
         record = json.loads(data)
     except ValueError:
         return None
-    entries = record.get("searches") if isinstance(record, dict) else None
-    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
-        return None
-    return entries
+    return record if isinstance(record, dict) else None
 
 
 def _is_entry(entry: object) -> bool:
