@@ -16,7 +16,6 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
     FlatGrid,
-    Guard,
     Index,
     Invariant,
     Loop,
@@ -96,12 +95,10 @@ def _the_one(kernel: Kernel, versions: Sequence[Version]) -> Mapping:
     return versions[0].mapping
 
 
-def _take(kernel: Kernel, planned: Planned, mapping: Mapping, guard: Guard | None = None) -> Planned:
-    """`planned` as `mapping` says, which is given to a version of `kernel`."""
+def _take(kernel: Kernel, planned: Planned, mapping: Mapping, version: Kernel | None = None) -> Planned:
+    """`planned` as `mapping` says, which is given to `kernel`, or to a `version` of it that knows more of its sizes."""
     own = planned.setting.kernel
-    # guards are over the sizes of the general kernel
-    known = kernel if guard is not None else own
-    check_given(kernel, known if guard is None else assume(known, guard), mapping)
+    check_given(kernel, version or own, mapping)
     _check_promises(kernel, planned.mapping, mapping)
     found = replace(planned, mapping=mapping, configs=(config_of(own, mapping),), space=SearchSpace())
     # what there is no text for is refused here
@@ -128,7 +125,7 @@ def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) ->
     """
     guards = [form.guard for form in forms.forms]
     if [one.guard for one in versions] == [None]:
-        first = _take_form(kernel, forms.forms[0], replace(versions[0], guard=guards[0]))
+        first = _take_form(kernel, forms, forms.forms[0], versions[0].mapping)
         return _check_grids(kernel, replace(forms, forms=(first, *forms.forms[1:])))
     if [one.guard for one in versions] != guards:
         raise _refuse(
@@ -136,7 +133,8 @@ def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) ->
             "mapping-versions",
             f"the kernel has {len(guards)} versions, and their guards are the generator's to choose",
         )
-    found = tuple(_take_form(kernel, form, one) for form, one in zip(forms.forms, versions, strict=True))
+    given = (one.mapping for one in versions)
+    found = tuple(_take_form(kernel, forms, form, one) for form, one in zip(forms.forms, given, strict=True))
     return _check_grids(kernel, replace(forms, forms=found))
 
 
@@ -152,8 +150,10 @@ def _check_grids(kernel: Kernel, forms: Forms) -> Forms:
     return forms
 
 
-def _take_form(kernel: Kernel, form: Form, version: Version) -> Form:
-    return replace(form, planned=_take(kernel, form.planned, version.mapping, version.guard))
+def _take_form(kernel: Kernel, forms: Forms, form: Form, mapping: Mapping) -> Form:
+    """`form` as `mapping` says; its guard is over the sizes of all `forms`."""
+    version = forms.kernel if form.guard is None else assume(forms.kernel, form.guard)
+    return replace(form, planned=_take(kernel, form.planned, mapping, version))
 
 
 def _take_product(
