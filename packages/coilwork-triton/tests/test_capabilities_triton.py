@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from contraction_kernels import Product, product_kernel
 from kernel_bench import WALKS, along, arg
@@ -72,13 +74,9 @@ def test_rows_of_open_length_are_kept_if_likely_ones_are() -> None:
         sizes=(n0, n1),
         args=(arg("in0", F32, n0 * n1), arg("out0", F32, n0)),
         stores=(Store(buffer="out0", index=x.symbol, value=value),),
-        likely=Likely(sizes=(64, 4096)),
     )
     for likely, kept in ((4096, True), (16384, True), (32768, False), (0, False)):
-        told = Kernel(
-            **{f: getattr(kernel, f) for f in Kernel.__slots__ if f != "likely"},
-            likely=Likely(sizes=(64, likely)),
-        )
+        told = replace(kernel, likely=Likely(sizes=(64, likely)))
         versions = find_mapping(told, H200, TritonOptions()).versions
         assert (versions.versions[0].mapping.find(Keep) is not None) is kept
         assert versions.general.find(Loop) is not None
@@ -91,10 +89,8 @@ def test_what_is_declared_is_written() -> None:
     share = mapped.versions.general.find(Share)
     assert share == Share(ranges=("r0",), by=8192, workspace="io0")
     # one word less leaves room for no pieces of that length
-    less = Kernel(
-        **{f: getattr(scan, f) for f in Kernel.__slots__ if f != "args"},
-        args=tuple(arg(a.name, a.dtype, a.span - 1) if a.name == "io0" else a for a in scan.args),
-    )
+    args = tuple(replace(a, span=a.span - 1) if a.name == "io0" else a for a in scan.args)
+    less = replace(scan, args=args)
     longer = find_mapping(less, H200, TritonOptions()).versions.general.find(Share)
     assert longer == Share(ranges=("r0",), by=16384, workspace="io0")
     assert find_fault(less, mapped.versions.general) is not None
