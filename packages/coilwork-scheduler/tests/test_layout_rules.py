@@ -249,6 +249,84 @@ def test_single_convolutions_in_f32_stay(device: str) -> None:
     assert {found[name] for name in "abcd"} == {PLANES}
 
 
+def training_step() -> Graph:
+    """Two convolutions with an activation between them, under autocast, and all gradients, in one graph."""
+    call = "[1, 1], [1, 1], [1, 1], False, [0, 0], 1"
+    shape, weight = "bf16[16, 64, 56, 56]", "bf16[64, 64, 3, 3]"
+    ranges = "[i0: 16, i1: 64, i2: 56, i3: 56]"
+    taps = "[i0: 64, i1: 64, i2: 3, i3: 3]"
+    index = "[i0, i1, i2, i3]"
+    backward = '"aten.convolution_backward.default"'
+    mask = "[True, True, False]"
+    return parse_graph(f"""
+    graph @step {{
+      input %x: {shape}
+      input %pu: f32[64, 64, 3, 3]
+      input %pw: f32[64, 64, 3, 3]
+      %u: {weight} = pointwise {taps} {{
+        t0 = load %pu{index} : f32
+        t1 = cast(t0) : bf16
+        yield t1
+      }}
+      %w: {weight} = pointwise {taps} {{
+        t0 = load %pw{index} : f32
+        t1 = cast(t0) : bf16
+        yield t1
+      }}
+      %a: {shape} = pointwise {ranges} {{
+        t0 = load %x{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {shape}) fresh
+      %c: {shape} = pointwise {ranges} {{
+        t0 = load %b{index} : bf16
+        t1 = tanh(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {shape}) fresh
+      %e: {shape} = pointwise {ranges} {{
+        t0 = load %d{index} : bf16
+        t1 = sign(t0)
+        yield t1
+      }}
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) contraction defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      %h: {shape} = pointwise {ranges} {{
+        t0 = load %f{index} : bf16
+        t1 = load %c{index} : bf16
+        t2 = mul(t0, t1)
+        yield t2
+      }}
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) contraction defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      %m: {shape} = pointwise {ranges} {{
+        t0 = load %k{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      %gu: {weight} = pointwise {taps} {{
+        t0 = load %l{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      %gw: {weight} = pointwise {taps} {{
+        t0 = load %g{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      return (%m, %gu, %gw)
+    }}
+    """)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
+    found, after, _ = strides_after(training_step(), device)
+    activations = {name: found[name] for name in "abcdefhk"}
+    assert activations == dict.fromkeys(activations, PIXELS)
+    assert found["m"] == PLANES and found["gu"] == found["gw"] == "576 9 3 1"
+    run_both(after, device)
+
+
 # Copies between layouts
 
 
