@@ -146,7 +146,7 @@ graph @product {
     t1 = exp(t0)
     yield t1
   }
-  extern "aten.mm.default" (%a, %w) contraction defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
+  extern "aten.mm.default" (%a, %w) aten defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
   return (%y)
 }
 """
@@ -170,7 +170,7 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     graph @heads {
       input %x: f32[12, 256, 64]
       input %w: f32[12, 64, 64]
-      extern "aten.bmm.default" (%x, %w) contraction defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
+      extern "aten.bmm.default" (%x, %w) aten defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
       %o: f32[256, 64, 12] = pointwise [i0: 256, i1: 64, i2: 12] {
         t0 = load %h[i2, i0, i1] : f32
         t1 = exp(t0)
@@ -198,13 +198,13 @@ def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, retur
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {dtype}[16, 64, 56, 56]) fresh
       %c: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %b[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {dtype}[16, 64, 56, 56]) fresh
       %e: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %d[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)

@@ -224,7 +224,7 @@ def map_contraction(kernel: Kernel, shape: ContractionShape, config: Config) -> 
             FlatGrid(),
             *([Order(ranges=ordered, by=meta[GROUP])] if ordered else []),
             Loop(ranges=sides["r"], by=meta[BLOCKS["r"]], stages=meta[STAGES]),
-            Unit(unit="mma" if shape.parts.dtype.itemsize <= 2 else "fma"),
+            Unit(unit="mma" if shape.node.left.dtype.itemsize <= 2 else "fma"),
             Warps(count=config.num_warps),
             _index(shape.index_dtype, promised=False),
             *([Contract()] if config.fp_fusion else []),
