@@ -195,7 +195,9 @@ def test_convolutions_of_small_graphs_run_channels_last_in_16_bits(tmp_path: Pat
     assert table.splitlines()[0].split() == ["buffer", "shape", "strides", "layout", "why"]
     results = [line for line in table.splitlines() if line.startswith("%convolution")]
     assert len(results) >= 3
-    assert [line.split()[-6:] for line in results[1:3]] == 2 * [["moved", "no", "other", "beside", "the", "rest"]]
+    assert [line.split()[-6:] for line in results[1:3]] == 2 * [
+        ["moved", "no", "other", "beside", "the", "rest"]
+    ]
 
 
 def test_the_page_shows_what_is_decided() -> None:
