@@ -105,9 +105,8 @@ def _in_forms(forms: Forms, library: set[str]) -> Written:
 
 
 def _contracted(kernel: Kernel, shape: ContractionShape, library: set[str]) -> Written:
-    parts = shape.parts
     ranges = frozenset(r.symbol for r in kernel.ranges)
-    levels = find_levels((*roots_of(kernel), parts.left, parts.right), ranges)
+    levels = find_levels(roots_of(kernel), ranges)
     return Written(
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,

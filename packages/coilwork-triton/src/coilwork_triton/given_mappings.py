@@ -32,6 +32,7 @@ from coilwork_ir.mapping import (
     parse_given,
     refuse_given,
 )
+from coilwork_ir.scalar import find_parts
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.configs import GROUP
 from coilwork_triton.contraction.shape import ContractionShape, shape_of
@@ -164,7 +165,10 @@ def _take_product(
     first = plan.configs[0]
     config = _product_config(kernel, plan, mapping)
     _check_product(kernel, plan, config)
-    found = shape_of(kernel, plan.node, plan.parts, target, options, given=config)
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    parts = find_parts(plan.node.left, plan.node.right, parallel, plan.node.axes)
+    assert parts is not None
+    found = shape_of(kernel, plan.node, parts, target, options, given=config)
     wanted = map_contraction(kernel, found, replace(config, fp_fusion=first.fp_fusion))
     for one in mapping.directives:
         if one not in wanted.directives:
