@@ -283,3 +283,12 @@ def test_one_form_does_where_nothing_is_likely() -> None:
         options = {} if kernel.likely is None else {"batch_invariant": True}
         source = emitted(kernel, **options)
         assert source.guards == (None,) and "LIKELY" not in source.text
+
+
+@pytest.mark.parametrize("name", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("length", [4093, 8191, 16381])
+def test_a_program_has_no_more_threads_than_the_device_takes(name: str, length: int) -> None:
+    kernel = replace(parse_kernel(SOFTMAX), likely=Likely(sizes=(16, length)))
+    device = target(name)
+    for config in TritonCodegen().emit(kernel, device, {}).configs:
+        assert config.num_warps * device.warp_size <= device.max_threads_per_block

@@ -40,6 +40,7 @@ from coilwork_ir.kernel_source import VERSION, Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape
@@ -176,14 +177,15 @@ def _leave_room(planned: Planned) -> Planned:
     """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
     if planned.shape.walk != "persistent" or not planned.shape.neighbourly:
         return planned
-    size = planned.setting.target.warp_size
-    configs = tuple(dict.fromkeys(_with_room(c, size) for c in planned.configs))
+    target = planned.setting.target
+    configs = tuple(dict.fromkeys(_with_room(c, target) for c in planned.configs))
     return change_candidates(planned, configs, planned.space)
 
 
-def _with_room(config: Config, warp_size: int) -> Config:
-    warps = int(_each(config) * config.num_warps) // (_ONE_BY_ONE * warp_size)
-    return replace(config, num_warps=max(config.num_warps, min(warps, _MOST_WARPS)))
+def _with_room(config: Config, target: Target) -> Config:
+    warps = int(_each(config) * config.num_warps) // (_ONE_BY_ONE * target.warp_size)
+    most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
+    return replace(config, num_warps=max(config.num_warps, min(warps, most)))
 
 
 def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:

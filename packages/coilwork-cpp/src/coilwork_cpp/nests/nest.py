@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coilwork_cpp.planning.plan import Axis, Plan
 from coilwork_cpp.text.tree import ONE, ZERO, Binary, Call, Code, Declare, For, Literal, Name
 from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, total
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, extent_of, product, provably_divisible, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ def _block_span(block: Block, axis: Axis, number: Code) -> Span:
 def _bounded_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -> Span:
     """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends with that."""
     name, extent = axis.symbol.name, extent_of(axis.symbol)
-    begin, known = Name(f"{name}_begin"), as_int(extent)
+    begin = Name(f"{name}_begin")
     block.add(Declare("const i64", begin.text, first))
-    if known is None or known % size:
+    if not provably_divisible(extent, size):
         end = Call("min_i64", (end, block.index(extent)))
     block.add(Declare("const i64", f"{name}_end", end))
     return Span(axis.symbol, begin, Name(f"{name}_end"))
