@@ -84,7 +84,6 @@ def layered(count: int) -> Graph:
             outputs=(product,),
             out_overload="aten.mm.out",
             out_names=("out",),
-            family="contraction",
         )
         nodes.append(call)
         half = op("mul", at(product.name), const(0.5, F32))

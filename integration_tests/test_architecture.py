@@ -14,6 +14,7 @@ from architecture import (
     layers,
     module_state,
     operator_tables,
+    product_readers,
     suppressions,
     torch_border,
 )
@@ -69,6 +70,7 @@ CHECKS: Mapping[str, Check] = {
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
+    "products are recognized once": lambda t: product_readers.check_product_readers(t.sources),
     "attention is recognised once": lambda t: operator_tables.check_attention_names(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
@@ -391,3 +393,52 @@ def test_allowance_for_a_table_that_is_gone_is_caught(tmp_path: Path) -> None:
     allowed = {("coilwork_lowering.a", "CHOOSING"): "why", ("coilwork_lowering.a", "GONE"): "why"}
     (violation,) = planted_tables(tmp_path, "CHOOSING = ('topk', 'sort', 'gather')\n", allowed)
     assert violation.message.startswith("GONE is no table of operators any more")
+
+
+PRODUCT_TABLE = "ROWS = (OpInfo('mm', product=Roles()), OpInfo('_int_mm', product=Roles()), OpInfo('dot'))\n"
+
+
+def planted_readers(tmp_path: Path, text: str, allowed: Mapping[str, str]) -> list[Violation]:
+    """What the check says of `text`, a module of the scheduler, beside a table in which two operators multiply."""
+    files = {
+        "coilwork-ir/src/coilwork_ir/operators/table.py": PRODUCT_TABLE,
+        "coilwork-scheduler/src/coilwork_scheduler/a.py": text,
+    }
+    table = {product_readers.TABLE: "says which they are"}
+    return product_readers.check_product_readers(plant(tmp_path, files).sources, {**table, **allowed})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x):\n    return x.target == 'aten.mm.default'\n",
+        "def f(x):\n    return x.target.startswith('aten._int_mm')\n",
+        "def f(name):\n    return name in ('mm', 'dot')\n",
+        "def f(x):\n    return x.target is torch.ops.aten.mm.default\n",
+        "def f(x):\n    return x.target is aten._int_mm\n",
+        "def f(x):\n    match x:\n        case 'aten::mm':\n            return 1\n",
+    ],
+)
+def test_reader_of_a_products_name_is_caught(text: str, tmp_path: Path) -> None:
+    found = planted_readers(tmp_path, text, {})
+    assert found and all(v.path.endswith("coilwork_scheduler/a.py") for v in found)
+    assert all("is named" in v.message for v in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'''What becomes of mm.'''\nx = 'a call of aten.mm in words'\n",
+        "def f(x):\n    return x.target == 'aten.dot.default' or x.name == 'bmm'\n",
+        "def f(node):\n    return isinstance(node, Contraction)\n",
+    ],
+)
+def test_what_names_no_product(text: str, tmp_path: Path) -> None:
+    (gone,) = planted_readers(tmp_path, text, {"coilwork_scheduler.gone": "why"})
+    assert gone.path == "coilwork_scheduler.gone"
+
+
+def test_allowance_for_a_reader_that_is_gone_is_caught(tmp_path: Path) -> None:
+    allowed = {"coilwork_scheduler.a": "why", "coilwork_scheduler.gone": "why"}
+    (violation,) = planted_readers(tmp_path, "MM = 'aten.mm.out'\n", allowed)
+    assert violation.path == "coilwork_scheduler.gone"

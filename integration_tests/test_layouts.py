@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.layout_tables import page
 from coilwork.backend import backend
 
 
@@ -170,3 +171,39 @@ def test_no_norm_of_a_stream_writes_across_rows(tmp_path: Path, training: bool) 
     assert rows and not across
     decisions = "".join(p.read_text() for p in tmp_path.rglob("*.decisions.txt"))
     assert re.search(r"^yes +layout +%add", decisions, re.MULTILINE)
+
+
+def test_convolutions_of_small_graphs_run_channels_last_in_16_bits(tmp_path: Path) -> None:
+    """Lowering leaves them as captured, since not the whole graph gains."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layers = [
+        nn.Conv2d(3, 32, 3),
+        nn.SiLU(),
+        nn.Conv2d(32, 32, 3),
+        nn.SiLU(),
+        nn.ConvTranspose2d(32, 16, 2, 2),
+        nn.SiLU(),
+    ]
+    module, x = nn.Sequential(*layers).bfloat16().eval(), torch.randn(4, 3, 24, 24, dtype=torch.bfloat16)
+    options = {"strict": True, "cache": False, "verify": True, "trace": str(tmp_path)}
+    with torch.no_grad():
+        found, wanted = torch.compile(module, backend=backend, options=options)(x), module(x)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert found.stride() == wanted.stride()
+    (table,) = (path.read_text() for path in tmp_path.rglob("*.layouts.txt"))
+    assert table.splitlines()[0].split() == ["buffer", "shape", "strides", "layout", "why"]
+    results = [line for line in table.splitlines() if line.startswith("%convolution")]
+    assert len(results) >= 3
+    assert [line.split()[-6:] for line in results[1:3]] == 2 * [
+        ["moved", "no", "other", "beside", "the", "rest"]
+    ]
+
+
+def test_the_page_shows_what_is_decided() -> None:
+    text = page()
+    written = Path(__file__).parent.parent.joinpath("docs", "layouts.md").read_text()
+    stream, stack = text.split("## ")[1:]
+    for part in (stream, stack):
+        assert re.search(r"^%convolution .* moved ", part, re.MULTILINE)
+    assert text.split("## ")[0] == written.split("## ")[0]

@@ -79,6 +79,7 @@ from coilwork_ir.scalar import (
     cast,
     combine,
     const,
+    contract,
     index_value,
     load,
     op,
@@ -235,6 +236,9 @@ class Maker:
                         down = rng.random() < 0.5
                         floats.append(sort(rng.choice(floats), axes[0], descending=down))
                         ints.append(sort(rng.choice(floats), axes[0], output=1, descending=down))
+                    elif rng.random() < 0.1:
+                        halves = [cast(rng.choice(floats), DType.BF16) for _ in range(2)]
+                        floats.append(contract(halves[0], halves[1], axes, DType.F32))
                     elif rng.random() < 0.7:
                         row = REDUCE_OPS[rng.choice(("sum", "max", "welford", "online_softmax", "prod"))]
                         operands = [rng.choice(floats)] + ([rng.choice(bools)] if rng.random() < 0.3 else [])
@@ -397,6 +401,7 @@ class Maker:
             right=self.scalar(ranges + axes),
             accumulate=self.rng.choice((DType.F32, DType.F64, DType.I64)),
             epilogue=op("add", total, self.scalar(ranges)) if self.rng.random() < 0.5 else total,
+            approximate=self.rng.random() < 0.2,
             origins=self.origins(),
         )
 
@@ -468,7 +473,7 @@ class Maker:
             mutates=self.mutations(),
             aliases=rng.choice(((), ((0, "b1"), (1, "b2")))),
             binds=rng.choice(((), ((bound, 0, 1),))),
-            family=rng.choice(("aten", "contraction", "collective", "custom")),
+            family=rng.choice(("aten", "collective", "custom")),
             random=rng.random() < 0.5,
             effect=rng.random() < 0.5,
             fresh=rng.random() < 0.5,

@@ -101,6 +101,25 @@ def test_depthwise_convolutions_count_against_it() -> None:
     assert made is gm and not decision.channels_last
 
 
+@pytest.mark.parametrize(
+    "window, dtype, gains", [(7, torch.bfloat16, True), (3, torch.bfloat16, False), (7, torch.float32, False)]
+)
+def test_depthwise_kernels_with_large_windows_gain_in_16_bits(
+    window: int, dtype: torch.dtype, gains: bool
+) -> None:
+    """On a GPU, ATen's own kernels for the captured layout are slow."""
+    layers = [nn.Conv2d(64, 64, window, padding=window // 2, groups=64) for _ in range(3)]
+    net = nn.Sequential(nn.Conv2d(16, 64, 1), *layers).to("meta", dtype)
+    gm = traced(net, torch.empty(64, 16, 64, 64, device="meta", dtype=dtype))
+    options = LayoutOptions(devices=("meta",))
+    found = find_convolutions(gm, options)
+    activations = 2 * 64 * 64 * 64 * 64
+    assert [call.lost_bytes for call in found] == [0, *3 * [4 * 2 * activations * gains]]
+    assert (grouped_cost(found) == 0) == gains
+    copies = {"copies": 6, "copied_bytes": 4 * 64 * 64 * 64 * (16 + 64)}
+    assert judge(found, options=options, **copies).channels_last == gains
+
+
 def test_few_channels_gain_nothing() -> None:
     gm = traced(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), torch.empty(256, 4, 130, 130))
     assert captured_cost(find_convolutions(gm, ON_CPU)) == 0

@@ -36,6 +36,13 @@ def products(graph: Graph) -> list[MatrixProduct]:
 
 
 MATRICES = (drawn(4, 3), drawn(3, 5))
+EIGHTS = tuple(drawn(size, 64).to(torch.float8_e4m3fn) for size in (32, 48))
+
+
+def scaled(a: torch.Tensor, b: torch.Tensor, of_a: torch.Tensor, of_b: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(a, b.t(), scale_a=of_a, scale_b=of_b, out_dtype=BRAIN)
+
+
 BATCHES = (drawn(2, 4, 3), drawn(2, 3, 5))
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "mm": (torch.mm, MATRICES),
@@ -60,6 +67,28 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         torch._int_mm,
         (drawn(32, 16, dtype=torch.int8), drawn(16, 24, dtype=torch.int8)),
     ),
+    "mv": (torch.mv, (drawn(4, 3), drawn(3))),
+    "mv of columns": (lambda a, v: torch.mv(a.t(), v[::2]), (drawn(3, 4), drawn(6))),
+    "mv of no terms": (torch.mv, (drawn(4, 0), drawn(0))),
+    "addmv": (torch.addmv, (drawn(4), drawn(4, 3), drawn(3))),
+    "addmv of integers": (
+        lambda a, v: torch.addmv(v[:2], a, v, alpha=3),
+        (drawn(2, 3, dtype=torch.int64), drawn(3, dtype=torch.int64)),
+    ),
+    "relu": (torch._addmm_activation, (drawn(5), *MATRICES)),
+    "gelu": (lambda c, a, b: torch._addmm_activation(c, a, b, use_gelu=True), (drawn(5), *MATRICES)),
+    "relu of nothing added": (
+        lambda c, a, b: torch._addmm_activation(c, a, b, beta=0),
+        (torch.full((5,), float("nan")), *MATRICES),
+    ),
+    "scaled": (scaled, (*EIGHTS, drawn(1).abs(), drawn(1, 1).abs())),
+    "scaled by rows": (scaled, (*EIGHTS, drawn(32, 1).abs(), drawn(1, 48).abs())),
+    "scaled and added": (
+        lambda a, b, of_a, of_b, c: torch._scaled_mm(
+            a, b.t(), of_a, of_b, bias=c, out_dtype=BRAIN, use_fast_accum=True
+        ),
+        (*EIGHTS, drawn().abs(), drawn().abs(), drawn(48, dtype=BRAIN)),
+    ),
     "bytes": (torch.mm, (drawn(4, 3, dtype=torch.int8), drawn(3, 5, dtype=torch.int8))),
 }
 
@@ -71,10 +100,23 @@ def test_a_product_is_a_contraction(name: str) -> None:
     verify_graph(graph)
     assert parse_graph(format_graph(graph)) == graph
     (product,) = products(graph)
-    assert product.is_weighted is (name == "weighted")
-    assert (product.alpha, product.beta) == ((2, 0.5) if name == "weighted" else (1, 1))
+    weights = {"weighted": (2, 0.5), "addmv of integers": (3, 1)}.get(name, (1, 1))
+    assert (product.alpha, product.beta) == weights and product.is_weighted is (weights != (1, 1))
+    assert product.is_of_vector is ("mv" in name)
+    assert (product.scales is not None) is ("scaled" in name)
+    assert product.activation == next((one for one in ("relu", "gelu") if one in name), "")
     (found,) = interpret_graph(graph, [one.clone() for one in inputs])
     torch.testing.assert_close(found, function(*inputs))
+
+
+def test_what_units_may_round_is_said() -> None:
+    """`use_fast_accum` is no part of what is computed, but of how exactly."""
+    said = {}
+    for name in ("scaled", "scaled and added"):
+        function, inputs = CASES[name]
+        graph = assert_as_eager(function, *inputs).graph
+        said[name] = [node.approximate for node in graph.nodes if isinstance(node, Contraction)]
+    assert said == {"scaled": [False], "scaled and added": [True]}
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
@@ -83,6 +125,12 @@ CALLED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
         lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=2),
         (torch.full((5,), float("nan")), *MATRICES),
         "aten.addmm.default",
+    ),
+    "complex vector": (torch.mv, (MATRICES[0].cfloat(), drawn(3).cfloat()), "aten.mv.default"),
+    "a result of 8 bits": (
+        lambda a, b, of_a, of_b: torch._scaled_mm(a, b.t(), of_a, of_b, out_dtype=torch.float8_e4m3fn),
+        (*EIGHTS, drawn().abs(), drawn().abs()),
+        "aten._scaled_mm.default",
     ),
 }
 

@@ -132,7 +132,7 @@ def test_weights_are_arguments_of_the_call(target: str) -> None:
     made = scheduled(ADDMM, target, contractions="generated")
     (call,) = calls(made)
     assert call.target == "aten.addmm.default" and call.out_overload == "aten.addmm.out" and call.fresh
-    assert call.kwargs == (("beta", 0.5), ("alpha", 2)) and call.family == "contraction"
+    assert call.kwargs == (("beta", 0.5), ("alpha", 2)) and call.family == "aten"
     assert decisions(made) == []
     inputs = [drawn(6, 10), drawn(10, 7), drawn(7)]
     (found,) = interpret_schedule(made, inputs)

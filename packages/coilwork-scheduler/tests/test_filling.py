@@ -33,7 +33,7 @@ def product_by_rows(*, interleaved: bool) -> str:
         into = f" into %r{k - 1}" if k else ""
         products.append(f"""
   %x{k}: bf16[{BLOCK}, {INNER}] = view %x offset `{k * BLOCK * INNER}`
-  extern "aten.mm.default" (%x{k}, %v) contraction defines (%t{k}: bf16[{BLOCK}, {MAIN}]) out "aten.mm.out" ("out")""")
+  extern "aten.mm.default" (%x{k}, %v) aten defines (%t{k}: bf16[{BLOCK}, {MAIN}]) out "aten.mm.out" ("out")""")
         fills.append(f"""
   %r{k}: bf16[{ROWS}, {COLUMNS}] = scatter store [i0: {BLOCK}, i1: {MAIN}]{into} {{
     t0 = load %t{k}[i0, i1] : bf16
@@ -47,7 +47,7 @@ graph @by_rows {{
   input %w: bf16[{INNER}, {COLUMNS}]{{1, {INNER}}}
   %v: bf16[{INNER}, {MAIN}]{{1, {INNER}}} = view %w offset `0`
   %u: bf16[{INNER}, 1]{{1, {INNER}}} = view %w offset `{MAIN * INNER}`
-  extern "aten.mm.default" (%x, %u) contraction defines (%last: bf16[{ROWS}, 1]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%x, %u) aten defines (%last: bf16[{ROWS}, 1]) out "aten.mm.out" ("out")
   {"".join(ordered)}
   %y: bf16[{ROWS}, {COLUMNS}] = scatter store [i0: {ROWS}] into %r{BLOCKS - 1} {{
     t0 = load %last[i0, 0] : bf16

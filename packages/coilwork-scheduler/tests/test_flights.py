@@ -44,7 +44,7 @@ def cosine(result: str, of: str, into: str = "") -> str:
 
 def product(result: str, of: str) -> str:
     return f"""
-  extern "aten.mm.default" (%{of}, %{of}) contraction defines (%{result}: f32[64, 64]) out "aten.mm.out" ("out")"""
+  extern "aten.mm.default" (%{of}, %{of}) aten defines (%{result}: f32[64, 64]) out "aten.mm.out" ("out")"""
 
 
 def start(result: str, of: str, until: str = "") -> str:

@@ -146,7 +146,7 @@ graph @product {
     t1 = exp(t0)
     yield t1
   }
-  extern "aten.mm.default" (%a, %w) contraction defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
+  extern "aten.mm.default" (%a, %w) aten defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
   return (%y)
 }
 """
@@ -170,7 +170,7 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     graph @heads {
       input %x: f32[12, 256, 64]
       input %w: f32[12, 64, 64]
-      extern "aten.bmm.default" (%x, %w) contraction defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
+      extern "aten.bmm.default" (%x, %w) aten defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
       %o: f32[256, 64, 12] = pointwise [i0: 256, i1: 64, i2: 12] {
         t0 = load %h[i2, i0, i1] : f32
         t1 = exp(t0)
@@ -198,13 +198,13 @@ def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, retur
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {dtype}[16, 64, 56, 56]) fresh
       %c: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %b[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {dtype}[16, 64, 56, 56]) fresh
       %e: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %d[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
@@ -247,6 +247,84 @@ def test_a_library_that_is_not_known_to_follow_gets_what_was_captured() -> None:
 def test_single_convolutions_in_f32_stay(device: str) -> None:
     found, _, _ = strides_after(convolutions(dtype="f32"), device)
     assert {found[name] for name in "abcd"} == {PLANES}
+
+
+def training_step() -> Graph:
+    """Two convolutions with an activation between them, under autocast, and all gradients, in one graph."""
+    call = "[1, 1], [1, 1], [1, 1], False, [0, 0], 1"
+    shape, weight = "bf16[16, 64, 56, 56]", "bf16[64, 64, 3, 3]"
+    ranges = "[i0: 16, i1: 64, i2: 56, i3: 56]"
+    taps = "[i0: 64, i1: 64, i2: 3, i3: 3]"
+    index = "[i0, i1, i2, i3]"
+    backward = '"aten.convolution_backward.default"'
+    mask = "[True, True, False]"
+    return parse_graph(f"""
+    graph @step {{
+      input %x: {shape}
+      input %pu: f32[64, 64, 3, 3]
+      input %pw: f32[64, 64, 3, 3]
+      %u: {weight} = pointwise {taps} {{
+        t0 = load %pu{index} : f32
+        t1 = cast(t0) : bf16
+        yield t1
+      }}
+      %w: {weight} = pointwise {taps} {{
+        t0 = load %pw{index} : f32
+        t1 = cast(t0) : bf16
+        yield t1
+      }}
+      %a: {shape} = pointwise {ranges} {{
+        t0 = load %x{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {shape}) fresh
+      %c: {shape} = pointwise {ranges} {{
+        t0 = load %b{index} : bf16
+        t1 = tanh(t0)
+        yield t1
+      }}
+      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {shape}) fresh
+      %e: {shape} = pointwise {ranges} {{
+        t0 = load %d{index} : bf16
+        t1 = sign(t0)
+        yield t1
+      }}
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) contraction defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      %h: {shape} = pointwise {ranges} {{
+        t0 = load %f{index} : bf16
+        t1 = load %c{index} : bf16
+        t2 = mul(t0, t1)
+        yield t2
+      }}
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) contraction defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      %m: {shape} = pointwise {ranges} {{
+        t0 = load %k{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      %gu: {weight} = pointwise {taps} {{
+        t0 = load %l{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      %gw: {weight} = pointwise {taps} {{
+        t0 = load %g{index} : bf16
+        t1 = neg(t0)
+        yield t1
+      }}
+      return (%m, %gu, %gw)
+    }}
+    """)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
+    found, after, _ = strides_after(training_step(), device)
+    activations = {name: found[name] for name in "abcdefhk"}
+    assert activations == dict.fromkeys(activations, PIXELS)
+    assert found["m"] == PLANES and found["gu"] == found["gw"] == "576 9 3 1"
+    run_both(after, device)
 
 
 # Copies between layouts

@@ -41,7 +41,7 @@ def chain(length: int) -> str:
     lines = ["graph @chain {", "  input %b0: f32[64, 64]"]
     for k in range(length):
         lines.append(
-            f'  extern "aten.mm.default" (%b{k}, %b{k}) contraction defines (%b{k + 1}: f32[64, 64]) '
+            f'  extern "aten.mm.default" (%b{k}, %b{k}) aten defines (%b{k + 1}: f32[64, 64]) '
             'out "aten.mm.out" ("out")'
         )
     return "\n".join([*lines, f"  return (%b{length})", "}"])
@@ -151,7 +151,7 @@ def test_a_donated_input_with_gaps_is_taken_over_by_what_has_the_same() -> None:
 RESULT = """
 graph @result {
   input %x: f32[8, 8]
-  extern "aten.convolution.default" (%x, %x) contraction defines (%y: f32[8, 8]LAYOUT) FLAG
+  extern "aten.convolution.default" (%x, %x) aten defines (%y: f32[8, 8]LAYOUT) FLAG
   %b: f32[8, 8]LAYOUT = pointwise [i0: 8, i1: 8] {
     t0 = load %y[i0, i1] : f32
     t1 = sin(t0)
@@ -206,8 +206,8 @@ SYMBOLIC = """
 graph @symbolic {
   symbol s0 in [2, inf]
   input %x: f32[s0, 4]
-  extern "aten.mm.default" (%x, %x) contraction defines (%y: f32[s0, 4]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%y, %y) contraction defines (%z: f32[s0, 4]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%x, %x) aten defines (%y: f32[s0, 4]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%y, %y) aten defines (%z: f32[s0, 4]) out "aten.mm.out" ("out")
   return (%z)
 }
 """
@@ -230,10 +230,10 @@ def test_views_keep_their_memory_alive() -> None:
     text = """
 graph @view {
   input %x: f32[8, 8]
-  extern "aten.mm.default" (%x, %x) contraction defines (%y: f32[8, 8]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%x, %x) aten defines (%y: f32[8, 8]) out "aten.mm.out" ("out")
   %v: f32[8, 8]{1, 8} = view %y offset `0`
-  extern "aten.mm.default" (%x, %x) contraction defines (%w: f32[8, 8]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%v, %w) contraction defines (%z: f32[8, 8]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%x, %x) aten defines (%w: f32[8, 8]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%v, %w) aten defines (%z: f32[8, 8]) out "aten.mm.out" ("out")
   return (%z)
 }
 """
@@ -250,7 +250,7 @@ def test_random_graphs_predict_their_peak_and_reuse_never_raises_it(seed: int) -
     for k in range(1, 30):
         left, right = generator.choice(names[-6:]), generator.choice(names)
         lines.append(
-            f'  extern "aten.mm.default" (%{left}, %{right}) contraction defines (%b{k}: f32[32, 32]) '
+            f'  extern "aten.mm.default" (%{left}, %{right}) aten defines (%b{k}: f32[32, 32]) '
             'out "aten.mm.out" ("out")'
         )
         names.append(f"b{k}")

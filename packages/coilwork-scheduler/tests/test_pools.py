@@ -38,7 +38,7 @@ def chain(shape: str, length: int, *, symbols: tuple[str, ...] = ()) -> str:
     lines = ["graph @chain {", *symbols, f"  input %b0: f32[{shape}]"]
     for k in range(length):
         lines.append(
-            f'  extern "aten.mm.default" (%b{k}, %b{k}) contraction defines (%b{k + 1}: f32[{shape}]) '
+            f'  extern "aten.mm.default" (%b{k}, %b{k}) aten defines (%b{k + 1}: f32[{shape}]) '
             'out "aten.mm.out" ("out")'
         )
     return "\n".join([*lines, f"  return (%b{length})", "}"])
@@ -66,10 +66,10 @@ def test_a_pool_ends_where_there_is_no_room_for_it():
     for k in range(6):
         source = "x" if k == 0 else f"b{k - 1}"
         lines.append(
-            f'  extern "aten.mm.default" (%{source}, %x) contraction defines (%b{k}: f32[64, 64]) out "aten.mm.out" ("out")'
+            f'  extern "aten.mm.default" (%{source}, %x) aten defines (%b{k}: f32[64, 64]) out "aten.mm.out" ("out")'
         )
     lines.append(
-        '  extern "aten.mm.default" (%b5, %x) contraction defines (%y: f32[64, 100000]) out "aten.mm.out" ("out")'
+        '  extern "aten.mm.default" (%b5, %x) aten defines (%y: f32[64, 100000]) out "aten.mm.out" ("out")'
     )
     program = planned("\n".join([*lines, "  return (%y)", "}"]), reuse=False, slack=0)
     names = [one.buffer.name for one in of(program, Alloc) if isinstance(one, Alloc)]
@@ -84,11 +84,11 @@ def test_the_peak_stays_where_it_is():
     lines = ["graph @g {", "  input %b0: f32[480, 480]"]
     for k in range(6):
         lines.append(
-            f'  extern "aten.mm.default" (%b{k}, %b{k}) contraction defines (%b{k + 1}: f32[480, 480]) '
+            f'  extern "aten.mm.default" (%b{k}, %b{k}) aten defines (%b{k + 1}: f32[480, 480]) '
             'out "aten.mm.out" ("out")'
         )
     lines.append(
-        '  extern "aten.mm.default" (%b6, %b6) contraction defines (%y: f32[480, 9000]) out "aten.mm.out" ("out")'
+        '  extern "aten.mm.default" (%b6, %b6) aten defines (%y: f32[480, 9000]) out "aten.mm.out" ("out")'
     )
     text = "\n".join([*lines, "  return (%y)", "}"])
     plain = measured_peak(planned(text, pools=False, reuse=False))
@@ -115,7 +115,7 @@ def test_little_memory_may_become_more_where_that_saves_most_allocations():
             for read, made, times in steps:
                 given = ", ".join(f"%{name}" for name in read)
                 lines.append(
-                    f'  extern "aten.addmm.default" ({given}) contraction defines (%{made}: f32[64, {times * width}]) out "aten.addmm.out" ("out")'
+                    f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, {times * width}]) out "aten.addmm.out" ("out")'
                 )
                 if made == f"qkv{k}":
                     lines.append(
@@ -149,7 +149,7 @@ def test_a_pool_is_as_large_as_what_is_beside_it_allows():
         for read, made, times in steps:
             given = ", ".join(f"%{name}" for name in read)
             lines.append(
-                f'  extern "aten.addmm.default" ({given}) contraction defines (%{made}: f32[64, {times * 1024}]) out "aten.addmm.out" ("out")'
+                f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, {times * 1024}]) out "aten.addmm.out" ("out")'
             )
             if made == f"qkv{k}":
                 lines.append(f'  extern "aten.exp.default" (%qkv{k}) aten defines (%mixed{k}: f32[64, 1024])')
@@ -179,12 +179,12 @@ def test_a_size_that_may_leave_an_uneven_offset_is_allocated():
 def test_what_counts_from_the_start_of_a_storage_is_allocated():
     text = """graph @g {
   input %x: f32[64, 64]
-  extern "aten.mm.default" (%x, %x) contraction defines (%a: f32[64, 64]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%a, %x) contraction defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%x, %x) aten defines (%a: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%a, %x) aten defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
   %v: f32[64, 64]{1, 64} = view %b offset `0`
   extern "aten.as_strided_scatter.default" (%v, %x, [64, 64], [64, 1], 0) aten defines (%c: f32[64, 64])
-  extern "aten.mm.default" (%a, %c) contraction defines (%d: f32[64, 64]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%d, %d) contraction defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%a, %c) aten defines (%d: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%d, %d) aten defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
   return (%y)
 }"""
     program = planned(text, reuse=False)
@@ -196,12 +196,12 @@ def test_what_an_operator_might_keep_is_allocated():
     text = """graph @g {
   input %x: f32[64, 64]
   extern "mine.first.default" (%x) custom defines (%a: f32[64, 64]) out "mine.first.out" ("out")
-  extern "aten.mm.default" (%a, %a) contraction defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%b, %b) contraction defines (%c: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%a, %a) aten defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%b, %b) aten defines (%c: f32[64, 64]) out "aten.mm.out" ("out")
   extern "aten.exp.default" (%c) aten defines (%d: f32[64, 64])
-  extern "aten.mm.default" (%d, %d) contraction defines (%e: f32[64, 64]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%e, %e) contraction defines (%f: f32[64, 64]) out "aten.mm.out" ("out")
-  extern "aten.mm.default" (%f, %f) contraction defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%d, %d) aten defines (%e: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%e, %e) aten defines (%f: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%f, %f) aten defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
   return (%y)
 }"""
     program = planned(text, reuse=False)
@@ -224,7 +224,7 @@ def test_a_pool_ends_while_what_was_given_is_there():
     ]
     lines = [f"  input %x: {wide}", f"  input %w: {given}", f"  input %given: {given}"]
     lines += [
-        f'  extern "aten.mm.default" (%{one}, %{two}) contraction defines (%{made}: {shape}) {out}'
+        f'  extern "aten.mm.default" (%{one}, %{two}) aten defines (%{made}: {shape}) {out}'
         for one, two, made, shape in steps
     ]
     text = "\n".join(["graph @g {", *lines, "  return (%first, %second)", "}"])

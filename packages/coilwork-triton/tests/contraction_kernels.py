@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
+from coilwork_ir.scalar import Scalar, cast, const, contract, load, op, reduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +33,18 @@ class Product:
     over: bool = False
 
 
-def product_kernel(shape: Product) -> Kernel:
-    """The product, in the type of the left factor."""
+def product_kernel(shape: Product, *, as_sum: bool = False) -> Kernel:
+    """The product, in the type of the left factor; `as_sum`, as a reduction."""
     batch, m, n, k = shape.batch, shape.m, shape.n, shape.k
     b, i, j = along("x0", batch), along("x1", m), along("x2", n)
     r = along("r0", k, "r")
     rows = i.symbol * k + r.symbol if shape.left_by_rows else r.symbol * m + i.symbol
     columns = r.symbol * n + j.symbol if shape.right_by_rows else j.symbol * k + r.symbol
-    left = cast(load("in0", [b.symbol * (m * k) + rows], shape.left), DType.F32)
-    right = cast(load("in1", [b.symbol * (k * n) + columns], shape.right), DType.F32)
+    left: Scalar = load("in0", [b.symbol * (m * k) + rows], shape.left)
+    right: Scalar = load("in1", [b.symbol * (k * n) + columns], shape.right)
     if shape.left_exp:
-        left = op("exp", left)
-    value: Scalar = reduce("sum", [op("mul", left, right)], [r.symbol])
+        left, right = op("exp", cast(left, DType.F32)), cast(right, DType.F32)
+    value = product_of(left, right, [r.symbol], as_sum=as_sum)
     at = b.symbol * (m * n) + i.symbol * n + j.symbol
     args = [arg("in0", shape.left, batch * m * k), arg("in1", shape.right, batch * k * n)]
     if shape.epilogue:
@@ -62,12 +63,19 @@ def product_kernel(shape: Product) -> Kernel:
     )
 
 
+def product_of(left: Scalar, right: Scalar, axes: list[Expr], *, as_sum: bool) -> Scalar:
+    """The sum of `left * right` along `axes`, as a contraction or as a reduction."""
+    if not as_sum:
+        return contract(left, right, axes, DType.F32)
+    return reduce("sum", [op("mul", cast(left, DType.F32), cast(right, DType.F32))], axes)
+
+
 def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
     """`x [m, k] @ weight [n, k].t() * scale [n]`, the weight in 8 bits."""
     i, j, r = along("x0", m), along("x1", n), along("r0", k, "r")
-    x = cast(load("in0", [i.symbol * k + r.symbol], half), DType.F32)
-    weight = cast(cast(load("in1", [j.symbol * k + r.symbol], DType.I8), half), DType.F32)
-    total = cast(cast(reduce("sum", [op("mul", x, weight)], [r.symbol]), half), DType.F32)
+    x = load("in0", [i.symbol * k + r.symbol], half)
+    weight = cast(load("in1", [j.symbol * k + r.symbol], DType.I8), half)
+    total = cast(cast(contract(x, weight, [r.symbol], DType.F32), half), DType.F32)
     value = op("mul", total, cast(load("in2", [j.symbol], half), DType.F32))
     return Kernel(
         name="int8_linear",
@@ -88,7 +96,7 @@ def product_over_two_ranges() -> Kernel:
     outer, inner = along("r0", 3, "r"), along("r1", 11, "r")
     left = load("in0", [i.symbol * 40 + outer.symbol * 13 + inner.symbol], DType.F32)
     right = load("in1", [outer.symbol * 24 * 12 + inner.symbol * 24 + j.symbol], DType.F32)
-    value = reduce("sum", [op("mul", left, right)], [outer.symbol, inner.symbol])
+    value = contract(left, right, [outer.symbol, inner.symbol], DType.F32)
     return Kernel(
         name="two_ranges",
         ranges=(i, j, outer, inner),

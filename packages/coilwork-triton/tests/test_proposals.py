@@ -11,10 +11,10 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.contraction import find_contraction
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.mapping import format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
-from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
@@ -31,7 +31,9 @@ from coilwork_triton.proposals.walks import WALKS
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [
-    name for name, kernel in SAMPLES.items() if kernel.combined is None and find_contraction(kernel) is None
+    name
+    for name, kernel in SAMPLES.items()
+    if kernel.combined is None and find_contraction(kernel_roots(kernel)) is None
 ]
 
 

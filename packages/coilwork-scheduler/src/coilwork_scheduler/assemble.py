@@ -37,6 +37,7 @@ from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions
 from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.contraction import is_contraction
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import add_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
@@ -295,7 +296,7 @@ def _kernel(
         aligned=aligned,
         numerics=context.options.numerics,
         likely=context.sizes.known,
-        contracts=_capabilities(context, touched).contracts,
+        contracts=_capabilities(context, touched).contracts and is_contraction(draft),
     )
 
 

@@ -6,7 +6,7 @@ reasons, and `sequence.ORDER` those for the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
@@ -17,7 +17,11 @@ from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.contractions.attention import implement_attention
-from coilwork_scheduler.contractions.choose import implement_contractions
+from coilwork_scheduler.contractions.choose import (
+    MakeImplementation,
+    implement_contractions,
+    list_implementations,
+)
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -58,6 +62,7 @@ class Settings:
         sizes: likely ones.
         journal: the one place that decisions go to.
         keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in between.
+        implementations: what may compute a contraction.
     """
 
     targets: Targets
@@ -66,6 +71,7 @@ class Settings:
     sizes: SizeHints
     journal: Journal
     keeps_wide: bool
+    implementations: Sequence[MakeImplementation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,19 @@ def _weighed(step: _WeighedPass) -> Callable[[Draft, Settings], Draft]:
             options=settings.options,
             journal=settings.journal,
         )
+    )
+
+
+def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return implement_contractions(
+        graph,
+        facts,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+        implementations=settings.implementations,
     )
 
 
@@ -203,7 +222,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="contract",
-            run=_weighed(implement_contractions),
+            run=_on_graph(_contract),
             why="a product is the call or the loops that cost least",
         ),
         Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
@@ -272,12 +291,14 @@ def schedule(
     *,
     model: CostModel | None = None,
     observe: Callable[[str, Graph], None] | None = None,
+    implementations: Sequence[MakeImplementation] | None = None,
 ) -> Schedule:
     """Kernels and steps that compute `graph` on `target`, or on those of its devices.
 
     Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
     what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with the name and the result of
-    each pass from graph to graph: to print the graph, or to verify it.
+    each pass from graph to graph: to print the graph, or to verify it. `implementations` are what may compute products, all that are
+    registered if they are not named (docs/how-to/add-a-template.md).
 
     Raises:
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
@@ -290,6 +311,7 @@ def schedule(
         sizes=hints_of(options),
         journal=Journal(options.max_decisions),
         keeps_wide=options.numerics == "fast" and rounds(graph),
+        implementations=list_implementations() if implementations is None else implementations,
     )
     given = Draft(graph=graph, facts=analyse(graph))
 

@@ -138,7 +138,7 @@ def _map_product(
             FlatGrid(),
             *([Order(ranges=ordered, by=meta[GROUP])] if ordered else []),
             Loop(ranges=sides["r"], by=meta[BLOCKS["r"]], stages=meta[STAGES]),
-            Unit(unit="mma" if shape.parts.dtype.itemsize <= 2 else "fma"),
+            Unit(unit="mma" if shape.node.left.dtype.itemsize <= 2 else "fma"),
             Warps(count=meta[WARPS]),
             Index(dtype="i64" if shape.index_dtype is DType.I64 else "i32"),
             *([Contract()] if contracts else []),

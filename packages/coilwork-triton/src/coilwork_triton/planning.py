@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.contraction import find_contraction
+from coilwork_ir.scalar import find_contraction, find_parts
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.shape import ContractionShape, shape_of
+from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import Forms, forms_of
@@ -24,9 +26,13 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    contraction = find_contraction(kernel)
+    contraction = find_contraction(roots_of(kernel))
     if contraction is not None:
-        return shape_of(kernel, *contraction, target, options)
+        parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+        parts = find_parts(contraction.left, contraction.right, parallel, contraction.axes)
+        if parts is None:
+            raise EmitError("contraction", "the factors do not tell rows, columns and a batch apart")
+        return shape_of(kernel, contraction, parts, target, options)
     draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
     setting = Setting(draft=draft, target=target, options=options)
     return forms_of(setting) or REFINEMENTS.run(propose(setting), options)

@@ -1,6 +1,6 @@
-"""Welford and online softmax as two plain reductions each.
+"""Welford and online softmax as two plain reductions each, and contractions as one.
 
-Both exist to read data once. A CPU's cache makes a second pass cheap, and two passes are more accurate: sums of
+The first two exist to read data once. A CPU's cache makes a second pass cheap, and two passes are more accurate: sums of
 squared differences from the true mean, and exponentials of differences from the true maximum.
 
 A mean is a rounded one: the second pass adds the differences from it, too, which says by how much (the corrected two-pass
@@ -17,15 +17,30 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, product, stride_of
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
-from coilwork_ir.scalar import Reduce, Scalar, cast, const, index_value, loads, op, reduce, rewrite, where
+from coilwork_ir.scalar import (
+    Contraction,
+    Reduce,
+    Scalar,
+    cast,
+    const,
+    index_value,
+    loads,
+    op,
+    reduce,
+    rewrite,
+    where,
+)
 
 
 def expand(kernel: Kernel) -> Kernel:
-    """`kernel` without `welford` and `online_softmax`."""
+    """`kernel` without `welford`, `online_softmax` and contractions."""
     return with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
 
 
 def _visit(node: Scalar) -> Scalar:
+    if isinstance(node, Contraction):
+        # there are no matrix units to fill here: each result is a sum of its own
+        return reduce("sum", [op("mul", *(cast(f, node.dtype) for f in node.operands))], node.axes)
     if not isinstance(node, Reduce):
         return node
     source = node.operands[0]

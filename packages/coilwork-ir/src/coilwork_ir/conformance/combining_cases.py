@@ -329,17 +329,39 @@ _PRODUCT: Final = Case(
         t1 = cast(t0) : f32
         t2 = cos(t1)
         t3 = cast(t2) : f16
-        t4 = cast(t3) : f32
-        t5 = load %in1[n1*r0 + x1] : f16
-        t6 = cast(t5) : f32
-        t7 = mul(t4, t6)
-        t8 = reduce sum 0 (t7) over (r0)
-        t9 = load %in2[x1] : f32
-        t10 = add(t8, t9)
-        store %out0[n1*x0 + x1] = t10
+        t4 = load %in1[n1*r0 + x1] : f16
+        t5 = contract (t3, t4) over (r0) : f32
+        t6 = load %in2[x1] : f32
+        t7 = add(t5, t6)
+        store %out0[n1*x0 + x1] = t7
       }
     }""",
     sizes=({"n0": 5, "n1": 37, "n2": 19}, {"n0": 33, "n1": 16, "n2": 64}, {"n0": 3, "n1": 4, "n2": 0}),
+)
+
+# The same for each of several pairs of matrices, the right ones by columns, added over what is there.
+_PRODUCTS: Final = Case(
+    name="products",
+    text="""kernel @products fast {
+      size n0 in [0, 100]
+      size n1 in [0, 100]
+      range x0: `3` parallel x 0.0
+      range x1: `n0` parallel x 0.0
+      range x2: `17` parallel x 0.0
+      range r0: `n1` reduction r 1.0
+      arg in0: f32 in span `3*n0*n1`
+      arg in1: f32 in span `51*n1`
+      arg io0: f32 inout span `51*n0`
+      body {
+        t0 = load %in0[n0*n1*x0 + n1*x1 + r0] : f32
+        t1 = load %in1[17*n1*x0 + n1*x2 + r0] : f32
+        t2 = contract (t0, t1) over (r0) : f32
+        t3 = load %io0[17*n0*x0 + 17*x1 + x2] : f32
+        t4 = add(t2, t3)
+        store %io0[17*n0*x0 + 17*x1 + x2] = t4
+      }
+    }""",
+    sizes=({"n0": 20, "n1": 33}, {"n0": 2, "n1": 1}),
 )
 
 # Types with atomic instructions on today's GPUs, and the others.
@@ -372,5 +394,6 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     _EVERY_POINT,
     _TOGETHER,
     _PRODUCT,
+    _PRODUCTS,
     SHARED_ROWS,
 )

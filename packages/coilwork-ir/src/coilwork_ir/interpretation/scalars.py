@@ -18,7 +18,19 @@ from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.reductions import reduce_last, sort_last
 from coilwork_ir.loops.nodes import Check, CheckError
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Parameter, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import (
+    Const,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Parameter,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    postorder,
+)
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
     {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}
@@ -83,6 +95,8 @@ class Evaluator:
                 )
             case Reduce():
                 return self._reduce(node)
+            case Contraction():
+                return self._contract(node)
             case Scan():
                 return self._scan(node)
             case Sort():
@@ -151,10 +165,12 @@ class Evaluator:
         dims = [self.domain.position[axis] for axis in node.axes]
         value = self._along(self.done[node.operands[0]], dims)
         mask = self._along(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
-        result = reduce_last(node.kind, value, mask)[node.output]
-        for dim in sorted(dims):
-            result = result.unsqueeze(dim)
-        return result
+        return _with_axes(reduce_last(node.kind, value, mask)[node.output], dims)
+
+    def _contract(self, node: Contraction) -> Tensor:
+        dims = [self.domain.position[axis] for axis in node.axes]
+        factors = [self.done[factor].to(torch_dtype(node.dtype)) for factor in node.operands]
+        return _with_axes(reduce_last("sum", self._along(factors[0] * factors[1], dims), None)[0], dims)
 
     def _along(self, value: Tensor, dims: Sequence[int]) -> Tensor:
         """`value` with the dimensions `dims`, at full size, flattened into a last one."""
@@ -182,6 +198,13 @@ class Evaluator:
         values = [self._whole_axis(operand, node.axis)[0].movedim(dim, -1) for operand in node.operands]
         results = scan_all(node.kind, values, reverse=node.reverse)
         return results[node.output].movedim(-1, dim)
+
+
+def _with_axes(value: Tensor, dims: Sequence[int]) -> Tensor:
+    """`value` with dimensions of size 1 at `dims`, which were combined."""
+    for dim in sorted(dims):
+        value = value.unsqueeze(dim)
+    return value
 
 
 _CONVERTED: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(

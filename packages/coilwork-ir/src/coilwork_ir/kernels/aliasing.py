@@ -15,8 +15,18 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
-from coilwork_ir.kernels.roots import store_roots
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.kernels.roots import kernel_roots, store_roots
+from coilwork_ir.scalar import (
+    Contraction,
+    IndexValue,
+    Load,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    find_contraction,
+    postorder,
+)
 from coilwork_ir.verification.rules import Place, Rule
 
 ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -85,11 +95,11 @@ def time_accesses(stores: Sequence[Store], conditions: Iterable[Scalar], reduced
     roots: list[tuple[tuple[Scalar, ...], Moment]] = []
     for node in postorder((*(root for store in stores for root in store_roots(store)), *checked)):
         below = max((depth[o] for o in node.operands), default=0)
-        if isinstance(node, Reduce | Scan | Sort):
+        if isinstance(node, Reduce | Contraction | Scan | Sort):
             roots.append((node.operands, Moment(below, True)))
-        depth[node] = below + 1 if isinstance(node, Reduce) else below
+        depth[node] = below + 1 if isinstance(node, Reduce | Contraction) else below
         # what is reduced along walked ranges still varies along the reduced ones
-        row = isinstance(node, Reduce) and along == frozenset(node.axes)
+        row = isinstance(node, Reduce | Contraction) and along == frozenset(node.axes)
         walks[node] = not row and (_varies(node, along) or any(walks[o] for o in node.operands))
     moments: dict[Store, Moment] = {}
     for store in stores:
@@ -133,7 +143,7 @@ def _loads_above_reductions(roots: tuple[Scalar, ...]) -> list[Load]:
         seen.add(node)
         if isinstance(node, Load):
             found.append(node)
-        if not isinstance(node, Reduce):
+        if not isinstance(node, Reduce | Contraction):
             stack.extend(node.operands)
     return found
 
@@ -147,6 +157,9 @@ def check_aliasing(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) 
     if not kernel.aliasing:
         return
     check_pairs(kernel.aliasing, args, place)
+    if find_contraction(kernel_roots(kernel)) is not None:
+        # threads do not load, in the layout of a product's results, just the elements that they store
+        place.fail("aliasing", "the kernel is a contraction")
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
     timing = time_accesses(kernel.stores, (check.condition for check in kernel.checks), reduced)
     for output, source in kernel.aliasing:

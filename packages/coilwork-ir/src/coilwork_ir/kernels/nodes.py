@@ -10,6 +10,8 @@ Where rows and columns of one matrix are reduced together, a third kind of range
 one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of the reduced ranges, once per
 walked point, or over all of the walked ones, which may use the former but not the other way round: rows of a matrix,
 and sums of its columns over a group of rows.
+
+A kernel whose value is a `Contraction` multiplies blocks of two factors, and combines nothing else.
 """
 
 from __future__ import annotations

@@ -15,13 +15,24 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
+from coilwork_ir.kernels.verify_contraction import CONTRACTION_RULES, check_contraction
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
 from coilwork_ir.loops.verify_computed import check_same_layout
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import (
+    Contraction,
+    IndexValue,
+    Load,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    find_contraction,
+    postorder,
+)
 from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scalars import (
     SCALAR_RULES,
@@ -37,6 +48,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **SCALAR_RULES,
         **ALIASING_RULES,
         **COMBINED_RULES,
+        **CONTRACTION_RULES,
         **WORKSPACE_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
@@ -159,10 +171,13 @@ def verify_kernel(kernel: Kernel) -> None:
         numbers = kernel.likely.sizes
         if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
             place.fail("likely", f"{numbers} for {len(kernel.sizes)} sizes")
-    if any(entry.kind != "parallel" for entry in kernel.ranges):
+    contraction = find_contraction(_roots(kernel))
+    if contraction is not None or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)
         _check_levels(kernel, level_of, place)
         _check_walked(kernel, level_of, place)
+        if contraction is not None:
+            check_contraction(kernel, contraction, level_of, _roots(kernel), place)
 
 
 def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
@@ -243,7 +258,7 @@ def _check_store(
 
 
 def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
-    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` removes its axes."""
+    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction` removes its axes."""
     ranges = frozenset(r.symbol for r in kernel.ranges)
     found: dict[Scalar, frozenset[Expr]] = {}
     for node in postorder(_roots(kernel)):
@@ -256,7 +271,7 @@ def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
                     level |= expr.free_symbols & ranges
             case IndexValue():
                 level |= node.expr.free_symbols & ranges
-            case Reduce():
+            case Reduce() | Contraction():
                 level -= frozenset(node.axes)
             case Scan() | Sort():
                 level |= {node.axis}
@@ -294,7 +309,9 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
         column = isinstance(node, Reduce) and not walked.isdisjoint(node.axes)
         if isinstance(node, Reduce) and column and node.kind not in SELF_COMBINING:
             place.fail("walked", f"{node.kind} along walked ranges")
-        if again and (isinstance(node, Reduce | Scan | Sort) or not walked.isdisjoint(level_of[node])):
+        if again and (
+            isinstance(node, Reduce | Contraction | Scan | Sort) or not walked.isdisjoint(level_of[node])
+        ):
             place.fail("walked-order", f"{type(node).__name__.lower()} of a reduction along walked ranges")
         if again or column:
             late.add(node)

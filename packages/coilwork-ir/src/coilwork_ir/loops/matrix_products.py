@@ -1,4 +1,4 @@
-"""Contractions in the form that libraries of matrix products take: two matrices as they lie in memory, and what is added to them.
+"""Contractions in the form that libraries take: two matrices, or one and a vector, as they lie in memory, and what becomes of the sums.
 
 `make_product` builds such a node, `matrix_product_of` reads one back. Lowering builds products so; implementations that are calls of a
 library claim what is of this form, and nobody looks at the name of an operator.
@@ -8,21 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import pi, sqrt
+from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import Contraction
 from coilwork_ir.scalar import Const, Load, Op, Parameter, Scalar, cast, const, load, op, parameter
 from coilwork_ir.scalar.nodes import Literal_
 
+Activation: TypeAlias = Literal["", "relu", "gelu", "gelu_tanh"]
+"""What is done to every sum at the end; `gelu_tanh` is GELU by its tanh form."""
+
+_ACTIVATIONS: Final[tuple[Activation, ...]] = ("relu", "gelu", "gelu_tanh")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixProduct:
-    """`output = alpha * (left @ right) + beta * added`.
+    """`output = activation(alpha * (left @ right * scales) + beta * added)`.
 
     Shapes: `left` is `[batch, m, k]`, `right` `[batch, k, n]`, `output` `[batch, m, n]`, without batch where there is none;
-    `added` is broadcast to the output's shape.
+    or `right` is a vector `[k]`, and `output` `[m]`. `added` and the two `scales`, one for each factor, if there are any,
+    are broadcast to the output's shape.
     """
 
     node: Contraction
@@ -31,6 +40,8 @@ class MatrixProduct:
     added: Buffer | None
     alpha: Literal_
     beta: Literal_
+    activation: Activation = ""
+    scales: tuple[Buffer, Buffer] | None = None
 
     @property
     def output(self) -> Buffer:
@@ -44,8 +55,25 @@ class MatrixProduct:
 
     @property
     def sizes(self) -> tuple[Expr, Expr, Expr]:
-        """Rows, columns and the length of the sums."""
-        return self.output.shape[-2], self.output.shape[-1], self.left.shape[-1]
+        """Rows, columns and the length of the sums. A vector is one column."""
+        rows, columns = (self.output.shape[-1], as_expr(1)) if self.is_of_vector else self.output.shape[-2:]
+        return rows, columns, self.left.shape[-1]
+
+    @property
+    def is_of_vector(self) -> bool:
+        """True for the product of a matrix with a vector."""
+        return len(self.right.shape) == 1
+
+    @property
+    def is_plain(self) -> bool:
+        """True for matrices whose sums are weighted and added to at most."""
+        return not self.is_of_vector and not self.activation and self.scales is None
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """Every buffer that is read."""
+        added = () if self.added is None else (self.added,)
+        return (self.left, self.right, *added, *(self.scales or ()))
 
     @property
     def is_weighted(self) -> bool:
@@ -61,36 +89,45 @@ def make_product(
     *,
     alpha: Literal_ = 1,
     beta: Literal_ = 1,
+    activation: Activation = "",
+    scales: tuple[Buffer, Buffer] | None = None,
+    approximate: bool = False,
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> Contraction:
-    """`output = alpha * (left @ right) + beta * added`, of shapes as in `MatrixProduct`, rounded once, at the end.
+    """`output = activation(alpha * (left @ right * scales) + beta * added)`, as in `MatrixProduct`, rounded once, at the end.
 
     Sums are in the type that arithmetic on the output's type is carried out in.
     """
     accumulate = output.dtype.compute
     ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
-    *batch, row, column = ranges
     axis = symbol("r0", extent=left.shape[-1])
-    value: Scalar = _weighted(parameter(0, accumulate), alpha)
+    rows, columns = (ranges, ()) if len(right.shape) == 1 else (ranges[:-1], ranges[-1:])
+    value: Scalar = parameter(0, accumulate)
+    for scale in scales or ():
+        value = op("mul", value, _read_broadcast(scale, output, ranges, accumulate))
+    value = _weighted(value, alpha)
     if added is not None:
-        term = load(added.name, _broadcast_index(added, output, ranges), added.dtype)
-        value = op("add", value, _weighted(cast(term, accumulate), beta))
+        value = op("add", value, _weighted(_read_broadcast(added, output, ranges, accumulate), beta))
+    value = _activated(value, activation)
     return Contraction(
         output=output,
         ranges=ranges,
         axes=(axis,),
-        left=load(left.name, (*batch, row, axis), left.dtype),
-        right=load(right.name, (*batch, axis, column), right.dtype),
+        left=load(left.name, (*rows, axis), left.dtype),
+        right=load(right.name, (*(rows[:-1] if columns else ()), axis, *columns), right.dtype),
         accumulate=accumulate,
         epilogue=cast(value, output.dtype),
+        approximate=approximate,
         origins=origins,
     )
 
 
 def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> MatrixProduct | None:
     """`node` as `make_product` makes it, of `buffers`; None if it has another form."""
-    left, right, (value, alpha) = node.left, node.right, _without_weight(_unwidened(node.epilogue))
-    if not isinstance(left, Load) or not isinstance(right, Load) or len(node.output.shape) not in (2, 3):
+    left, right = node.left, node.right
+    value, activation = _without_activation(_unwidened(node.epilogue))
+    value, alpha = _without_weight(value)
+    if not isinstance(left, Load) or not isinstance(right, Load) or len(node.output.shape) not in (1, 2, 3):
         return None
     added: Buffer | None = None
     beta: Literal_ = 1
@@ -100,7 +137,8 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         if not isinstance(term, Load):
             return None
         added = buffers[term.buffer]
-    if not isinstance(value, Parameter):
+    value, scaling = _without_scales(value)
+    if not isinstance(value, Parameter) or len(scaling) not in (0, 2):
         return None
     found = MatrixProduct(
         node=node,
@@ -109,14 +147,67 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         added=added,
         alpha=alpha,
         beta=beta,
+        activation=activation,
+        scales=(buffers[scaling[0]], buffers[scaling[1]]) if scaling else None,
     )
-    ranks = {len(found.left.shape), len(found.right.shape), len(node.output.shape)}
-    if len(ranks) != 1 or (added is not None and len(added.shape) > len(node.output.shape)):
+    rank = len(node.output.shape)
+    ranks = (2, 1) if found.is_of_vector else (rank, rank)
+    broadcast = (*(found.scales or ()), *(() if added is None else (added,)))
+    if (len(found.left.shape), len(found.right.shape)) != ranks or rank != ranks[0] - found.is_of_vector:
+        return None
+    if any(len(one.shape) > rank for one in broadcast):
         return None
     again = make_product(
-        node.output, found.left, found.right, added, alpha=alpha, beta=beta, origins=node.origins
+        node.output,
+        found.left,
+        found.right,
+        added,
+        alpha=alpha,
+        beta=beta,
+        activation=activation,
+        scales=found.scales,
+        approximate=node.approximate,
+        origins=node.origins,
     )
     return found if again == node else None
+
+
+def _activated(value: Scalar, activation: Activation) -> Scalar:
+    """What `activation` makes of `value`."""
+    dtype = value.dtype
+    if activation == "relu":
+        return op("maximum", value, const(0, dtype))
+    if activation == "":
+        return value
+    half = op("mul", value, const(0.5, dtype))
+    if activation == "gelu":
+        inner = op("erf", op("mul", value, const(sqrt(0.5), dtype)))
+    else:
+        cubed = op("mul", op("mul", op("mul", value, value), value), const(0.044715, dtype))
+        inner = op("tanh", op("mul", op("add", value, cubed), const(sqrt(2 / pi), dtype)))
+    return op("mul", half, op("add", inner, const(1, dtype)))
+
+
+def _without_activation(value: Scalar) -> tuple[Scalar, Activation]:
+    """What `_activated` was given."""
+    if isinstance(value, Op) and value.op in ("maximum", "mul"):
+        first = value.operands[0]
+        inner = first if value.op == "maximum" else first.operands[0] if first.operands else first
+        for activation in _ACTIVATIONS:
+            if _activated(inner, activation) is value:
+                return inner, activation
+    return value, ""
+
+
+def _without_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
+    """What `value` is before it is scaled, and the buffers of the scales."""
+    found: list[str] = []
+    while isinstance(value, Op) and value.op == "mul":
+        value, scale = value.operands[0], _unwidened(value.operands[1])
+        if not isinstance(scale, Load):
+            return value, ()
+        found.insert(0, scale.buffer)
+    return value, tuple(found)
 
 
 def _weighted(value: Scalar, weight: Literal_) -> Scalar:
@@ -134,6 +225,11 @@ def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
 def _unwidened(value: Scalar) -> Scalar:
     """The operand of `value` if that is a cast, else `value`."""
     return value.operands[0] if isinstance(value, Op) and value.op == "cast" else value
+
+
+def _read_broadcast(value: Buffer, output: Buffer, ranges: tuple[Expr, ...], dtype: DType) -> Scalar:
+    """`value` at a point of the output, in `dtype`."""
+    return cast(load(value.name, _broadcast_index(value, output, ranges), value.dtype), dtype)
 
 
 def _broadcast_index(added: Buffer, output: Buffer, ranges: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -158,6 +158,8 @@ class Contraction:
     The ranges that `left` alone varies along are rows, those of `right` alone columns, those of both the batch. How it is
     computed, by a library or by a kernel, the scheduler decides: `coilwork_scheduler.contractions`.
 
+    `approximate` allows sums in fewer bits than `accumulate` has, as matrix units for floats of 8 bits add them quickest.
+
     Invariants: extents of `ranges` are `output.shape`; each range is one of a factor, and each axis of both.
     """
 
@@ -168,6 +170,7 @@ class Contraction:
     right: Scalar
     accumulate: DType
     epilogue: Scalar
+    approximate: bool = False
     origins: tuple[Origin, ...] = UNKNOWN
 
 
@@ -192,7 +195,7 @@ class Mutation:
     source: str
 
 
-ExternFamily: TypeAlias = Literal["aten", "contraction", "collective", "custom"]
+ExternFamily: TypeAlias = Literal["aten", "collective", "custom"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +217,7 @@ class Extern:
         fresh: the results lie in memory of their own, each in one that nothing else has a part in, so that others may
             have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
-        family: what it is, for cost and partition: contractions are the calls that templates may replace.
+        family: whose operator it is.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
         effect: it must run even if nobody uses its results, in order with other effects.
         in_flight: operands and results that the operator goes on reading or writing after the call has

@@ -57,7 +57,7 @@ from coilwork_ir.text.scalars import (
 )
 
 RELATIONS = ("eq", "ne", "lt", "le")
-FAMILIES: tuple[ExternFamily, ...] = ("aten", "contraction", "collective", "custom")
+FAMILIES: tuple[ExternFamily, ...] = ("aten", "collective", "custom")
 
 
 def parse_graph(text: str) -> Graph:
@@ -220,6 +220,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
 
 def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contraction:
     accumulate = parse_type(reader)
+    approximate = reader.accept("approximate")
     ranges, axes, scope = _read_domain(reader, symbols)
     reader.expect("{")
     values = parse_statements(reader, scope)
@@ -238,6 +239,7 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
         right=right,
         accumulate=accumulate,
         epilogue=epilogue,
+        approximate=approximate,
         origins=parse_origins(reader),
     )
 

@@ -189,7 +189,8 @@ def _format_contraction(node: Contraction, indent: str) -> str:
     inner = indent + "  "
     lines, names = format_scalars((node.left, node.right, node.epilogue), inner)
     domain = _domain(node.ranges, node.axes)
-    head = f"{indent}{format_buffer(node.output)} = contract {node.accumulate.text} {domain} {{"
+    kind = f"contract {node.accumulate.text}{' approximate' if node.approximate else ''}"
+    head = f"{indent}{format_buffer(node.output)} = {kind} {domain} {{"
     factors = f"{inner}multiply {names[node.left]}, {names[node.right]}"
     return "\n".join([head, *lines, factors, f"{inner}yield {names[node.epilogue]}", f"{indent}}}"])
 

@@ -15,7 +15,7 @@ from coilwork_ir.kernels.nodes import Kernel, Range, Store
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.mapping.form import print_form
 from coilwork_ir.mapping.numbers import Number, Open, values_of
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, Scan, Sort, postorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ def orders_along(kernel: Kernel, name: str) -> list[Scan | Sort]:
     return [v for v in values_in(kernel) if isinstance(v, Scan | Sort) and v.axis.name == name]
 
 
-def reduces(kernel: Kernel) -> list[Reduce]:
-    """The reductions of `kernel`."""
-    return [v for v in values_in(kernel) if isinstance(v, Reduce)]
+def reduces(kernel: Kernel) -> list[Reduce | Contraction]:
+    """The reductions and contractions of `kernel`."""
+    return [v for v in values_in(kernel) if isinstance(v, Reduce | Contraction)]
 
 
 def combines(kernel: Kernel) -> bool:
-    """True if `kernel` reduces, scans or sorts."""
-    return any(isinstance(v, Reduce | Scan | Sort) for v in values_in(kernel))
+    """True if `kernel` reduces, contracts, scans or sorts."""
+    return any(isinstance(v, Reduce | Contraction | Scan | Sort) for v in values_in(kernel))
 
 
 def loads_of(kernel: Kernel, arg: str) -> list[Load]:

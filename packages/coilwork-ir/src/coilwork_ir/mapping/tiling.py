@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import as_int, bounds, extent_of, product
@@ -136,7 +136,16 @@ class Loop(Directive):
         for name in self.ranges:
             if any(not isinstance(order, Scan) for order in orders_along(kernel, name)):
                 return f"rows are sorted along {name}, which takes whole rows"
-        if max(values_of(self.stages)) > 1 and not loads_ahead(body_of(kernel), values_in(kernel)):
+        body = body_of(kernel)
+        # what does not vary along the loop is stored behind it
+        inside = tuple(
+            store
+            for store in body.stores
+            if store.indirect or any(symbol.name in self.ranges for symbol in store.index.free_symbols)
+        )
+        if max(values_of(self.stages)) > 1 and not loads_ahead(
+            replace(body, stores=inside), values_in(kernel)
+        ):
             return "loads of later blocks may find what the stores of earlier ones change"
         return None
 

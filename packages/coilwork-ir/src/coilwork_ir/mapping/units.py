@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.contraction import find_contraction
 from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
 from coilwork_ir.mapping.numbers import Number
 from coilwork_ir.mapping.tiling import Tile
+from coilwork_ir.scalar import find_contraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,11 @@ class Unit(Directive):
     unit: Literal["mma", "fma"]
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """The kernel's one reduction is a contraction, besides which all varies along parallel ranges; no output may lie
-        where an input does.
-        """
-        found = find_contraction(body_of(kernel))
+        """The kernel contracts."""
+        found = find_contraction(kernel_roots(body_of(kernel)))
         if found is None:
             return "the kernel is no contraction"
-        exact = found[1].dtype.itemsize > 2
+        exact = found.left.dtype.itemsize > 2
         return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
 
 

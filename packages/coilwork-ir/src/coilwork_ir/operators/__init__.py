@@ -5,7 +5,15 @@ Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_
 
 from __future__ import annotations
 
-from coilwork_ir.operators.info import Decision, EagerLimits, OpInfo, Relation, ScalarTypes, TypeClass
+from coilwork_ir.operators.info import (
+    Decision,
+    EagerLimits,
+    OpInfo,
+    ProductRoles,
+    Relation,
+    ScalarTypes,
+    TypeClass,
+)
 from coilwork_ir.operators.table import OPERATORS, find_info, find_target_info, list_operators
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "Decision",
     "EagerLimits",
     "OpInfo",
+    "ProductRoles",
     "Relation",
     "ScalarTypes",
     "TypeClass",

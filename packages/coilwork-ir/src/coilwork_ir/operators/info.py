@@ -76,6 +76,33 @@ class EagerLimits:
 NO_LIMITS: Final = EagerLimits()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRoles:
+    """Which arguments of an operator that multiplies play which part, and what it does besides.
+
+    Attributes:
+        left, right: the factors.
+        added: what is added to the product, weighted by `alpha`, times `beta`; empty if nothing is.
+        factors: the types of the factors: the result's, signed bytes, or floats of 8 bits.
+        is_of_vector: the right factor is a vector, and the operands' strides decide how the result lies.
+        has_activation: `use_gelu` says what is done to the sums.
+        has_scales: `scale_a` and `scale_b` scale the sums.
+    """
+
+    left: str = "self"
+    right: str = "mat2"
+    added: str = ""
+    factors: Literal["result", "bytes", "float8"] = "result"
+    is_of_vector: bool = False
+    has_activation: bool = False
+    has_scales: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a product of matrices of the result's type, which weighted summands are added to at most."""
+        return self == ProductRoles(left=self.left, right=self.right, added=self.added)
+
+
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """The facts about one operator. A fact that is left out does not hold.
@@ -106,7 +133,9 @@ class OpInfo:
         is_conversion: the result has the operand's elements in another type.
         is_idempotent: done to its own result, it changes nothing.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
-        is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of one.
+        is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of one: its calls write into
+            given memory where they can.
+        product: the parts of its arguments, if it is a product that becomes a contraction.
         is_attention: an attention, fused, or its gradient.
         has_fresh_result: the results of the overload `default` share no memory with anything. Attention is left out: its gradients may be
             woven into one tensor, its generator states views of another.
@@ -157,6 +186,7 @@ class OpInfo:
     is_idempotent: bool = False
     is_extreme: bool = False
     is_contraction: bool = False
+    product: ProductRoles | None = None
     is_attention: bool = False
     has_fresh_result: bool = False
     counts_from_storage: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.operators.info import EagerLimits, OpInfo
+from coilwork_ir.operators.info import EagerLimits, OpInfo, ProductRoles
 
 _SIGNED: Final = EagerLimits(rejects_wide_unsigned=True)
 _REAL: Final = EagerLimits(types=("float", "integer"))
@@ -58,9 +58,26 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         decomposition="none",
         limits=EagerLimits(types=("float", "integer", "complex"), stored_numbers=("value",)),
     ),
-    OpInfo("addmm", is_contraction=True, has_fresh_result=True, decomposition="none"),
-    OpInfo("_addmm_activation", is_contraction=True, has_fresh_result=True),
-    OpInfo("addmv", is_contraction=True, has_fresh_result=True, decomposition="none"),
+    OpInfo(
+        "addmm",
+        is_contraction=True,
+        product=ProductRoles(left="mat1", added="self"),
+        has_fresh_result=True,
+        decomposition="none",
+    ),
+    OpInfo(
+        "_addmm_activation",
+        is_contraction=True,
+        product=ProductRoles(left="mat1", added="self", has_activation=True),
+        has_fresh_result=True,
+    ),
+    OpInfo(
+        "addmv",
+        is_contraction=True,
+        product=ProductRoles(left="mat", right="vec", added="self", is_of_vector=True),
+        has_fresh_result=True,
+        decomposition="none",
+    ),
     OpInfo("addr", limits=EagerLimits(stored_numbers=("beta", "alpha"), scaling_numbers=("beta", "alpha"))),
     OpInfo(
         "alias",
@@ -135,7 +152,13 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("atan2", scalar_op="atan2", scalar_types="float"),
     OpInfo("atanh", scalar_op="atanh", scalar_types="float"),
     OpInfo("avg_pool3d", limits=EagerLimits(types_on_cpus=("wide_float", "int64"))),
-    OpInfo("baddbmm", is_contraction=True, has_fresh_result=True, decomposition="none"),
+    OpInfo(
+        "baddbmm",
+        is_contraction=True,
+        product=ProductRoles(left="batch1", right="batch2", added="self"),
+        has_fresh_result=True,
+        decomposition="none",
+    ),
     OpInfo("batch_norm_backward", decomposition="torch", norm="batch gradient"),
     OpInfo("_batch_norm_no_update", decomposition="torch", norm="batch", limits=_FLOATS),
     OpInfo("_batch_norm_with_update", decomposition="torch", norm="batch", limits=_FLOATS),
@@ -175,7 +198,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "bitwise_xor", scalar_op="bitwise_xor", overloads=("Tensor", "Scalar", "Scalar_Tensor"), limits=_BITS
     ),
-    OpInfo("bmm", is_contraction=True, has_fresh_result=True, decomposition="none"),
+    OpInfo("bmm", is_contraction=True, product=ProductRoles(), has_fresh_result=True, decomposition="none"),
     OpInfo("bucketize", is_batch_invariant=True, decision="compares", limits=_SIGNED),
     OpInfo(
         "cat",
@@ -507,7 +530,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         takes_float8=True,
         limits=_SIGNED_AT_INDICES,
     ),
-    OpInfo("_int_mm", is_contraction=True),
+    OpInfo("_int_mm", is_contraction=True, product=ProductRoles(factors="bytes")),
     OpInfo("iota", is_elementwise=True, is_cheap=True, is_exact=True, is_foldable=True),
     OpInfo("isclose", decision="compares"),
     OpInfo(
@@ -623,7 +646,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("mkldnn_convolution", is_contraction=True),
     OpInfo("mkldnn_rnn_layer", reads_strides=True),
     OpInfo("mkldnn_rnn_layer_backward", reads_strides=True),
-    OpInfo("mm", is_contraction=True, has_fresh_result=True, decomposition="none"),
+    OpInfo("mm", is_contraction=True, product=ProductRoles(), has_fresh_result=True, decomposition="none"),
     OpInfo("mode", is_batch_invariant=True, decision="compares", limits=_SIGNED),
     OpInfo("mse_loss", limits=_FLOATS_AMONG_REAL),
     OpInfo("msort", decision="selects"),
@@ -633,7 +656,13 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         "multilabel_margin_loss_forward", limits=EagerLimits(types=("float",), types_on_cpus=("wide_float",))
     ),
     OpInfo("multinomial", is_batch_invariant=True),
-    OpInfo("mv", is_contraction=True, has_fresh_result=True, decomposition="none"),
+    OpInfo(
+        "mv",
+        is_contraction=True,
+        product=ProductRoles(right="vec", is_of_vector=True),
+        has_fresh_result=True,
+        decomposition="none",
+    ),
     OpInfo("mvlgamma", limits=EagerLimits(types=("float", "integer"), required_number=("p", "ge", 1))),
     OpInfo("nanmedian", is_extreme=True, is_batch_invariant=True, decision="selects", limits=_SIGNED_REAL),
     OpInfo("nansum", limits=_REAL_OR_BOOL),
@@ -821,7 +850,12 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         "_scaled_dot_product_fused_attention_overrideable_backward", is_attention=True, reads_strides=True
     ),
     OpInfo("_scaled_grouped_mm", takes_float8=True),
-    OpInfo("_scaled_mm", is_contraction=True, takes_float8=True),
+    OpInfo(
+        "_scaled_mm",
+        is_contraction=True,
+        product=ProductRoles(added="bias", factors="float8", has_scales=True),
+        takes_float8=True,
+    ),
     OpInfo(
         "scatter",
         has_racing_stores=True,

@@ -4,6 +4,7 @@ from coilwork_ir.scalar.build import (
     cast,
     combine,
     const,
+    contract,
     index_value,
     load,
     op,
@@ -14,13 +15,14 @@ from coilwork_ir.scalar.build import (
     sort,
     where,
 )
-from coilwork_ir.scalar.contraction import Contraction, contraction_in, contraction_of
+from coilwork_ir.scalar.contraction import ContractionParts, find_contraction, find_parts
 from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, joined, joined_small
 from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import (
     Combine,
     Combining,
     Const,
+    Contraction,
     IndexValue,
     Literal_,
     Load,
@@ -48,6 +50,7 @@ __all__ = [
     "Combining",
     "Const",
     "Contraction",
+    "ContractionParts",
     "IndexValue",
     "Literal_",
     "Load",
@@ -61,9 +64,10 @@ __all__ = [
     "cast_to_e4m3_or_nan",
     "combine",
     "const",
-    "contraction_in",
-    "contraction_of",
+    "contract",
     "even_parts",
+    "find_contraction",
+    "find_parts",
     "in_32_bits",
     "index_value",
     "is_lossless",

@@ -16,6 +16,7 @@ from coilwork_ir.scalar.nodes import (
     Combine,
     Combining,
     Const,
+    Contraction,
     IndexValue,
     Key,
     Literal_,
@@ -182,6 +183,28 @@ def reduce(
 
     key: Key = (Reduce, kind, tuple(operands), tuple(axes), output)
     return _interned(key, make, Reduce)
+
+
+def contract(left: Scalar, right: Scalar, axes: Sequence[Expr], dtype: DType) -> Contraction:
+    """The sum of `left * right` along `axes`, multiplied and added in `dtype`; see `Contraction`.
+
+    Raises:
+        VerifyError: the factors are not floats of one type, or `dtype` is narrower than they are.
+    """
+    if left.dtype is not right.dtype or not left.dtype.is_float:
+        raise VerifyError(
+            "operand-type",
+            f"contract {left.dtype.text} by {right.dtype.text}: it multiplies floats of one type",
+            remedy="insert casts",
+        )
+    if not dtype.is_float or dtype.itemsize < left.dtype.itemsize:
+        raise VerifyError("contract-type", f"contract {left.dtype.text} in {dtype.text}, which is narrower")
+
+    def make() -> Contraction:
+        return _fill(Contraction, key, dtype, (left, right), axes=tuple(axes))
+
+    key: Key = (Contraction, left, right, tuple(axes), dtype)
+    return _interned(key, make, Contraction)
 
 
 def parameter(position: int, dtype: DType) -> Parameter:

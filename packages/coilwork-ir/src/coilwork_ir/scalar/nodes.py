@@ -4,8 +4,9 @@ A body is a directed acyclic graph of five kinds of node. Nodes are immutable an
 same object, so `is` compares, hashing is O(1), and common subexpressions exist once. Build them with the functions in
 `coilwork_ir.scalar` only.
 
-Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce`, `Scan`
-and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
+Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce`,
+`Contraction`, `Scan` and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` or a
+`Contraction` varies along its axes, the node itself not.
 
 A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines what has no name.
 The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
@@ -123,6 +124,28 @@ class Reduce(Scalar):
     kind: ReduceKind
     axes: tuple[Expr, ...]
     output: int
+
+
+class Contraction(Scalar):
+    """The sum of `left * right` along the range symbols `axes`: what matrix units compute, block by block.
+
+    Both factors have one type of floats; products and sums are in the node's own, which has every product of two
+    factors of 16 bits. In a kernel the left factor alone varies along rows, the right one alone along columns, both
+    along the axes and a batch: `coilwork_ir.scalar.contraction`.
+    """
+
+    __slots__ = ("axes",)
+    axes: tuple[Expr, ...]
+
+    @property
+    def left(self) -> Scalar:
+        """The factor of the rows."""
+        return self.operands[0]
+
+    @property
+    def right(self) -> Scalar:
+        """The factor of the columns."""
+        return self.operands[1]
 
 
 class Scan(Scalar):

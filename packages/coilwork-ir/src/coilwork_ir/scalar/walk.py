@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from coilwork_ir.index import Expr, substitute
-from coilwork_ir.scalar.build import index_value, load, op, reduce, scan, sort
-from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Parameter, Reduce, Scalar, Scan, Sort
+from coilwork_ir.scalar.build import contract, index_value, load, op, reduce, scan, sort
+from coilwork_ir.scalar.nodes import (
+    Const,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Parameter,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+)
 
 
 def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
@@ -54,6 +65,8 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
             return op(node.op, *operands, dtype=node.dtype if node.op in ("cast", "bitcast") else None)
         case Reduce():
             return reduce(node.kind, operands, node.axes, output=node.output)
+        case Contraction():
+            return contract(operands[0], operands[1], node.axes, node.dtype)
         case Scan():
             return scan_again(node, operands, node.axis)
         case Sort():
@@ -95,6 +108,9 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
                 return reduce(
                     node.kind, node.operands, [mapping.get(a, a) for a in node.axes], output=node.output
                 )
+            case Contraction():
+                axes = [mapping.get(a, a) for a in node.axes]
+                return contract(node.left, node.right, axes, node.dtype)
             case Scan():
                 return scan_again(node, node.operands, mapping.get(node.axis, node.axis))
             case Sort():

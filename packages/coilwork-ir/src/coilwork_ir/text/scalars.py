@@ -7,7 +7,7 @@
 
 `%w[@0, i1] using (t5)` indexes by a computed value: `@k` stands for the k-th of the listed values.
 
-A function that combines has statements of its own, in one line:
+`contract (t0, t1) over (r0) : f32` multiplies two factors and adds the products. A function that combines has statements of its own, in one line:
 
     t4 = scan by { t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = add(t0, t1) yield (t2) } 0 (t3) along r0
 """
@@ -23,6 +23,7 @@ from coilwork_ir.scalar import (
     Combine,
     Combining,
     Const,
+    Contraction,
     IndexValue,
     Load,
     Op,
@@ -34,6 +35,7 @@ from coilwork_ir.scalar import (
     cast,
     combine,
     const,
+    contract,
     index_value,
     load,
     op,
@@ -121,6 +123,9 @@ def _format_node(node: Scalar, names: Names) -> str:
         case Reduce():
             axes = format_list(axis.name for axis in node.axes)
             return f"reduce {node.kind} {node.output} {listed(node.operands)} over {axes}"
+        case Contraction():
+            axes = format_list(axis.name for axis in node.axes)
+            return f"contract {listed(node.operands)} over {axes} : {node.dtype.text}"
         case Scan():
             back = " reverse" if node.reverse else ""
             kind = format_combining(node.kind)
@@ -184,6 +189,8 @@ def _parse_node(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
             return parameter(position, parse_type(reader))
         case "reduce":
             return _parse_reduce(reader, symbols, values)
+        case "contract":
+            return _parse_contraction(reader, symbols, values)
         case "scan":
             return _parse_scan(reader, symbols, values)
         case "sort":
@@ -228,6 +235,17 @@ def _parse_reduce(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
     reader.expect("over")
     axes = parse_list(reader, lambda: _parse_axis(reader, symbols))
     return reduce(kind, operands, axes, output=output)
+
+
+def _parse_contraction(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
+    at = reader.at
+    factors = parse_list(reader, lambda: parse_value(reader, values))
+    if len(factors) != 2:
+        raise reader.error(f"a contraction of {len(factors)} factors", at)
+    reader.expect("over")
+    axes = parse_list(reader, lambda: _parse_axis(reader, symbols))
+    reader.expect(":")
+    return contract(*factors, axes, parse_type(reader))
 
 
 def _parse_scan(reader: Reader, symbols: Symbols, values: Values) -> Scalar:

@@ -86,7 +86,7 @@ def call_extern(
         mutates=passed.mutated,
         aliases=aliases,
         binds=binds,
-        family=_family(target, call),
+        family=_family(target),
         random=torch.Tag.nondeterministic_seeded in target.tags,
         effect=effect or _has_effect(target, results, passed.mutated),
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
@@ -102,7 +102,7 @@ def call_extern(
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
             _hold_to(builder, call, output.symbol, value, unmet)
-    if _family(target, call) == "custom" and not in_flight:
+    if _family(target) == "custom" and not in_flight:
         values = [
             _mark_conjugate(builder, value, result) if isinstance(output, Buffer) else value
             for output, value, result in zip(outputs, values, results, strict=True)
@@ -323,11 +323,9 @@ def _one_output(
     )
 
 
-def _family(target: Overload, call: Call) -> ExternFamily:
+def _family(target: Overload) -> ExternFamily:
     if target.namespace in COLLECTIVES:
         return "collective"
-    if target.namespace == "aten" and find_target_info(call.target).is_contraction:
-        return "contraction"
     return "aten" if target.namespace in ("aten", "prims") else "custom"
 
 

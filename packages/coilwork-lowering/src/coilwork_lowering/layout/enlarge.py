@@ -126,12 +126,12 @@ class Enlarging:
         rank = product.node.meta["val"].dim()
         wanted = [(product.places[0], left, {rank - 1: inner}), (product.places[1], right, {rank - 2: inner})]
         wanted[1][2][rank - 1] = columns
-        if operator(product.node.target) in ("addmm", "baddbmm"):
-            bias = product.node.args[0]
+        if product.added is not None:
+            bias = product.node.args[product.added]
             assert isinstance(bias, torch.fx.Node)
             shape = bias.meta["val"].shape
             if shape and not (type(shape[-1]) is int and shape[-1] == 1):
-                wanted.append((0, bias, {len(shape) - 1: columns}))
+                wanted.append((product.added, bias, {len(shape) - 1: columns}))
         found: list[_Operand] = []
         room = max(
             self._room, int(_SHARE_OF_PRODUCT * sum(hinted_bytes(t.meta["val"]) for t in product.tensors))

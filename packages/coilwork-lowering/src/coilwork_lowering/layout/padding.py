@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.product_rates import VECTOR_BYTES
-from coilwork_lowering.facts.generated import is_computed, operator, owner_of
+from coilwork_lowering.facts.generated import is_computed, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (
@@ -205,7 +205,7 @@ def _obstacle(owner: torch.fx.Node) -> str:
 
 def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:
     """A bias is added in the product's own kernel to dense results; else it is copied into the result before."""
-    if product.node not in wanted or operator(product.node.target) not in ("addmm", "baddbmm"):
+    if product.node not in wanted or product.added is None:
         return 0.0
     return 2 * hinted_bytes(product.node.meta["val"]) / _BYTES_PER_US
 

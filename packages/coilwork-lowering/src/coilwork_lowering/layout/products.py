@@ -9,18 +9,11 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.operators import ProductRoles, find_info
 from coilwork_ir.product_rates import ALIGNED_RATE, HALVES_PER_VECTOR, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
-from coilwork_lowering.torch_compat.operators import Overload
-
-# Positions of the matrices among the arguments. An `addmm`'s first operand is copied into the result beforehand.
-_MATRICES: Final[Mapping[str, tuple[int, int]]] = {
-    "mm": (0, 1),
-    "addmm": (1, 2),
-    "bmm": (0, 1),
-    "baddbmm": (1, 2),
-}
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +40,18 @@ LAUNCH_US: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A call of `mm`, `addmm`, `bmm` or `baddbmm`.
+    """A call that multiplies matrices of any strides into a result of any.
 
     Attributes:
         node: the call.
         places: positions of its two matrices among its arguments.
+        added: position of what is added to the product; None if nothing is. It is copied into the result beforehand.
         tensors: what has a leading dimension in it: its two matrices and its result.
     """
 
     node: torch.fx.Node
     places: tuple[int, int]
+    added: int | None
     tensors: tuple[torch.fx.Node, ...]
 
     @property
@@ -127,13 +122,16 @@ def _lacking(size: int | torch.SymInt) -> int:
 
 def is_product(node: torch.fx.Node) -> bool:
     """Whether `node` is one of the calls that `Product` describes: they take and write matrices of any strides."""
+    return _roles(node) is not None
+
+
+def _roles(node: torch.fx.Node) -> ProductRoles | None:
+    """The parts of the arguments of `node`, if it is such a call."""
     target = node.target
-    return (
-        node.op == "call_function"
-        and isinstance(target, Overload)
-        and target._overloadname == "default"
-        and operator(target) in _MATRICES
-    )
+    if node.op != "call_function" or not isinstance(target, Overload) or target._overloadname != "default":
+        return None
+    roles = find_info(operator(target)).product
+    return roles if roles is not None and roles.is_plain else None
 
 
 def find_products(gm: torch.fx.GraphModule, devices: Sequence[str]) -> Iterator[Product]:
@@ -146,9 +144,12 @@ def find_products(gm: torch.fx.GraphModule, devices: Sequence[str]) -> Iterator[
 
 def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
     """`node` as a product, if it is one on `devices` of an element type whose kernels care for alignment."""
-    if not is_product(node):
+    roles = _roles(node)
+    if roles is None:
         return None
-    places, value = _MATRICES[operator(node.target)], node.meta.get("val")
+    assert isinstance(node.target, Overload)
+    names = [argument.name for argument in schema_of(node.target).arguments]
+    places, value = (names.index(roles.left), names.index(roles.right)), node.meta.get("val")
     if not isinstance(value, torch.Tensor) or len(node.args) <= places[1]:
         return None
     if value.device.type not in devices or value.dtype not in _SPEED:
@@ -158,7 +159,8 @@ def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
         if not isinstance(tensor, torch.fx.Node) or not isinstance(tensor.meta.get("val"), torch.Tensor):
             return None
         tensors.append(tensor)
-    return Product(node=node, places=places, tensors=tuple(tensors))
+    added = names.index(roles.added) if roles.added else None
+    return Product(node=node, places=places, added=added, tensors=tuple(tensors))
 
 
 def is_unaligned(tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
@@ -25,7 +26,6 @@ from coilwork_lowering.torch_compat.operators import overload_called, packed_typ
 MOST_ROWS: Final = 256
 """Rows of a product, or positions of a convolution, up to which laying out the weight shows in a call: beyond, it is lost in the sums."""
 
-_PRODUCTS: Final = ("aten.addmm.default", "aten.mm.default")
 _CONVOLUTION: Final = "aten.convolution.default"
 
 
@@ -70,16 +70,12 @@ class _Operands:
 
 def _operands(read: Read) -> _Operands | None:
     given = read.arguments
-    match read.op:
-        case "aten.mm.default":
-            return _Operands(given["self"], given["mat2"], None)
-        case "aten.addmm.default":
-            if given["beta"] != 1 or given["alpha"] != 1:
-                return None
-            return _Operands(given["mat1"], given["mat2"], given["self"])
-        case "aten.convolution.default":
-            return None if given["transposed"] else _Operands(given["input"], given["weight"], given["bias"])
-    return None
+    if read.op == _CONVOLUTION:
+        return None if given["transposed"] else _Operands(given["input"], given["weight"], given["bias"])
+    roles = find_target_info(read.op).product
+    if roles is None or not roles.is_plain or any(given.get(name, 1) != 1 for name in ("alpha", "beta")):
+        return None
+    return _Operands(given[roles.left], given[roles.right], given[roles.added] if roles.added else None)
 
 
 def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.dtype, ...]) -> bool:
@@ -92,7 +88,7 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     tensors = [one for one in (value, weight, bias) if one is not None]
     if any(one.device.type != "cpu" or one.dtype is not value.dtype for one in tensors):
         return False
-    ranks = (2,) if read.op in _PRODUCTS else (4,)
+    ranks = (4,) if read.op == _CONVOLUTION else (2,)
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
 
 

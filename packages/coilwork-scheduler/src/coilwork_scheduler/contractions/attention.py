@@ -148,7 +148,6 @@ class AtenAttention:
             kwargs=keywords,
             outputs=node.outputs,
             single=False,
-            family="contraction",
             random=True,
             origins=node.origins,
         )
@@ -184,7 +183,6 @@ class AtenAttention:
             kwargs=keywords,
             outputs=outputs,
             single=False,
-            family="contraction",
             random=kernels.form in ("efficient", "cudnn"),
             origins=node.origins,
         )

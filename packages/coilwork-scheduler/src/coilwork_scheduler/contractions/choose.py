@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Final, TypeAlias
 
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Contraction, Graph, Node, View
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     NO_NUMBERS,
@@ -33,8 +35,9 @@ def implement_contractions(
     sizes: SizeHints,
     options: ScheduleOptions,
     journal: Journal,
+    implementations: Sequence[MakeImplementation],
 ) -> Graph:
-    """`graph` without contractions: each is what the implementation computes that quotes least.
+    """`graph` without contractions: each is what that one of the `implementations` computes that quotes least.
 
     Each decision is recorded. Linear in the size of the graph.
     """
@@ -49,7 +52,7 @@ def implement_contractions(
         sizes=sizes,
         options=options,
     )
-    chooser = _Chooser(around=around, rows=tuple(make(around) for make in IMPLEMENTATIONS), journal=journal)
+    chooser = _Chooser(around=around, rows=tuple(make(around) for make in implementations), journal=journal)
     nodes: list[Node] = []
     for node in graph.nodes:
         if isinstance(node, Contraction):
@@ -57,6 +60,18 @@ def implement_contractions(
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
+
+
+MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation]
+"""Makes an implementation that knows what is around the products that it is asked about."""
+
+REGISTRY: Final[tuple[MakeImplementation, ...]] = (*IMPLEMENTATIONS, *ATEN_PRODUCTS)
+"""All implementations. Among those that are worth it an earlier one is taken before later ones."""
+
+
+def list_implementations() -> tuple[MakeImplementation, ...]:
+    """The rows of the registry."""
+    return REGISTRY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,6 +198,8 @@ class AtenCall:
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
         """It multiplies matrices of one type, and bytes into integers of 32 bits."""
+        if not product.is_plain:
+            return "it multiplies matrices, and adds to them at most"
         types = {b.dtype for b in (product.left, product.right, product.added) if b is not None}
         if any(b.device != product.output.device for b in (product.left, product.right)):
             return "operands are on several devices"
@@ -240,7 +242,6 @@ class AtenCall:
             outputs=(product.output,),
             out_overload=f"aten.{name}.out",
             out_names=("out",),
-            family="contraction",
             fresh=True,
             origins=product.node.origins,
         )
@@ -257,6 +258,8 @@ class SumsOfProducts:
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
         """It multiplies floats of one type, and adds what is not weighted."""
+        if not product.is_plain:
+            return "no kernel is known for vectors, scales and activations"
         output = product.output
         operands = [b for b in (product.left, product.right, product.added) if b is not None]
         if output.dtype not in _KERNEL_TYPES or any(b.dtype is not output.dtype for b in operands):

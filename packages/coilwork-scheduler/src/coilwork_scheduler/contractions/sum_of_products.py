@@ -1,7 +1,7 @@
 """A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
 
 The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and what follows is fused
-behind it. A reduction of this form is what matrix units compute: `coilwork_ir.scalar.contraction_of`.
+behind it. A reduction of this form is what matrix units compute: `known.contraction_of`, and `kernels/contraction.py` on GPUs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SumBuilder:
     def build(self, node: Contraction, *, pieces: int = 1) -> tuple[Node, ...]:
         """The nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and the epilogue."""
         output, origins = node.output, node.origins
-        last = frozenset(node.ranges[-2:])
+        # the product with a vector has rows alone, and is a sum in one order anyhow
+        last = frozenset(node.ranges[-2:]) if len(node.ranges) > 1 else frozenset()
         single = {r for r in last if as_int(extent_of(r)) == 1 and self.least > 1}
         ranges = tuple(symbol(r.name, extent=self.least) if r in single else r for r in node.ranges)
         length = extent_of(node.axes[0])
@@ -95,6 +96,8 @@ class SumBuilder:
         self, node: Contraction, single: set[Expr], ranges: tuple[Expr, ...]
     ) -> tuple[Expr | None, Expr | None]:
         """The range of each factor's rows or columns that got zeros beside it."""
+        if not single:
+            return None, None
         row, column = (
             wide if own in single else None for own, wide in zip(node.ranges[-2:], ranges[-2:], strict=True)
         )

@@ -9,7 +9,8 @@ from typing import Final
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, contraction_of, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, leading_points, loads, postorder
+from coilwork_scheduler.contractions.known import contraction_of
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage

@@ -27,7 +27,7 @@ from coilwork_scheduler.fusion.walk import fits_registers
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.aliasing import time_draft
 from coilwork_scheduler.kernels.compose import Draft, compose
-from coilwork_scheduler.kernels.contracted import is_contraction
+from coilwork_scheduler.kernels.contraction import is_contraction
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 

@@ -30,7 +30,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.aliasing import find_aliasing
 from coilwork_scheduler.kernels.compose import Draft
-from coilwork_scheduler.kernels.contracted import is_contraction
+from coilwork_scheduler.kernels.contraction import contract_kernel
 from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
 
@@ -58,8 +58,8 @@ def canonical(
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
     `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of
-    their symbols. With `contracts`, a contraction is one for units that compute it. The kernel's name is provisional:
-    see `KernelTable`.
+    their symbols. A kernel that `contracts` has a contraction in the place of its sum of products. The kernel's name is
+    provisional: see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
@@ -88,7 +88,7 @@ def canonical(
         for name, argument in arguments.items()
     )
     # threads do not load, in the layout of a product's results, just the elements that they store
-    pairs = () if contracts and is_contraction(draft) else find_aliasing(draft, buffers)
+    pairs = () if contracts else find_aliasing(draft, buffers)
     kernel = Kernel(
         name=readable(draft.origins, "reduce" if axes else "pointwise"),
         ranges=ranges,
@@ -108,7 +108,7 @@ def canonical(
         into=draft.into,
         origins=draft.origins,
     )
-    return kernel, call
+    return (contract_kernel(kernel) if contracts else kernel), call
 
 
 def _likely(sizes: Iterable[Expr], known: Mapping[str, int]) -> Likely | None:

@@ -21,7 +21,6 @@ from coilwork_ir.scalar import (
     Sort,
     cast,
     const,
-    contraction_of,
     index_value,
     joined_small,
     load,
@@ -33,6 +32,7 @@ from coilwork_ir.scalar import (
     where,
     with_operands,
 )
+from coilwork_scheduler.contractions.known import contraction_of
 from coilwork_scheduler.group import Group, Member
 from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where

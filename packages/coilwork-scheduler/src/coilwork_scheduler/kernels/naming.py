@@ -10,7 +10,18 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import list_operators
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import (
+    Const,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    postorder,
+)
 from coilwork_ir.text.scalars import format_combining
 
 MOST_NAMES: Final = 4
@@ -82,6 +93,8 @@ def _head(node: Scalar) -> str:
             return node.op
         case Reduce():
             return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
+        case Contraction():
+            return f"contract {_joined(node.axes)}"
         case Scan():
             return f"scan {format_combining(node.kind)} {node.axis.name} {node.output} {node.reverse}"
         case Sort():

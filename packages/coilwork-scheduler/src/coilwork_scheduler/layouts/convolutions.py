@@ -6,8 +6,9 @@ operands' layouts decide the result's, and a call is possible only where these a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
@@ -24,36 +25,56 @@ from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.view_strides import Strides, list_runs
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
-_TARGET: Final = "aten.convolution.default"
 _HALVES: Final = (DType.BF16, DType.F16)
-# Positions of the flags among the arguments.
-_TRANSPOSED: Final = 6
-_GROUPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Positions among the arguments of a call: what it reads, with its weight last, and its flags."""
+
+    read: tuple[int, ...]
+    transposed: int
+    groups: int
+
+
+_FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        "aten.convolution.default": _Form(read=(0, 1), transposed=6, groups=8),
+        "aten.convolution_backward.default": _Form(read=(0, 1, 2), transposed=7, groups=9),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionSite:
-    """A convolution over two or three dimensions in floats of 16 bits.
+    """A convolution over two or three dimensions in floats of 16 bits, or the gradients of one.
 
     Attributes:
         around: what is known.
         position: of the call.
-        tensors: input, weight and result.
+        read: input and weight; of gradients the result's gradient before them.
+        made: its result, or the gradients of input and weight.
         groups: its groups.
         channels: the smaller of input channels in a group and output channels.
-        conversions: copies of its input and of its result.
+        conversions: copies of activations that it reads, and of the first that it makes.
     """
 
     around: Around
     position: int
-    tensors: tuple[Buffer, Buffer, Buffer]
+    read: tuple[Buffer, ...]
+    made: tuple[Buffer, ...]
     groups: int
     channels: int
-    conversions: tuple[Conversion, ...]
+    conversions: tuple[Conversion, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[Buffer, ...]:
+        """What it reads and makes."""
+        return (*self.read, *self.made)
 
     @property
     def obliges(self) -> tuple[str, ...]:
-        """Its input, its weight and its result."""
+        """All of them."""
         return tuple(buffer.name for buffer in self.tensors)
 
     @property
@@ -97,19 +118,36 @@ class ConvolutionSite:
             lying.append(self.around.steps(self._instead(layout, number) or strides))
         shapes = [self.around.extents(buffer) for buffer in self.tensors]
         last = [is_channels_last(shape, steps) for shape, steps in zip(shapes, lying, strict=True)]
-        follows = any(follows_channels_last(*pair) for pair in zip(shapes[:2], lying[:2], strict=True))
-        dense = last[2] if follows else is_row_major(shapes[2], lying[2])
-        if not dense:
+        if not self._is_possible(shapes, lying, last):
             return IMPOSSIBLE
         sizes = [self._bytes(buffer) for buffer in self.tensors]
         found = sum(sizes)
+        weight = len(self.read) - 1
+        follows = self.follows(shapes, lying)
         if follows or (self.groups == 1 and self.channels >= FEWEST_CHANNELS):
             converted = [size for size, lies in zip(sizes, last, strict=True) if not lies]
             launch = LAUNCH_BYTES if self._is_on_gpu else 0
             found += 2 * sum(converted) + launch * len(converted)
-        elif self._is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[1][2:]):
-            found += (DEPTHWISE_SLOWDOWN - 1) * (sizes[0] + sizes[2])
+        elif self._is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[weight][2:]):
+            # all but weights
+            found += (DEPTHWISE_SLOWDOWN - 1) * (sum(sizes[:weight]) + sizes[weight + 1])
         return found * SCALE
+
+    def follows(self, shapes: Sequence[Sequence[int]], lying: Sequence[Sequence[int]]) -> bool:
+        """Tell if the library computes in channels-last: input or weight says so."""
+        weight = len(self.read) - 1
+        return any(follows_channels_last(shapes[k], lying[k]) for k in (weight - 1, weight))
+
+    def _is_possible(
+        self, shapes: Sequence[Sequence[int]], lying: Sequence[Sequence[int]], last: Sequence[bool]
+    ) -> bool:
+        """Tell if the library makes results that lie so. Each gradient follows two of the operands: these have to agree, or lie as captured."""
+        follows, count = self.follows(shapes, lying), len(self.read)
+        if count == 3 and any(follows_channels_last(shapes[k], lying[k]) != follows for k in range(count)):
+            return all(self.around.steps(b.strides) == s for b, s in zip(self.tensors, lying, strict=True))
+        return all(
+            last[k] if follows else is_row_major(shapes[k], lying[k]) for k in range(count, len(shapes))
+        )
 
     def _instead(self, layout: LayoutOf, number: int) -> Strides | None:
         name = _conversion_name(self.position, number)
@@ -118,71 +156,75 @@ class ConvolutionSite:
 
     @property
     def _is_on_gpu(self) -> bool:
-        return self.around.targets.of(self.tensors[0].device).is_gpu
+        return self.around.targets.of(self.read[0].device).is_gpu
 
     def _bytes(self, buffer: Buffer) -> int:
         return self.around.sizes.size_bytes(buffer)
 
 
 def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
-    """`node` as a convolution that may lie otherwise, if it is one.
+    """`node` as a convolution or its gradients that may lie otherwise, if it is one.
 
-    It is left as captured where a size is one, so that strides do not tell a layout, where its result lies as none would expect, and on
-    devices whose library is not known to follow its operands.
+    It is left as captured where it is channels-last already, since less is known of what others would gain without; where a size is one, so
+    that strides do not tell a layout; where its result lies as none would expect; and on devices whose library is not known to
+    follow its operands.
     """
-    if not isinstance(node, Extern) or node.target != _TARGET or len(node.args) <= _GROUPS:
+    form = _FORMS.get(node.target) if isinstance(node, Extern) else None
+    if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return None
-    output, groups = node.outputs[0], node.args[_GROUPS]
-    given = [argument for argument in node.args[:2] if isinstance(argument, Ref)]
-    if len(given) != 2 or not isinstance(output, Buffer) or not isinstance(groups, int):
+    groups, given = node.args[form.groups], [node.args[k] for k in form.read]
+    read = tuple(around.buffers[argument.name] for argument in given if isinstance(argument, Ref))
+    made = tuple(b for b in node.outputs if isinstance(b, Buffer) and len(b.shape) == len(read[-1].shape))
+    if len(read) != len(form.read) or not made or not isinstance(groups, int):
         return None
-    tensors = (around.buffers[given[0].name], around.buffers[given[1].name], output)
-    shapes = [around.extents(buffer) for buffer in tensors]
-    if any(
-        len(shape) not in (4, 5) or buffer.dtype not in _HALVES
-        for shape, buffer in zip(shapes, tensors, strict=True)
-    ):
+    if any(len(b.shape) not in (4, 5) or b.dtype not in _HALVES for b in (*read, *made)):
         return None
-    if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in (shapes[0], shapes[2])):
+    shapes = [around.extents(buffer) for buffer in (*read[:-1], made[0])]
+    if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes[: len(read)]):
         return None
-    kind = around.targets.of(output.device).kind
-    if kind not in ("cuda", "cpu") or (kind == "cpu" and len(output.shape) != 4):
+    kind = around.targets.of(made[0].device).kind
+    if kind not in ("cuda", "cpu") or (kind == "cpu" and len(made[0].shape) != 4):
         return None
-    first, second = shapes[1][:2]
+    first, second = around.extents(read[-1])[:2]
     site = ConvolutionSite(
         around=around,
         position=position,
-        tensors=tensors,
+        read=read,
+        made=made,
         groups=groups,
-        channels=min(first // groups, second) if node.args[_TRANSPOSED] is True else min(first, second),
+        channels=min(first // groups, second) if node.args[form.transposed] is True else min(first, second),
         conversions=(),
     )
-    if site.cost(lambda _, buffer: buffer.strides) >= IMPOSSIBLE:
+    lying = [around.steps(buffer.strides) for buffer in site.tensors]
+    if site.follows([around.extents(buffer) for buffer in site.tensors], lying):
         return None
-    copies = [_conversion(position, number, tensors[number], around) for number in (0, 2)]
-    return replace(site, conversions=tuple(copies))
+    if site.cost(around.as_captured) >= IMPOSSIBLE:
+        return None
+    places = (*range(len(read) - 1), len(read))
+    return replace(site, conversions=tuple(_conversion(site, place) for place in places))
 
 
-def _conversion(position: int, number: int, buffer: Buffer, around: Around) -> Conversion:
-    rank = len(buffer.shape)
+def _conversion(site: ConvolutionSite, number: int) -> Conversion:
+    around, buffer = site.around, site.tensors[number]
+    rank, is_result = len(buffer.shape), number >= len(site.read)
     size = around.sizes.size_bytes(buffer)
     on_gpu = around.targets.of(buffer.device).is_gpu
     definer = around.facts.definer.get(buffer.name)
-    fuses = number == 0 and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
+    fuses = not is_result and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
     moved = size if fuses else 2 * size + (LAUNCH_BYTES if on_gpu else NEST_BYTES)
     orders = (channels_last_order(rank), tuple(range(rank)))
     return Conversion(
-        name=_conversion_name(position, number),
-        position=position,
+        name=_conversion_name(site.position, number),
+        position=site.position,
         buffer=buffer,
         candidates=tuple(nested_strides(buffer.shape, order) for order in orders),
-        is_result=number == 2,
+        is_result=is_result,
         bytes_moved=moved,
     )
 
 
 def _conversion_name(position: int, number: int) -> str:
-    return f"call {position} operand {number}" if number < 2 else f"call {position} result"
+    return f"call {position} tensor {number}"
 
 
 def channels_last_order(rank: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ vectors, measured rates say (`coilwork_ir.product_rates`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
@@ -15,6 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
@@ -38,6 +39,7 @@ class ProductSite:
     matrices: tuple[Buffer, Buffer, Buffer]
     added: tuple[Buffer, ...]
     lost: int
+    _known: dict[tuple[str, Strides], tuple[int, bool]] = field(default_factory=dict, repr=False)
 
     @property
     def obliges(self) -> tuple[str, ...]:
@@ -58,18 +60,26 @@ class ProductSite:
         """Each matrix once, three times where it is copied; more where no aligned kernel can read it."""
         found = 0
         slow = False
-        for buffer in self.matrices:
+        for number, buffer in enumerate((*self.matrices, *self.added)):
             strides = layout(self.around.roots[buffer.name], buffer)
             if strides is None:
                 return IMPOSSIBLE
-            leading = self._leading(buffer, strides)
-            found += self._bytes(buffer) * (SCALE if leading else _COPIED * SCALE)
-            slow = slow or any(step * buffer.dtype.itemsize % VECTOR_BYTES for step in leading)
-        for buffer in self.added:
-            if layout(self.around.roots[buffer.name], buffer) is None:
-                return IMPOSSIBLE
-            found += self._bytes(buffer) * SCALE
+            key = (buffer.name, strides)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = self._weigh(buffer, strides, is_matrix=number < len(self.matrices))
+            found += known[0]
+            slow = slow or known[1]
         return found + (self.lost if slow else 0)
+
+    def _weigh(self, buffer: Buffer, strides: Strides, *, is_matrix: bool) -> tuple[int, bool]:
+        """What `buffer` costs where it lies so, and whether rows begin between vectors."""
+        size = self._bytes(buffer) * SCALE
+        if not is_matrix:
+            return size, False
+        leading = self._leading(buffer, strides)
+        slow = any(step * buffer.dtype.itemsize % VECTOR_BYTES for step in leading)
+        return size if leading else _COPIED * size, slow
 
     def least(self) -> int:
         """All read and written once."""
@@ -104,7 +114,10 @@ class ProductSite:
 
 def weigh_product(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a product, if it is a call of a library that writes a product into given memory."""
-    if not isinstance(node, Extern) or node.family != "contraction" or len(node.outputs) != 1:
+    if not isinstance(node, Extern) or len(node.outputs) != 1:
+        return None
+    roles = find_target_info(node.target).product
+    if roles is None or not roles.is_plain:
         return None
     output = node.outputs[0]
     names = [argument.name for argument in node.args if isinstance(argument, Ref)]

@@ -19,7 +19,6 @@ from coilwork_ir.loops.access import bodies, defined, read
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
-from coilwork_ir.target import Targets
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
@@ -29,6 +28,7 @@ SECTOR: Final = 32
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from the cache. A modelled share.
 _TILED: Final = 2
 _NOT_AFFINE: Final = -1
+_NONE: Final = as_expr(0)
 COMPUTATIONS: Final = (Pointwise, Reduce, Scan, Sort, Scatter)
 # loops over rows between a reduction and the loop over elements: a division, an addition, a root
 _STEPS: Final = 3
@@ -83,6 +83,7 @@ class NodeTraffic:
         self.touches = touches_of(node, buffers, roots)
         self._most = _TILED if isinstance(node, Pointwise) else SECTOR
         self._sizes = sizes
+        self._steps: dict[int, dict[Expr, Expr]] = {}
         self._weights: dict[tuple[int, tuple[Expr, ...]], tuple[int, ...]] = {}
 
     @property
@@ -122,39 +123,50 @@ class NodeTraffic:
         along this range; and the order in which that other memory nests its ranges."""
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
-        for touch in self.touches:
+        found: dict[tuple[int, ...], None] = {}
+        for number, touch in enumerate(self.touches):
             if touch.root != root.name:
                 continue
-            dimension = self._dimensions(touch, root)
-            for other in self.touches:
-                nested = self._nested_ranges(other) if other.root != root.name else []
+            dimension = self._dimensions(number, root)
+            for other, elsewhere in enumerate(self.touches):
+                nested = self._nested_ranges(other) if elsewhere.root != root.name and dimension else []
                 order = [dimension[r] for r in nested if r in dimension]
                 if not order or nested[-1] not in dimension:
                     continue
-                yield _nest(root, (*(d for d in captured if d not in order), *order))
-                yield _nest(root, (*(d for d in captured if d != order[-1]), order[-1]))
+                found.setdefault((*(d for d in captured if d not in order), *order))
+                found.setdefault((*(d for d in captured if d != order[-1]), order[-1]))
+        for nesting in found:
+            yield _nest(root, nesting)
 
-    def _dimensions(self, touch: Touch, root: Buffer) -> dict[Expr, int]:
+    def _captured_steps(self, number: int) -> dict[Expr, Expr]:
+        """Steps of touch `number` along the ranges that it moves along, as captured."""
+        known = self._steps.get(number)
+        if known is None:
+            touch = self.touches[number]
+            offset = touch.buffer.offset_of(touch.index)
+            steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
+            known = {symbol: step for symbol, step in steps.items() if step is not None and step is not _NONE}
+            self._steps[number] = known
+        return known
+
+    def _dimensions(self, number: int, root: Buffer) -> dict[Expr, int]:
         """The dimension of `root` in which each range moves by one element and alone, of those that do."""
         found: dict[Expr, int] = {}
-        offset = touch.buffer.offset_of(touch.index)
-        for symbol in self.ranges:
+        touch = self.touches[number]
+        for symbol, step in self._captured_steps(number).items():
             if symbol in touch.looked_up or sum(symbol in place.free_symbols for place in touch.index) != 1:
                 continue
-            step = stride_of(offset, symbol)
             for d, stride in enumerate(root.strides):
-                same = step is not None and (step is stride or step is -stride)
+                same = step is stride or step is -stride
                 if same and as_int(root.shape[d]) != 1 and d not in found.values():
                     found[symbol] = d
                     break
         return found
 
-    def _nested_ranges(self, touch: Touch) -> list[Expr]:
-        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by one element."""
-        offset = touch.buffer.offset_of(touch.index)
-        steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
-        numbers = {s: as_int(step) for s, step in steps.items() if step is not None}
-        known = {symbol: abs(number) for symbol, number in numbers.items() if number}
+    def _nested_ranges(self, number: int) -> list[Expr]:
+        """Ranges in the order in which the memory of touch `number` nests them, the innermost last, if one moves by one element."""
+        numbers = {symbol: as_int(step) for symbol, step in self._captured_steps(number).items()}
+        known = {symbol: abs(step) for symbol, step in numbers.items() if step}
         if 1 not in known.values():
             return []
         return sorted(known, key=lambda symbol: -known[symbol])
@@ -223,11 +235,8 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
     )
 
 
-def list_row_reductions(graph: Graph, sizes: SizeHints, targets: Targets) -> frozenset[int]:
-    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
-
-    Rows that their device's generator does not keep on chip until then are cut into pieces: as batch norms' are.
-    """
+def list_row_reductions(graph: Graph, sizes: SizeHints) -> frozenset[int]:
+    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows."""
     readers: dict[str, list[Computation]] = {}
     for node in graph.nodes:
         if isinstance(node, COMPUTATIONS):
@@ -249,10 +258,8 @@ def list_row_reductions(graph: Graph, sizes: SizeHints, targets: Targets) -> fro
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
-            length = sizes.numel(tuple(extent_of(r) for r in node.axes))
-            points = rows * length
-            kept = targets.capabilities_of(defined(node)[0].device).rows.kept_points
-            if length <= kept and goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+            points = rows * sizes.numel(tuple(extent_of(r) for r in node.axes))
+            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 

@@ -57,11 +57,13 @@ def emit_contraction(
 
     left, right = (
         values_in(blocks, (factor,))
-        for blocks, factor in ((shape.left, shape.parts.left), (shape.right, shape.parts.right))
+        for blocks, factor in ((shape.left, shape.node.left), (shape.right, shape.node.right))
     )
-    first, left_lines = _factor(left, shape.parts.left, top)
-    second, right_lines = _factor(right, shape.parts.right, top)
-    exact: dict[str, Expression] = {"input_precision": Text("ieee")} if shape.parts.dtype is DType.F32 else {}
+    first, left_lines = _factor(left, shape.node.left, top)
+    second, right_lines = _factor(right, shape.node.right, top)
+    exact: dict[str, Expression] = (
+        {"input_precision": Text("ieee")} if shape.node.left.dtype is DType.F32 else {}
+    )
     multiply = Assign((_SUMS.id,), tl("dot", first, second, _SUMS, **exact))
     top.statements.append(
         Assign((_SUMS.id,), zeros_of((shape.rows.block, shape.columns.block), 0, DType.F32))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import (
     Expr,
     as_int,
@@ -22,7 +23,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, postorder
+from coilwork_ir.scalar import Contraction, ContractionParts, Load, Scalar, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
 from coilwork_triton.iteration.shape import Shape
@@ -36,8 +37,7 @@ class ContractionShape:
     """Tiles of a contraction, and what follows from them.
 
     Attributes:
-        node: the sum.
-        parts: its factors.
+        node: the contraction.
         left, right, results: the spaces of the factors' blocks and of the results'.
         rows, columns, axis: the tiles.
         batch: the tile of the batch; None if there is none.
@@ -46,8 +46,7 @@ class ContractionShape:
         index_dtype: type of offsets and sizes, `i32` or `i64`.
     """
 
-    node: Reduce
-    parts: Contraction
+    node: Contraction
     left: Shape
     right: Shape
     results: Shape
@@ -74,26 +73,34 @@ class ContractionShape:
 
 def shape_of(
     kernel: Kernel,
-    node: Reduce,
-    parts: Contraction,
+    node: Contraction,
+    parts: ContractionParts,
     target: Target,
     options: TritonOptions,
     given: Config | None = None,
 ) -> ContractionShape:
-    """The shape of `kernel`, whose one sum is `node`, for `target`; with `given` in place of what is proposed."""
+    """The shape of `kernel`, which contracts `node`, a product of such `parts`, for `target`; with `given` in place of
+    what is proposed.
+
+    Raises:
+        EmitError: Triton adds products in another type than f32.
+    """
+    dtype = node.left.dtype
+    if node.dtype is not DType.F32:
+        raise EmitError("contraction", f"no products of {dtype.text} that are added in {node.dtype.text}")
     ranges = {r.symbol: r for r in kernel.ranges}
-    known = frozenset((*parts.rows, *parts.columns, *parts.axes))
+    known = frozenset((*parts.rows, *parts.columns, *node.axes))
     # ranges of one point belong to no part
     others = tuple(r.symbol for r in kernel.ranges if r.symbol not in known)
-    sides = {"y": parts.rows, "x": parts.columns, "r": parts.axes, "z": others}
+    sides = {"y": parts.rows, "x": parts.columns, "r": node.axes, "z": others}
     numels = {letter: product([extent_of(s) for s in symbols]) for letter, symbols in sides.items()}
     work = Work(
         rows=_estimate(numels["y"]),
         columns=_estimate(numels["x"]),
         length=_estimate(numels["r"]),
-        left_bytes=_memory_bytes(parts.left, parts.dtype),
-        right_bytes=_memory_bytes(parts.right, parts.dtype),
-        dtype=parts.dtype,
+        left_bytes=_memory_bytes(node.left, dtype),
+        right_bytes=_memory_bytes(node.right, dtype),
+        dtype=dtype,
     )
     invariant = options.batch_invariant
     proposed = fixed(work, target) if invariant else propose(work, target, options.max_configs)
@@ -128,7 +135,6 @@ def shape_of(
 
     return ContractionShape(
         node=node,
-        parts=parts,
         left=blocks(rows, axis),
         right=blocks(axis, columns),
         results=blocks(rows, columns),

@@ -1,6 +1,6 @@
 """Along which ranges each value varies, and in which pass over the data it can be computed.
 
-A value varies along the ranges of its index expressions and of its operands; a `Reduce` removes its axes, and a `Scan` is
+A value varies along the ranges of its index expressions and of its operands; a `Reduce` or `Contraction` removes its axes, and a `Scan` is
 made for every point of the kernel. Values that vary along a reduction range live in *stages*, the passes over the reduction
 tile: stage s may use results of reductions whose operands live in stages before s.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Contraction, IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Exp
                 own |= index_symbols((node.expr,), ranges)
             case Load():
                 own |= index_symbols(node.index, ranges)
-            case Reduce():
+            case Reduce() | Contraction():
                 own -= frozenset(node.axes)
                 at += 1
             case Scan():

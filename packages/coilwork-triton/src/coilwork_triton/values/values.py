@@ -11,7 +11,19 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
+from coilwork_ir.scalar import (
+    Const,
+    Contraction,
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    placeholder,
+    postorder,
+)
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
@@ -83,7 +95,7 @@ class Values:
         self._aligned = frozenset(a.name for a in kernel.args if a.aligned)
         self._above_reduction: set[Scalar] = set()
         for node in self.order:
-            if isinstance(node, Reduce) or not self._above_reduction.isdisjoint(node.operands):
+            if isinstance(node, Reduce | Contraction) or not self._above_reduction.isdisjoint(node.operands):
                 self._above_reduction.add(node)
         self._passes_of: dict[Load, list[int]] = {}
         taken = (

@@ -1,0 +1,150 @@
+"""Calls of ATen's products that are no plain ones of matrices: by vectors, of scaled floats of 8 bits, with an activation of the sums.
+
+Each is the only implementation of its form that is known, so that none has a kernel as its rival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal
+
+from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr
+from coilwork_ir.loops import Extern, Node, View
+from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
+
+_FLOATS_OF_8_BITS: Final = frozenset({DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
+
+
+@dataclass(frozen=True, slots=True)
+class _AtenProduct:
+    """What the calls have in common."""
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "library"
+    loss: ClassVar[str] = ""
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        """The time to read the operands and to write the result."""
+        read = sum(self.around.size(buffer) for buffer in product.operands)
+        us = self.around.move_us(read, self.around.size(product.output))
+        return Quote(us=us, numbers={"call_us": round(us, 3)})
+
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+        """0: it has no rival."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AtenVectorCall(_AtenProduct):
+    """A call of ATen's `mv` or `addmv`."""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """It multiplies a matrix by a vector of its type."""
+        if not product.is_of_vector or product.activation or product.scales is not None:
+            return "it multiplies by vectors"
+        return _why_mixed(product)
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The call; `mv` makes its own result."""
+        if product.added is None and product.alpha == 1:
+            return (_call("mv", product, (product.left, product.right), writes=False),)
+        added = product.added
+        assert added is not None
+        operands = (added, product.left, product.right)
+        return (_call("addmv", product, operands, kwargs=_weights(product)),)
+
+
+@dataclass(frozen=True, slots=True)
+class AtenActivationCall(_AtenProduct):
+    """A call of ATen's `_addmm_activation`, on NVIDIA GPUs an epilogue of cuBLASLt."""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """It multiplies two matrices of one type; its GELU is the exact one on CPUs, and its tanh form elsewhere."""
+        gelu = "gelu" if target.kind == "cpu" else "gelu_tanh"
+        if product.activation not in ("relu", gelu) or len(product.output.shape) != 2 or product.scales:
+            return "it does ReLU or GELU to the sums of two matrices"
+        return _why_mixed(product)
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The call. Of what is added 0 times nothing is read: any row does."""
+        is_gelu = product.activation != "relu"
+        gelu: tuple[tuple[str, Argument], ...] = (("use_gelu", True),) if is_gelu else ()
+        if product.added is not None:
+            operands = (product.added, product.left, product.right)
+            return (_call("_addmm_activation", product, operands, kwargs=(*_weights(product), *gelu)),)
+        right = product.right
+        row = replace(right, name=self.around.name("row"), shape=right.shape[1:], strides=right.strides[1:])
+        view = View(output=row, source=right.name, offset=as_expr(0), origins=product.node.origins)
+        weights = _weights(replace(product, beta=0))
+        operands = (row, product.left, right)
+        return view, _call("_addmm_activation", product, operands, kwargs=(*weights, *gelu))
+
+
+@dataclass(frozen=True, slots=True)
+class AtenScaledCall(_AtenProduct):
+    """A call of ATen's `_scaled_mm`, of floats of 8 bits."""
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        """It multiplies two matrices of floats of 8 bits, and scales the sums."""
+        factors = {product.left.dtype, product.right.dtype}
+        if product.scales is None or not factors <= _FLOATS_OF_8_BITS or product.is_of_vector:
+            return "it multiplies scaled floats of 8 bits"
+        if product.activation or product.is_weighted or len(product.output.shape) != 2:
+            return "it scales sums, and adds to them"
+        return None
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        """The call, with every argument in its place."""
+        assert product.scales is not None
+        bias: Argument = None if product.added is None else Ref(product.added.name)
+        further: tuple[Argument, ...] = (bias, None, product.output.dtype, product.node.approximate)
+        operands = (product.left, product.right, *product.scales)
+        return (_call("_scaled_mm", product, operands, further=further),)
+
+
+ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
+    AtenVectorCall,
+    AtenActivationCall,
+    AtenScaledCall,
+)
+"""The registry's rows for calls that have no rival."""
+
+
+def _why_mixed(product: MatrixProduct) -> str | None:
+    """Why ATen does not multiply what has several types, or lies on several devices; None if it has not."""
+    alike = all(buffer.dtype is product.output.dtype for buffer in product.operands)
+    near = all(buffer.device == product.output.device for buffer in product.operands)
+    return None if alike and near else "operands are of several types, or on several devices"
+
+
+def _weights(product: MatrixProduct) -> tuple[tuple[str, Argument], ...]:
+    """The weights that are not 1, as arguments."""
+    pairs = (("beta", product.beta), ("alpha", product.alpha))
+    return tuple((name, weight) for name, weight in pairs if weight != 1)
+
+
+def _call(
+    name: str,
+    product: MatrixProduct,
+    operands: tuple[Buffer, ...],
+    *,
+    further: tuple[Argument, ...] = (),
+    kwargs: tuple[tuple[str, Argument], ...] = (),
+    writes: bool = True,
+) -> Extern:
+    """A call of ATen's `name`, which writes into given memory if it `writes`."""
+    return Extern(
+        target=f"aten.{name}.default",
+        args=(*(Ref(buffer.name) for buffer in operands), *further),
+        kwargs=kwargs,
+        outputs=(product.output,),
+        out_overload=f"aten.{name}.out" if writes else "",
+        out_names=("out",) if writes else (),
+        fresh=True,
+        origins=product.node.origins,
+    )

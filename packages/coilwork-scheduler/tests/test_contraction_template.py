@@ -1,0 +1,125 @@
+"""A template is a class and a row of the registry: nothing else of the scheduler knows it, and what it builds runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from declared import schedule
+from torch import Tensor
+
+from coilwork_ir.index import as_int
+from coilwork_ir.kernels import Schedule
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Extern, Node
+from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.scalar import find_contraction
+from coilwork_ir.target import TARGETS, Target
+from coilwork_scheduler import ScheduleOptions
+from coilwork_scheduler.contractions.choose import list_implementations
+from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+
+GRAPH = """graph @g {
+  input %x: f32[6, TERMS]
+  input %w: f32[TERMS, 7]
+  %y: f32[6, 7] = contract f32 [i0: 6, i1: 7 | r0: TERMS] {
+    t0 = load %x[i0, r0] : f32
+    t1 = load %w[r0, i1] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }
+  return (%y)
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InFourPieces:
+    """A template: products of many terms, whose sums are added in four pieces."""
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "kernel"
+    loss: ClassVar[str] = "one piece takes as long"
+
+    def claims(self, product: MatrixProduct, target: Target) -> str | None:
+        terms = as_int(product.sizes[2])
+        if not product.is_plain or terms is None or terms % 4:
+            return "the terms have no four equal pieces"
+        return None
+
+    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+        us = 0.0 if self.around.sizes.value(product.sizes[2]) >= 64 else inf
+        return Quote(us=us, reason="four pieces are four times as fast", numbers={"pieces": 4.0})
+
+    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+        return 0.0
+
+    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
+        return self.around.sums(target).build(product.node, pieces=4)
+
+
+def scheduled(terms: int, target: str, **options: object) -> Schedule:
+    graph = parse_graph(GRAPH.replace("TERMS", str(terms)))
+    made = schedule(
+        graph,
+        TARGETS[target],
+        ScheduleOptions(**options),
+        implementations=(*list_implementations(), InFourPieces),
+    )
+    verify_schedule(made)
+    return made
+
+
+def calls(made: Schedule) -> list[str]:
+    return [step.target for step in made.steps if isinstance(step, Extern)]
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+def test_a_template_of_the_registry_is_chosen_where_it_quotes_least(target: str) -> None:
+    made = scheduled(64, target)
+    assert calls(made) == []
+    (decision,) = [one for one in made.decisions if one.rule == "contraction"]
+    assert decision.accepted and decision.reason == "four pieces are four times as fast"
+    assert dict(decision.numbers)["pieces"] == 4
+    contractions = [find_contraction(kernel_roots(kernel)) for kernel in made.kernels]
+    if target == "sm_90":
+        # the template's pieces are a contraction for matrix units like any other
+        assert sum(found is not None for found in contractions) == 1
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(6, 64, generator=generator), torch.randn(64, 7, generator=generator)
+    (found,) = interpret_schedule(made, [x, w])
+    assert isinstance(found, Tensor)
+    torch.testing.assert_close(found, x @ w)
+
+
+def test_elsewhere_others_are() -> None:
+    for terms in (66, 32):
+        made = scheduled(terms, "sm_90")
+        assert calls(made) == ["aten.mm.default"]
+    assert calls(scheduled(64, "sm_90", contractions="aten")) == ["aten.mm.default"]
+
+
+def test_its_refusal_is_not_asked_for_a_price() -> None:
+    """A quote of what a row does not claim is never looked at."""
+
+    @dataclass(frozen=True, slots=True)
+    class Careless(InFourPieces):
+        def claims(self, product: MatrixProduct, target: Target) -> str | None:
+            return "never"
+
+        def quote(self, product: MatrixProduct, target: Target) -> Quote:
+            raise AssertionError("it did not claim this")
+
+    graph = parse_graph(GRAPH.replace("TERMS", "64"))
+    rows = (*list_implementations(), Careless)
+    for choice in ("auto", "aten", "generated"):
+        options = replace(ScheduleOptions(), contractions=choice)
+        made = schedule(graph, TARGETS["sm_90"], options, implementations=rows)
+        assert (calls(made) == []) is (choice == "generated")
