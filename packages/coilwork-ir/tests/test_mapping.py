@@ -508,3 +508,8 @@ def test_equal_mappings_are_equal_values() -> None:
     assert one == Mapping(directives=(Lanes(ranges=("r0", "x0"), by=8), Limit(left=S0, right=as_expr(4))))
     assert hash(one) == hash(Mapping(directives=one.directives))
     assert one != Mapping(directives=one.directives[:1])
+
+
+def test_a_directive_ends_before_one_that_begins_with_its_word() -> None:
+    text = "select x0 first 4\nshare x0 by 2 through io0"
+    assert format_mapping(parse_mapping(text)) == text

@@ -12,7 +12,7 @@ from coilwork_runtime.triton_kernels.open_mapping import (
 SORTED = """tile x0 by ?XBLOCK in 2 1 4
 keep r0 by 512
 sort r0 by ?SORT_THREADS in 64 32 width 4 keys float
-select r0 first 8 share 2 spread ?SORT_THREADS in 64 32
+select r0 first 8 sharing 2 spread ?SORT_THREADS in 64 32
 warps ?num_warps in 2 1
 choose SORT_THREADS, num_warps as 64, 2
 choose SORT_THREADS, num_warps as 32, 1
@@ -20,7 +20,7 @@ limit `512*XBLOCK` at most `2048*num_warps`"""
 CLOSED = """tile x0 by 4
 keep r0 by 512
 sort r0 by 32 width 4 keys float
-select r0 first 8 share 2 spread 32
+select r0 first 8 sharing 2 spread 32
 warps 1"""
 CHOSEN = {"XBLOCK": 4, "SORT_THREADS": 32, "num_warps": 1}
 

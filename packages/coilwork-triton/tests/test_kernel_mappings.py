@@ -22,7 +22,6 @@ from coilwork_ir.mapping import (
     Select,
     Sequential,
     Share,
-    Unit,
     Values,
     format_mapped,
     format_mapping,

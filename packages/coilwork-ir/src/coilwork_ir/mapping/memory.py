@@ -126,7 +126,7 @@ class Select(Directive):
 
     TEMPLATE: ClassVar[str] = (
         "select {range:name} first {first:whole} "
-        "[share {share:number} groups {groups:number} room {room:number} spread {spread:number}] "
+        "[sharing {share:number} groups {groups:number} room {room:number} spread {spread:number}] "
         "[pass {step:whole}]"
     )
 
