@@ -111,7 +111,6 @@ def test_a_configuration_launches_as_its_mapping_says() -> None:
 
 def test_a_mapping_alone_gives_the_text() -> None:
     for kernel in SAMPLES.values():
-        found = mapped(kernel)
         if kernel.combined is not None:
             continue
         # one candidate is one mapping, which says all that the text rests on
