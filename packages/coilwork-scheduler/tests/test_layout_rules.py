@@ -278,26 +278,26 @@ def training_step() -> Graph:
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {shape}) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {shape}) fresh
       %c: {shape} = pointwise {ranges} {{
         t0 = load %b{index} : bf16
         t1 = tanh(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {shape}) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {shape}) fresh
       %e: {shape} = pointwise {ranges} {{
         t0 = load %d{index} : bf16
         t1 = sign(t0)
         yield t1
       }}
-      extern {backward} (%e, %c, %w, none, {call}, {mask}) contraction defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten defines (%f: {shape}, %g: {weight}, _) tuple fresh
       %h: {shape} = pointwise {ranges} {{
         t0 = load %f{index} : bf16
         t1 = load %c{index} : bf16
         t2 = mul(t0, t1)
         yield t2
       }}
-      extern {backward} (%h, %a, %u, none, {call}, {mask}) contraction defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten defines (%k: {shape}, %l: {weight}, _) tuple fresh
       %m: {shape} = pointwise {ranges} {{
         t0 = load %k{index} : bf16
         t1 = neg(t0)
