@@ -20,9 +20,11 @@ from coilwork_scheduler import schedule
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.layouts.assign import assign_layouts
+from coilwork_scheduler.layouts.assign import assign_layouts, survey
+from coilwork_scheduler.layouts.attention import weigh_attention
 from coilwork_scheduler.layouts.rules import RULES, format_rules
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, LayoutRule, Site
+from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import hints_of
 
@@ -55,10 +57,18 @@ def strides_after(
     return found, after, journal
 
 
-def run_both(graph: Graph, device: str) -> None:
-    """Hold the schedule of `graph` to what the graph means."""
-    made = schedule(graph, target(device))
-    verify_schedule(made)
+def check_schedule(graph: Graph, device: str) -> None:
+    """Schedule `graph`, laid out, as the other passes would."""
+    verify_schedule(schedule(graph, target(device)))
+
+
+def survey_of(graph: Graph, device: str) -> Around:
+    return survey(
+        graph,
+        analyse(graph),
+        targets=Targets(main=TARGETS[device]),
+        sizes=hints_of(ScheduleOptions()),
+    )
 
 
 def test_every_rule_has_a_name_and_a_reason() -> None:
@@ -228,7 +238,7 @@ def test_stacks_in_16_bits_run_channels_last(device: str, groups: int, window: i
     found, after, _ = strides_after(convolutions(groups=groups, window=window), device)
     assert {name: found[name] for name in "abcd"} == dict.fromkeys("abcd", PIXELS)
     assert found["e"] == PLANES
-    run_both(after, device)
+    check_schedule(after, device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -278,26 +288,26 @@ def training_step() -> Graph:
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) contraction defines (%b: {shape}) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {shape}) fresh
       %c: {shape} = pointwise {ranges} {{
         t0 = load %b{index} : bf16
         t1 = tanh(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) contraction defines (%d: {shape}) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {shape}) fresh
       %e: {shape} = pointwise {ranges} {{
         t0 = load %d{index} : bf16
         t1 = sign(t0)
         yield t1
       }}
-      extern {backward} (%e, %c, %w, none, {call}, {mask}) contraction defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten defines (%f: {shape}, %g: {weight}, _) tuple fresh
       %h: {shape} = pointwise {ranges} {{
         t0 = load %f{index} : bf16
         t1 = load %c{index} : bf16
         t2 = mul(t0, t1)
         yield t2
       }}
-      extern {backward} (%h, %a, %u, none, {call}, {mask}) contraction defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten defines (%k: {shape}, %l: {weight}, _) tuple fresh
       %m: {shape} = pointwise {ranges} {{
         t0 = load %k{index} : bf16
         t1 = neg(t0)
@@ -324,7 +334,7 @@ def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
     activations = {name: found[name] for name in "abcdefhk"}
     assert activations == dict.fromkeys(activations, PIXELS)
     assert found["m"] == PLANES and found["gu"] == found["gw"] == "576 9 3 1"
-    run_both(after, device)
+    check_schedule(after, device)
 
 
 # Copies between layouts
@@ -349,3 +359,73 @@ def test_results_that_callers_see_are_copied_back() -> None:
     assert found["b"] == PLANES
     assert {found[name] for name in ("a", "b_1", "c", "d")} == {PIXELS}
     verify_schedule(schedule(after, target("sm_90")))
+
+
+ATTENTION = """
+graph @heads {
+  input %x: bf16[2, 256, 8, 64]
+  input %y: bf16[2, 256, 64, 8]
+  %q: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
+    t0 = load %x[i0, i2, i1, i3] : bf16
+    t1 = neg(t0)
+    yield t1
+  }
+  %k: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
+    t0 = load %x[i0, i2, i1, i3] : bf16
+    t1 = abs(t0)
+    yield t1
+  }
+  %v: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
+    t0 = load %y[i0, i2, i3, i1] : bf16
+    t1 = abs(t0)
+    yield t1
+  }
+  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten defines (%o: bf16[2, 8, 256, 64], _) tuple random
+  %r: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
+    t0 = load %o[i0, i1, i2, i3] : bf16
+    t1 = neg(t0)
+    yield t1
+  }
+  return (%r)
+}
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_keys_and_values_keep_their_features_together(device: str) -> None:
+    """A value that is made with heads innermost is turned when it is made, for no kernel reads it so."""
+    graph = parse_graph(ATTENTION)
+    found, after, _ = strides_after(graph, device)
+    assert found["q"] == found["o"] == "131072 16384 64 1"
+    assert found["k"].endswith(" 1") and found["v"].endswith(" 1")
+    around = survey_of(graph, device)
+    position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
+    site = weigh_attention(position, graph.nodes[position], around)
+    assert site is not None and site.obliges == ("k", "v")
+    captured = site.cost(around.as_captured)
+    keys = around.buffers["k"]
+    by_tokens = nested_strides(keys.shape, (0, 2, 1, 3))
+    across = nested_strides(keys.shape, (0, 1, 3, 2))
+
+    def cost_with(strides: Strides) -> int:
+        return site.cost(lambda name, buffer: strides if name == "k" else buffer.strides)
+
+    assert cost_with(by_tokens) == captured == site.least()
+    assert cost_with(across) == IMPOSSIBLE
+    assert all(around.steps(strides)[-1] == 1 for strides in site.propose(keys))
+    verify_schedule(schedule(after, target(device)))
+
+
+def test_all_buffers_are_told_with_their_reasons() -> None:
+    steps: list[tuple[str, Graph]] = []
+    graph = convolutions(returned=", %a")
+    made = schedule(graph, target("sm_90"), observe=lambda name, after: steps.append((name, after)))
+    table = explain_layouts(
+        steps, made.decisions, targets=Targets(main=TARGETS["sm_90"]), options=ScheduleOptions()
+    )
+    lines = {line.split()[0]: line for line in table.splitlines()}
+    assert list(lines) == ["buffer", "%a", "%a_1", "%b", "%c", "%d", "%e"]
+    assert "fixed   a result whose strides the caller sees; copied for a call: 6422528 bytes" in lines["%a"]
+    assert lines["%a_1"].endswith("copy    a copy between layouts")
+    assert " moved " in lines["%b"] and " moved " in lines["%c"]
+    assert lines["%e"].endswith("fixed   a result whose strides the caller sees")
