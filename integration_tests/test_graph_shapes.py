@@ -12,12 +12,15 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.graph_shapes.recorder import Recorder
 from benchmarks.graph_shapes.shapes import SHAPES
 from coilwork.job import open_job
 from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
 
+aten = torch.ops.aten
 SMALL, LARGE = 40, 160
 # Work of n log n grows by 5.5 where the graph grows by 4. Searches that are bounded reach their bounds at some hundred nodes.
 MOST_GROWTH = 6.5
@@ -120,6 +123,24 @@ def test_work_grows_no_faster_than_the_graph_once_bodies_are_full(shape: str) ->
     small, few = lines_for(shape, LARGE, "triton")
     large, many = lines_for(shape, 2 * LARGE, "triton")
     assert large / small <= MOST_GROWTH_LATE * (many / few) / 2
+
+
+def text_for_slices(rows: int, steps: int) -> int:
+    """The length of the C++ for `x[k : k + 8] = x[k : k + 8] * 2` for each `k` below `steps`."""
+    recorder = Recorder()
+    x = recorder.input(rows, 48)
+    for k in range(steps):
+        part = recorder.call(aten.mul.Tensor, recorder.call(aten.slice.Tensor, x, 0, k, k + 8), 2.0)
+        x = recorder.call(aten.slice_scatter.default, x, part, 0, k, k + 8)
+    module, inputs = recorder.finish([x])
+    options = CompileOptions(strict=True, cache=False)
+    compiled = run_stages(open_job(module, inputs, role="inference", options=options), fallback=())
+    return sum(len(source.text) for source in compiled.sources.values())
+
+
+def test_few_rows_of_many_make_kernels_no_longer() -> None:
+    """Each slice is computed once, however little it costs to compute it again for the next one."""
+    assert text_for_slices(2000, 60) <= 1.5 * text_for_slices(400, 60)
 
 
 def test_quadratic_work_would_show() -> None:

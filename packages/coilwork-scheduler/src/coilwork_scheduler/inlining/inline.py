@@ -36,6 +36,8 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
+# Evaluations per element: nearly all are one consumer's.
+_FEW_MORE: Final = 1.125
 # tensors that are joined by a kernel which also reduces: each element is asked for in all of them, where a kernel that joins alone
 # chooses one address for a vector
 _MOST_JOINED: Final = 8
@@ -142,6 +144,7 @@ class Inliner:
         leaves: set[str] = set()
         mutable: set[str] = set()
         repeated = repeated_cost = 0
+        has_copies = False
         size, composed = self._growth.own_size(position), False
         for name, count in self._load_counts[position].items():
             at = self._candidates.get(name)
@@ -173,6 +176,7 @@ class Inliner:
                 grown, composed = measured, True
             size = grown
             inlined.add(name)
+            has_copies |= producer.has_copies or self._count_places(name) > 1
             closure = joined
             repeated, repeated_cost = more, repeated_cost + (count - 1) * producer.cost
             leaves |= producer.leaves
@@ -189,6 +193,7 @@ class Inliner:
             mutable=frozenset(mutable),
             size=size,
             composed=composed,
+            has_copies=has_copies,
         )
 
     def _measured(
@@ -279,7 +284,7 @@ class Inliner:
         A chain of which every value is read twice, by the next one and by a result, would be computed anew
         for every result.
         """
-        copies = sum(self._load_counts[consumer].get(name, 0) for consumer in consumers)
+        copies = self._count_places(name)
         size = self._facts[position].size.total
         if copies < 2 or size <= self._options.max_copied_size:
             return False
@@ -287,6 +292,39 @@ class Inliner:
             "inline", (name,), False, "stored: as much at several places would grow", copies=copies, size=size
         )
         return True
+
+    def _is_computed_beside(self, position: int, consumers: list[int], factor: float) -> bool:
+        """True if one consumer reads the node at `position` at its own points, and others a few, as slices that are assigned.
+
+        A kernel of both computes it once. Inside all of them a value with such copies in it would be written out
+        twice as often at each step of a chain.
+        """
+        if factor > _FEW_MORE or not self._facts[position].has_copies:
+            return False
+        name = defined(self._graph.nodes[position])[0].name
+        if self._count_places(name) < 2 or not any(self._is_read_in_place(position, c) for c in consumers):
+            return False
+        reason = "stored: a kernel with the consumer at its points computes it once"
+        self._journal.note("inline", (name,), False, reason)
+        return True
+
+    def _count_places(self, name: str) -> int:
+        """The number of places at which consumers read the buffer `name`."""
+        readers = self._readers.get(name, ())
+        return sum(
+            self._load_counts[reader].get(name, 0) for reader in readers if reader in self._load_counts
+        )
+
+    def _is_read_in_place(self, position: int, consumer: int) -> bool:
+        """Tell if the node at `consumer` reads all of what the pointwise one at `position` computes, at the same points."""
+        made, reader = self._graph.nodes[position], self._graph.nodes[consumer]
+        if not isinstance(made, Pointwise) or not isinstance(reader, Pointwise):
+            return False
+        return made.output.shape == reader.output.shape and any(
+            load.buffer == made.output.name and load.mask is None and load.index == reader.ranges
+            for load in postorder(bodies(reader))
+            if isinstance(load, Load)
+        )
 
     def _cheap(self, position: int) -> bool:
         facts = self._facts[position]
@@ -300,6 +338,8 @@ class Inliner:
         each = {c: self._evaluations(c, name) for c in consumers}
         evaluations = sum(each.values())
         factor = evaluations / points
+        if not needed and self._is_computed_beside(position, consumers, factor):
+            return False
         size = points * node.output.dtype.itemsize
         once = sum(self._taken(points, n) for n in facts.leaves)
         # who reads a few elements only, as the one of a row that a label says, reads as few of the operands

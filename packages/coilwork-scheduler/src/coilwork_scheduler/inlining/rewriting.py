@@ -31,6 +31,7 @@ class Facts:
         mutable: roots among the leaves' memory that some node overwrites.
         size: of what it computes per point, at most.
         composed: its producers are substituted into it before it is into its consumers, as all at once is too much.
+        has_copies: it computes a value at several places.
     """
 
     inlined: frozenset[str]
@@ -41,6 +42,7 @@ class Facts:
     mutable: frozenset[str]
     size: BodySize
     composed: bool
+    has_copies: bool
 
 
 def rewritten(
