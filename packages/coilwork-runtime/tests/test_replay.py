@@ -439,6 +439,7 @@ def test_products_and_convolutions(store: MemoryStore, stub: StubGraphs) -> None
         "aten.convolution.default",
         [asm.ref("image"), asm.ref("weight"), u8(0), *shape_of({}, 2)],
         results=["sums"],
+        implements="convolution",
     )
     asm.add(SETTLE, asm.slot("sums") + layout + u8(1), "settle")
     asm.launch("step", ["x", "y"], [asm.number(4), asm.number(3)])

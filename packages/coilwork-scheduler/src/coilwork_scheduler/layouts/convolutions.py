@@ -23,6 +23,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
 _HALVES: Final = (DType.BF16, DType.F16)
@@ -39,8 +40,8 @@ class _Form:
 
 _FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
     {
-        "aten.convolution.default": _Form(read=(0, 1), transposed=6, groups=8),
-        "aten.convolution_backward.default": _Form(read=(0, 1, 2), transposed=7, groups=9),
+        FORWARD: _Form(read=(0, 1), transposed=6, groups=8),
+        GRADIENTS: _Form(read=(0, 1, 2), transposed=7, groups=9),
     }
 )
 
@@ -169,7 +170,7 @@ def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     that strides do not tell a layout; where its result lies as none would expect; and on devices whose library is not known to
     follow its operands.
     """
-    form = _FORMS.get(node.target) if isinstance(node, Extern) else None
+    form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return None
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
