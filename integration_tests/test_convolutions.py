@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,6 +39,7 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    torch._dynamo.reset()
     yield
     torch.set_num_threads(threads)
 
