@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.conformance import CONVOLUTION_CASES, check_convolutions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr, symbol
@@ -323,3 +324,13 @@ def test_what_is_no_convolution_is_refused(text: str, code: str, old: str, new: 
 def test_a_convolution_without_operands_does_not_parse(line: str) -> None:
     with pytest.raises(ParseError):
         parse_graph(BACKWARD.replace(line, ""))
+
+
+def test_the_kit_tells_right_from_wrong() -> None:
+    assert len({case.name for case in CONVOLUTION_CASES}) == len(CONVOLUTION_CASES)
+    for case in CONVOLUTION_CASES:
+        graph = parse_graph(case.text)
+        assert parse_graph(format_graph(graph)) == graph
+    assert {one.status for one in check_convolutions(interpret_graph)} == {"passed"}
+    shifted = check_convolutions(lambda graph, inputs: [one + 1 for one in interpret_graph(graph, inputs)])
+    assert {one.status for one in shifted} == {"failed"}

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coilwork_ir.buffers import Buffer, ListValue, Ref, contiguous_strides
+from coilwork_ir.conformance import check_convolutions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.interpret_ops import torch_dtype
@@ -386,3 +387,9 @@ def test_each_row_says_what_it_does_not_compute() -> None:
     computed = forward(CASES["square"], prologue="exp", behind=False)
     assert said(computed, AtenConvolution) == "a library reads operands as they lie in memory"
     assert said(computed, DepthwiseSums) == "operands and results are computed"
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+def test_the_conformance_kit_passes(target: str) -> None:
+    results = check_convolutions(lambda graph, inputs: interpret_schedule(scheduled(graph, target), inputs))
+    assert not failures(results) and {one.status for one in results} == {"passed"}
