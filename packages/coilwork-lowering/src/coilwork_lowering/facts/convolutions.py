@@ -1,6 +1,7 @@
 """Which calls of an ATen graph are convolutions: the one place that knows these operators by name.
 
-Lowering makes nodes of them. Passes over the ATen graph, which lay operands out or pack weights, ask here, too.
+Lowering makes nodes of them. Passes over the ATen graph, which lay operands out or pack weights, ask here,
+too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FORWARD: Final = "aten.convolution.default"
 GRADIENTS: Final = "aten.convolution_backward.default"
 """The overload that computes the gradients of a convolution's operands."""
 
-# Positions of arguments: the tensors that lie in memory, then numbers. The gradient of the output comes first.
+# Positions of arguments: tensors that lie in memory, then numbers. The gradient of the output comes first.
 _FORWARD: Final[Mapping[str, int]] = MappingProxyType({"input": 0, "weight": 1, "transposed": 6, "groups": 8})
 _GRADIENTS: Final[Mapping[str, int]] = MappingProxyType(
     {"grad_output": 0, "input": 1, "weight": 2, "transposed": 7, "groups": 9}
