@@ -1,8 +1,8 @@
 """Operators that nodes of the loop IR stand for are recognised by name in one place.
 
-What comes behind asks nodes, or what a call implements. A module recognises an operator that it mentions by its
-whole name, as text (`"aten.convolution.default"`) or as an overload (`torch.ops.aten.convolution`), outside of
-docstrings. Other kinds of nodes are further rows of `RECOGNISED`.
+What comes behind asks nodes, or what a call implements. A module recognises an operator that it mentions by
+its whole name, as text (`"aten.convolution.default"`) or as an overload (`torch.ops.aten.convolution`),
+outside of docstrings. Other kinds of nodes are further rows of `RECOGNISED`.
 """
 
 from __future__ import annotations
