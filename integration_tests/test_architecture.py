@@ -15,6 +15,7 @@ from architecture import (
     module_state,
     operator_tables,
     product_readers,
+    recognition,
     suppressions,
     torch_border,
 )
@@ -72,6 +73,7 @@ CHECKS: Mapping[str, Check] = {
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
     "products are recognized once": lambda t: product_readers.check_product_readers(t.sources),
     "attention is recognised once": lambda t: operator_tables.check_attention_names(t.sources),
+    "nodes are recognised once": lambda t: recognition.check_recognised_once(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
     "names beside tests": lambda t: check_names_beside_tests(t.root),
@@ -192,6 +194,16 @@ PLANTED: Sequence[tuple[str, str, str]] = (
         "one table of operators",
         "coilwork/src/coilwork/a.py",
         "class A:\n>     names = 'aten::sort aten::topk'.split()\n",
+    ),
+    (
+        "nodes are recognised once",
+        "coilwork-runtime/src/coilwork_runtime/a.py",
+        "> IS = 'aten.convolution.default'.__eq__\n",
+    ),
+    (
+        "nodes are recognised once",
+        "coilwork-lowering/src/coilwork_lowering/a.py",
+        "import torch\naten = torch.ops.aten\n> BACKWARD = aten.convolution_backward.default\n",
     ),
     ("no silenced types", "coilwork-ir/src/coilwork_ir/a.py", "> x: int = 'a'  # type: ignore[assignment]\n"),
     ("no parked work", "coilwork-ir/src/coilwork_ir/a.py", "> x = 1  # TODO later\n"),

@@ -10,7 +10,7 @@ import torch
 import torch._prims
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.ops import products
+from coilwork_lowering.ops import convolutions, products
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -30,7 +30,7 @@ A lowering or a decomposition may leave some arguments (complex numbers, for one
 # Why those that are called are.
 REASONS: Final = {
     "products and convolutions, by ATen or by templates, as is measured to be faster": (
-        "aten.mm aten.bmm aten.addmm aten.convolution_backward"
+        "aten.mm aten.bmm aten.addmm aten.convolution aten.convolution_backward"
     ),
     "transforms and factorisations by libraries": (
         "aten._fft_c2r aten._fft_r2c prims.fft_c2c prims.fft_c2r prims.fft_r2c prims.svd"
@@ -113,7 +113,7 @@ def _name(overload: Overload) -> str:
 
 def _kind(overload: Overload, table: dict[Any, Any]) -> str:
     rule = RULES.get(_name(overload))
-    if rule in products.RULES:
+    if rule in (*products.RULES, *convolutions.RULES):
         # nodes of the graph, of which the scheduler decides who computes them: where it pays, kernels do
         return "ATen"
     if rule is not None:

@@ -37,9 +37,11 @@ from coilwork_ir.loops import (
     AssertSize,
     Attention,
     AttentionGradient,
+    Body,
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Mutation,
@@ -51,6 +53,7 @@ from coilwork_ir.loops import (
     Sort,
     View,
     While,
+    Window,
 )
 from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Weights
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
@@ -290,7 +293,7 @@ class Maker:
         rng = self.rng
         ranges = self.ranges("i", rng.randrange(4))
         origins = self.origins()
-        kinds = 12 if depth == 0 else 10
+        kinds = 13 if depth == 0 else 11
         match rng.randrange(kinds):
             case 0:
                 return Pointwise(
@@ -371,6 +374,8 @@ class Maker:
             case 9:
                 return self.attention() if rng.random() < 0.5 else self.attention_gradient()
             case 10:
+                return self.convolution()
+            case 11:
                 return Cond(
                     predicate="b1",
                     then=self.graph(2, depth + 1),
@@ -449,6 +454,32 @@ class Maker:
             bias=(bias := rng.choice((None, parameter(1, DType.F32)))),
             bias_at=() if bias is None else (*rows, weights.keys),
             state=self.arguments() if weights.form != "plain" else (),
+            origins=self.origins(),
+        )
+
+    def convolution(self) -> Convolution:
+        rng = self.rng
+        dimensions, backwards = rng.randint(1, 3), rng.random() < 0.5
+
+        def body(prefix: str, rank: int) -> Body:
+            ranges = self.ranges(prefix, rank)
+            return Body(ranges=ranges, value=self.scalar(ranges))
+
+        return Convolution(
+            outputs=(self.buffer(), rng.choice((None, self.buffer())), None)
+            if backwards
+            else (self.buffer(),),
+            value=body("x", dimensions + 2),
+            weight=body("w", dimensions + 2),
+            gradient=body("g", dimensions + 2) if backwards else None,
+            epilogue=None if backwards else body("i", dimensions + 2),
+            windows=tuple(
+                Window(stride=rng.randint(1, 3), padding=rng.randrange(3), extra=rng.randrange(2))
+                for _ in range(dimensions)
+            ),
+            groups=rng.randint(1, 4),
+            transposed=rng.random() < 0.5,
+            accumulate=rng.choice((DType.F32, DType.F64, DType.I64)),
             origins=self.origins(),
         )
 

@@ -21,6 +21,7 @@ from coilwork_ir.loops import (
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Node,
@@ -232,6 +233,8 @@ class Evaluator:
                 self.contraction(node)
             case Attention() | AttentionGradient():
                 self.attention(node)
+            case Convolution():
+                self.convolution(node)
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output
@@ -372,6 +375,32 @@ class Evaluator:
             total = torch.einsum(rule, left, right).broadcast_to(kept)
         value = self.body(node.epilogue, self.env(node.ranges), kept, [total])
         self.allocate(node.output).copy_(value)
+
+    def convolution(self, node: Convolution) -> None:
+        """By torch's own operators, in `accumulate`: another way than the interpreter's."""
+        dtype = torch_dtype(node.accumulate)
+        given = [b for b in (node.value, node.weight, node.gradient) if b is not None]
+        operands = [
+            self.body(b.value, self.env(b.ranges), self.extents(b.ranges)).to(dtype).contiguous()
+            for b in given
+        ]
+        lists = [[getattr(w, name) for w in node.windows] for name in ("stride", "padding", "dilation")]
+        shape = (*lists, node.transposed, [w.extra for w in node.windows], node.groups)
+        if node.gradient is None:
+            assert node.epilogue is not None and node.outputs[0] is not None
+            total = torch.ops.aten.convolution.default(*operands, None, *shape)
+            ranges = node.epilogue.ranges
+            value = self.body(node.epilogue.value, self.env(ranges), self.extents(ranges), [total])
+            self.allocate(node.outputs[0]).copy_(value)
+            return
+        value, weight, gradient = operands
+        wanted = [output is not None for output in node.outputs]
+        found = torch.ops.aten.convolution_backward.default(
+            gradient, value, weight, [gradient.shape[1]], *shape, wanted
+        )
+        for output, result in zip(node.outputs, found, strict=True):
+            if output is not None:
+                self.allocate(output).copy_(result)
 
     def argument(self, value: Any) -> Any:
         match value:

@@ -1,83 +1,173 @@
-"""Biases of convolutions: generated code on accelerators, part of the call on CPUs."""
+"""Convolutions and their gradients become nodes, on every device; what nodes can't say stays a call."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import loop_evaluator
 import pytest
 import torch
 from lowering_against_eager import externs, trace_and_lower
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops import Extern, Graph, Pointwise
+from coilwork_ir.loops import Convolution, Graph, Window
+from coilwork_ir.loops.convolutions import bias_of, buffer_of
+from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.parsing import parse_graph
 from coilwork_ir.loops.printing import format_graph
-from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering import Lowered
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_lowering import Lowered, LoweringOptions
 
-SHAPES = {
-    1: ((2, 3, 17), (5, 3, 3)),
-    2: ((2, 3, 9, 11), (5, 3, 3, 3)),
-    3: ((2, 3, 5, 6, 7), (5, 3, 2, 2, 2)),
+_aten: Any = torch.ops.aten
+CASES: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "a row": (functional.conv1d, (2, 3, 17), (5, 3, 3), {"padding": 1}),
+    "square": (functional.conv2d, (2, 3, 9, 11), (5, 3, 3, 3), {"stride": 2}),
+    "volume": (functional.conv3d, (2, 3, 5, 6, 7), (5, 3, 2, 2, 2), {"dilation": (1, 2, 1)}),
+    "groups": (functional.conv2d, (2, 6, 9, 11), (4, 3, 3, 5), {"groups": 2, "padding": (0, 2)}),
+    "single channels": (functional.conv2d, (2, 6, 9, 11), (12, 1, 3, 3), {"groups": 6, "padding": "same"}),
+    "transposed": (
+        functional.conv_transpose2d,
+        (2, 4, 5, 6),
+        (4, 3, 3, 3),
+        {"stride": 2, "output_padding": (1, 0)},
+    ),
+    "transposed, groups": (functional.conv_transpose1d, (2, 4, 7), (4, 3, 3), {"groups": 2, "padding": 1}),
+    "no batch": (functional.conv2d, (3, 9, 11), (5, 3, 3, 3), {}),
 }
 
 
-FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-
-
 def convolved(
-    device: str, dims: int, dtype: torch.dtype, *, batched: bool = True, bias: bool = True
+    name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, *, bias: bool = True
 ) -> Lowered:
-    shape, kernel = SHAPES[dims]
-    convolution = FUNCTIONS[dims]
+    function, shape, kernel, settings = CASES[name]
     with FakeTensorMode(allow_non_fake_inputs=True):
-        image = torch.empty(shape if batched else shape[1:], device=device, dtype=dtype)
-        weight = torch.empty(kernel, device=device, dtype=dtype)
-        given = torch.empty(kernel[0], device=device, dtype=dtype)
-        if bias:
-            return trace_and_lower(lambda x, w, b: convolution(x, w, b).relu(), (image, weight, given))
-        return trace_and_lower(lambda x, w: convolution(x, w).relu(), (image, weight))
+        image, weight = (torch.empty(one, device=device, dtype=dtype) for one in (shape, kernel))
+        given = (torch.empty(channels_of(name), device=device, dtype=dtype),) if bias else ()
+        return trace_and_lower(
+            lambda x, w, *b: function(x, w, *b, **settings).relu(), (image, weight, *given)
+        )
 
 
-def bias_argument(graph: Graph) -> object:
-    (call,) = [node for node in graph.nodes if isinstance(node, Extern)]
-    return call.args[2]
+def channels_of(name: str) -> int:
+    function, _, kernel, settings = CASES[name]
+    return kernel[1] * settings.get("groups", 1) if "transpose" in function.__name__ else kernel[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_on_an_accelerator_the_bias_is_added_by_generated_code(dims: int, dtype: torch.dtype) -> None:
-    graph = convolved("cuda", dims, dtype).graph
-    assert externs(graph) == ["aten.convolution.default"]
-    assert bias_argument(graph) is None
-    given = graph.inputs[2]
-    assert isinstance(given, Buffer)
-    loads = [n for node in graph.nodes if isinstance(node, Pointwise) for n in postorder((node.body,))]
-    assert given.name in {n.buffer for n in loads if isinstance(n, Load)}
+def node_of(graph: Graph) -> Convolution:
+    (node,) = [one for one in graph.nodes if isinstance(one, Convolution)]
+    verify_graph(graph)
+    return node
 
 
-@pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_the_sum_is_the_convolution_with_its_bias(dims: int, batched: bool) -> None:
-    lowered = convolved("cuda", dims, torch.float32, batched=batched)
-    shape, kernel = SHAPES[dims]
-    image, weight, bias = (
-        torch.randn(shape if batched else shape[1:]),
-        torch.randn(kernel),
-        torch.randn(kernel[0]),
+def on_cpu(graph: Graph) -> Graph:
+    return parse_graph(format_graph(graph).replace("cuda:0", "cpu"))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_a_convolution_is_a_node_on_every_device(name: str, bias: bool) -> None:
+    function, shape, kernel, settings = CASES[name]
+    lowered = convolved(name, bias=bias)
+    node = node_of(lowered.graph)
+    assert not externs(lowered.graph) and bool(bias_of(node)) == bias
+    elsewhere = convolved(name, "cuda", bias=bias).graph
+    assert on_cpu(elsewhere) == lowered.graph, "lowering asks no device"
+    inputs = [torch.randn(shape), torch.randn(kernel)] + [torch.randn(channels_of(name))] * bias
+    expected = function(*inputs, **settings).relu()
+    for run in (loop_evaluator.run(lowered.graph, {}, inputs), interpret_graph(lowered.graph, inputs)):
+        torch.testing.assert_close(run[0], expected)
+
+
+def test_the_numbers_are_the_operators() -> None:
+    node = node_of(convolved("transposed").graph)
+    assert node.transposed and node.groups == 1
+    assert node.windows == (Window(stride=2, extra=1), Window(stride=2))
+    (first, second) = node_of(convolved("groups").graph).windows
+    assert (first.padding, second.padding) == (0, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "no batch"])
+def test_gradients_are_one_node(name: str) -> None:
+    function, shape, kernel, settings = CASES[name]
+    leaves = [torch.randn(size).double() for size in (shape, kernel, (channels_of(name),))]
+
+    def gradients(*given: Tensor) -> tuple[Tensor, ...]:
+        held = [one.detach().requires_grad_() for one in given[:3]]
+        return torch.autograd.grad(function(*held, **settings), held, given[3])
+
+    gradient = torch.randn_like(function(*leaves, **settings))
+    lowered = trace_and_lower(gradients, (*leaves, gradient))
+    (node,) = [one for one in lowered.graph.nodes if isinstance(one, Convolution) and one.gradient]
+    verify_graph(lowered.graph)
+    assert not externs(lowered.graph) and len(node.outputs) == 3 and None not in node.outputs
+    inputs = [*leaves, gradient]
+    expected = list(gradients(*inputs))
+    torch.testing.assert_close(loop_evaluator.run(lowered.graph, lowered.constants, inputs), expected)
+    torch.testing.assert_close(interpret_graph(lowered.graph, inputs, lowered.constants), expected)
+
+
+def test_gradients_that_nobody_wants_are_none() -> None:
+    x, w, g = torch.randn(2, 3, 9), torch.randn(4, 3, 3), torch.randn(2, 4, 7)
+
+    def of_weight(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+        found = _aten.convolution_backward(g, x, w, [4], [1], [0], [1], False, [0], 1, [False, True, False])
+        return found[1]
+
+    node = node_of(trace_and_lower(of_weight, (x, w, g)).graph)
+    assert [output is None for output in node.outputs] == [True, False, True]
+
+
+def test_operands_lie_as_in_eager_mode() -> None:
+    """Strides of libraries' results depend on those of operands, which are laid out as eager's are."""
+    x, w = torch.randn(1, 3, 9, 9), torch.randn(4, 3, 3, 3)
+    lowered = trace_and_lower(lambda x, w: functional.conv2d(x.flip(2).transpose(2, 3), w), (x, w))
+    node = node_of(lowered.graph)
+    buffers = {b.name: b for one in lowered.graph.nodes for b in _outputs(one)}
+    name = buffer_of(node.value)
+    assert name is not None and [s.value for s in buffers[name].strides] == [243, 81, 1, 9]
+    torch.testing.assert_close(
+        loop_evaluator.run(lowered.graph, {}, [x, w])[0], functional.conv2d(x.flip(2).transpose(2, 3), w)
     )
-    here = parse_graph(format_graph(lowered.graph).replace("cuda:0", "cpu"))
-    (found,) = loop_evaluator.run(here, lowered.constants, [image, weight, bias])
-    torch.testing.assert_close(found, FUNCTIONS[dims](image, weight, bias).relu())
 
 
-def test_a_cpu_adds_it_inside_the_convolution() -> None:
-    graph = convolved("cpu", 2, torch.float32).graph
-    assert bias_argument(graph) is not None
+def _outputs(node: Any) -> tuple[Buffer, ...]:
+    return (node.output,) if hasattr(node, "output") else tuple(b for b in node.outputs if b is not None)
 
 
-def test_without_a_bias_nothing_is_added() -> None:
-    graph = convolved("cuda", 2, torch.float32, bias=False).graph
-    assert bias_argument(graph) is None
-    assert len([n for n in graph.nodes if isinstance(n, Pointwise)]) == 1
+@pytest.mark.parametrize(
+    ("dtype", "shape", "reason"),
+    [
+        (torch.complex64, (2, 3, 9), "complex numbers"),
+        (torch.int64, (2, 3, 9), "integers"),
+        (torch.float32, (0, 3, 9), "no images"),
+    ],
+)
+def test_what_no_node_says_is_a_call(dtype: torch.dtype, shape: tuple[int, ...], reason: str) -> None:
+    image, weight = torch.empty(shape, dtype=dtype), torch.empty(4, 3, 3, dtype=dtype)
+    lowered = trace_and_lower(
+        lambda x, w: _aten.convolution(x, w, None, [1], [0], [1], False, [0], 1), (image, weight)
+    )
+    assert not any(isinstance(node, Convolution) for node in lowered.graph.nodes), reason
+
+
+def test_an_operator_that_is_left_to_aten_is_a_call() -> None:
+    image, weight = torch.empty(2, 3, 9), torch.empty(4, 3, 3)
+    options = LoweringOptions(fallback=("aten.convolution",))
+    lowered = trace_and_lower(functional.conv1d, (image, weight), options=options)
+    assert externs(lowered.graph) == ["aten.convolution.default"]
+
+
+@pytest.mark.parametrize("name", ["a row", "square", "groups", "transposed"])
+def test_sizes_that_the_run_knows(name: str) -> None:
+    function, shape, kernel, settings = CASES[name]
+    inputs = (torch.randn(shape), torch.randn(kernel), torch.randn(channels_of(name)))
+    lowered = trace_and_lower(lambda *given: function(*given, **settings), inputs, mode="symbolic")
+    assert any(isinstance(node, Convolution) for node in lowered.graph.nodes)
+    verify_graph(lowered.graph)
+    torch.testing.assert_close(
+        interpret_graph(lowered.graph, list(inputs), lowered.constants), [function(*inputs, **settings)]
+    )

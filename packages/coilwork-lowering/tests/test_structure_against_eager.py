@@ -378,8 +378,8 @@ def test_scans() -> None:
 def test_an_extern_call_keeps_eagers_strides() -> None:
     lowered = assert_as_eager(
         lambda x, w: torch.conv2d(x * 2, w) + 1,
-        torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last),
-        torch.randn(4, 3, 3, 3),
+        torch.randint(9, (2, 3, 6, 6)).to(memory_format=torch.channels_last),
+        torch.randint(9, (4, 3, 3, 3)),
         extern=True,
     )
     assert externs(lowered.graph) == ["aten.convolution.default"]

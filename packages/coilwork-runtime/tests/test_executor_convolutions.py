@@ -80,7 +80,9 @@ def declared(asm: Assembly, like: Tensor) -> bytes:
     return asm.layout(*like.shape, strides=like.stride(), dtype=str(like.dtype).removeprefix("torch."))
 
 
-def forward_program(x: Tensor, like: Tensor, form: Mapping[str, Any], *, bias: bool = False) -> bytes:
+def forward_program(
+    x: Tensor, like: Tensor, form: Mapping[str, Any], *, bias: bool = False, implements: str = "convolution"
+) -> bytes:
     asm = Assembly("net")
     names = ["x", "w", "b"] if bias else ["x", "w"]
     for name in names:
@@ -91,6 +93,7 @@ def forward_program(x: Tensor, like: Tensor, form: Mapping[str, Any], *, bias: b
         "aten.convolution.default",
         [asm.ref("x"), asm.ref("w"), last, *shape_of(form, x.dim() - 2)],
         results=["y"],
+        implements=implements,
     )
     asm.add(SETTLE, asm.slot("y") + layout + u8(1), "settle")
     return asm.returns("y")
@@ -113,6 +116,7 @@ def backward_program(
         [*arguments, sizes, *shape_of(form, x.dim() - 2), mask],
         results=results,
         single=False,
+        implements="convolution gradients",
     )
     made = [name for name in results if name]
     for name in made:
@@ -264,6 +268,17 @@ def test_a_bias_is_atens(stub: StubConvolutions, store: MemoryStore) -> None:
     results = load(store, stub, backward_program(x, w, {}, (True, True, True))).call([gradient, x, w])
     torch.testing.assert_close(results[2], gradient.sum((0, 2, 3)))
     assert program.counters()["convolutions"] == program.counters()["refused_convolutions"] == 0
+
+
+def test_a_call_that_implements_no_convolution_is_atens(stub: StubConvolutions, store: MemoryStore) -> None:
+    """The program says what a call is: an operator's name alone says nothing."""
+    x, w = operands("3x3", torch.bfloat16, "last")
+    like = convolve(x, w, FORMS["3x3"][2])
+    for implements, computed in (("convolution", 1), ("", 0), ("product", 0)):
+        data = forward_program(x, like, FORMS["3x3"][2], implements=implements)
+        program, before = load(store, stub, data), stub.number("convolutions")
+        assert torch.equal(program.call([x, w])[0], like)
+        assert stub.number("convolutions") - before == computed
 
 
 def test_a_plan_is_made_once_per_shape(stub: StubConvolutions, store: MemoryStore) -> None:

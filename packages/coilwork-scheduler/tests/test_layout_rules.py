@@ -208,13 +208,13 @@ def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, retur
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: {dtype}[16, 64, 56, 56]) fresh
       %c: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %b[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: {dtype}[16, 64, 56, 56]) fresh
       %e: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %d[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
@@ -288,26 +288,26 @@ def training_step() -> Graph:
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) aten defines (%b: {shape}) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: {shape}) fresh
       %c: {shape} = pointwise {ranges} {{
         t0 = load %b{index} : bf16
         t1 = tanh(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) aten defines (%d: {shape}) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: {shape}) fresh
       %e: {shape} = pointwise {ranges} {{
         t0 = load %d{index} : bf16
         t1 = sign(t0)
         yield t1
       }}
-      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten implements "convolution gradients" defines (%f: {shape}, %g: {weight}, _) tuple fresh
       %h: {shape} = pointwise {ranges} {{
         t0 = load %f{index} : bf16
         t1 = load %c{index} : bf16
         t2 = mul(t0, t1)
         yield t2
       }}
-      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten implements "convolution gradients" defines (%k: {shape}, %l: {weight}, _) tuple fresh
       %m: {shape} = pointwise {ranges} {{
         t0 = load %k{index} : bf16
         t1 = neg(t0)

@@ -22,6 +22,7 @@ from coilwork_ir.loops import (
     AttentionGradient,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Node,
@@ -258,6 +259,9 @@ def _expressions(node: Node) -> Iterator[Expr]:
             if isinstance(node, AttentionGradient):
                 for argument in node.state:
                     yield from _argument_expressions(argument)
+        case Convolution():
+            for body in (node.value, node.weight, node.gradient, node.epilogue):
+                yield from () if body is None else [r.extent for r in body.ranges if r.extent is not None]
         case View():
             yield node.offset
         case Extern():

@@ -1,12 +1,14 @@
 """A conformance kit for code generators: named kernels, inputs for them, and a comparison with the interpreter.
 
-A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`.
+A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`, and
+convolutions, `check_convolutions`.
 Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
+from coilwork_ir.conformance.convolution_cases import CONVOLUTION_CASES, ConvolutionCase, check_convolutions
 from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
 from coilwork_ir.conformance.op_cases import op_case
 from coilwork_ir.conformance.random_kernels import random_case, random_kernel
@@ -14,13 +16,16 @@ from coilwork_ir.conformance.random_kernels import random_case, random_kernel
 __all__ = [
     "ATTENTION_CASES",
     "CASES",
+    "CONVOLUTION_CASES",
     "AttentionCase",
     "Case",
+    "ConvolutionCase",
     "Coverage",
     "Result",
     "Runner",
     "check_attention",
     "check_codegen",
+    "check_convolutions",
     "coverage",
     "failures",
     "op_case",

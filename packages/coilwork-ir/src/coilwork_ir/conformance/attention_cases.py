@@ -148,17 +148,17 @@ ATTENTION_CASES: Final[tuple[AttentionCase, ...]] = (
 
 def check_attention(compute: Compute, cases: Iterable[AttentionCase] = ATTENTION_CASES) -> list[Result]:
     """What became of each case: `compute` is given its graph, and gives what the interpreter does."""
-    return [_check(case, compute) for case in cases]
+    return [check_graph(case.name, case.text, case.make(), compute) for case in cases]
 
 
-def _check(case: AttentionCase, compute: Compute) -> Result:
-    graph = parse_graph(case.text)
+def check_graph(name: str, text: str, inputs: Sequence[Tensor], compute: Compute) -> Result:
+    """What became of the case `name`, the graph `text` of `inputs`."""
+    graph = parse_graph(text)
     verify_graph(graph)
-    inputs = case.make()
     try:
         found = compute(graph, [value.clone() for value in inputs])
     except CoilworkIRError as error:
-        return Result(case=case.name, sizes=(), status="refused", reason=str(error))
+        return Result(case=name, sizes=(), status="refused", reason=str(error))
     faults: list[str] = []
     for number, (ours, theirs) in enumerate(zip(found, interpret_graph(graph, inputs), strict=True)):
         assert isinstance(theirs, Tensor)
@@ -167,4 +167,4 @@ def _check(case: AttentionCase, compute: Compute) -> Result:
             faults.append(f"result {number} has another type or shape")
         elif not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):
             faults.append(f"result {number} is off by {float((ours - theirs).abs().max()):.2e}")
-    return Result(case=case.name, sizes=(), status="failed" if faults else "passed", reason="; ".join(faults))
+    return Result(case=name, sizes=(), status="failed" if faults else "passed", reason="; ".join(faults))

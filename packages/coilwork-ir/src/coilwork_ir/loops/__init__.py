@@ -3,9 +3,11 @@
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Body,
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Mutation,
@@ -17,15 +19,18 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     While,
+    Window,
 )
 
 __all__ = [
     "AssertSize",
     "Attention",
     "AttentionGradient",
+    "Body",
     "Check",
     "Cond",
     "Contraction",
+    "Convolution",
     "Extern",
     "Graph",
     "Mutation",
@@ -37,4 +42,5 @@ __all__ = [
     "Sort",
     "View",
     "While",
+    "Window",
 ]

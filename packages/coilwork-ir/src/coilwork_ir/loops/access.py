@@ -11,6 +11,7 @@ from coilwork_ir.loops.nodes import (
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Node,
     Pointwise,
@@ -29,7 +30,7 @@ def defined(node: Node) -> tuple[Buffer, ...]:
     match node:
         case Pointwise() | Scatter() | Contraction() | View():
             return (node.output,)
-        case Reduce() | Scan() | Sort():
+        case Reduce() | Scan() | Sort() | Convolution():
             return tuple(b for b in node.outputs if b is not None)
         case Attention() | AttentionGradient():
             return tuple(b for b in node.outputs if isinstance(b, Buffer))
@@ -70,6 +71,9 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return node.weights.bodies
         case AttentionGradient():
             return node.bodies
+        case Convolution():
+            found = (node.value, node.weight, node.gradient, node.epilogue)
+            return tuple(body.value for body in found if body is not None)
         case _:
             return ()
 

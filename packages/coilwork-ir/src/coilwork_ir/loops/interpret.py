@@ -24,11 +24,13 @@ from coilwork_ir.interpretation.scalars import Evaluator, combine
 from coilwork_ir.loops.access import read
 from coilwork_ir.loops.attention.interpret import attend, derive_attention
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Node,
@@ -97,6 +99,11 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             attend(node, memory, memory.access(read(node)))
         case AttentionGradient():
             derive_attention(node, memory)
+        case Convolution():
+            for part in contractions_of(node):
+                _contract(part, memory)
+            if (bias := bias_gradient_of(node)) is not None:
+                _reduce(bias, memory)
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
         case Extern():

@@ -22,7 +22,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops.access import defined, read, shares_memory
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
-from coilwork_ir.loops.nodes import Cond, Contraction, Extern, Graph, Node, View, While
+from coilwork_ir.loops.nodes import Cond, Contraction, Convolution, Extern, Graph, Node, View, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _fixed_by(node: Node) -> Iterator[tuple[str, str]]:
                     yield name, f"{node.target} reads it"
             for buffer in defined(node):
                 yield buffer.name, f"{node.target} makes it"
-        case Contraction():
-            for name in (*read(node), node.output.name):
-                yield name, "a product reads or makes it"
+        case Contraction() | Convolution():
+            for name in (*read(node), *(buffer.name for buffer in defined(node))):
+                yield name, f"a {type(node).__name__.lower()} reads or makes it"
         case Attention() | AttentionGradient():
             for name in (*read(node), *(buffer.name for buffer in defined(node))):
                 yield name, "an attention reads or makes it"

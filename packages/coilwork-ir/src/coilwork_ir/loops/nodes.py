@@ -175,6 +175,64 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How windows lie along one dimension of space.
+
+    Tap `k` of window `p` is at `stride * p + dilation * k - padding` of the image. `extra` elements at the
+    end of an image that is a result lie behind the last window: ATen's output padding.
+    """
+
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    extra: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A value at each point of `ranges`: an operand with its prologue, or a result with its epilogue."""
+
+    ranges: tuple[Expr, ...]
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A contraction over windows, or its gradients.
+
+    `coilwork_ir.loops.convolutions` writes it as contractions, which define it. It relates an image
+    `[batch, channels, space...]`, a weight `[features, channels of a group, taps...]` and features
+    `[batch, features, windows...]`:
+
+        features[n, f, p] = sum over c, k of image[n, first(f) + c, at(p, k)] * weight[f, c, k]
+
+    where `first(f)` is the first channel of the group of `f` and `at(p, k)` the element that `windows` give
+    tap `k` of window `p`. Images are 0 outside. `value` is the image and the result the features;
+    `transposed`, `value` is the features and the result the image, as in the gradient. Operands are widened
+    to `accumulate`, the type of products and sums.
+
+    Without `gradient`, the one output is `epilogue`, in which `parameter(0, accumulate)` stands for the sum.
+    With `gradient`, that of the result, the outputs are the gradients of `value`, of `weight`, and of a bias
+    that was added to each of the result's channels, `None` for those not wanted; there is no epilogue. One
+    node holds all of them, because libraries compute them in one call, which asks how `value` lies even where
+    only its gradient is wanted.
+
+    How it is computed, by a library or by a kernel, the scheduler decides: `coilwork_scheduler.contractions`.
+    """
+
+    outputs: tuple[Buffer | None, ...]
+    value: Body
+    weight: Body
+    gradient: Body | None = None
+    epilogue: Body | None = None
+    windows: tuple[Window, ...]
+    groups: int
+    transposed: bool = False
+    accumulate: DType
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """`output` is the memory of `source` under another layout, starting `offset` elements after its first.
 
@@ -218,8 +276,8 @@ class Extern:
             have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
         family: whose operator it is.
-        implements: the kind of node that the call computes, as `"convolution"` or `"product"`; empty if it is none. Who looks for such calls
-            reads this, not `target`.
+        implements: the kind of node that the call computes, as `"convolution"` or `"product"`; empty if it is
+            none. Who looks for such calls reads this, not `target`.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
         effect: it must run even if nobody uses its results, in order with other effects.
         in_flight: operands and results that the operator goes on reading or writing after the call has
@@ -304,6 +362,7 @@ Node: TypeAlias = (
     | Contraction
     | Attention
     | AttentionGradient
+    | Convolution
     | View
     | Extern
     | Cond

@@ -11,9 +11,11 @@ from coilwork_ir.loops.attention.text import read_attention, read_gradient
 from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Body,
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     ExternFamily,
     Graph,
@@ -26,6 +28,7 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     While,
+    Window,
 )
 from coilwork_ir.ops import REDUCE_OPS, STORE_MODES
 from coilwork_ir.scalar import Scalar
@@ -118,6 +121,7 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
         "attention_gradient": _read_attention_gradient,
         "cond": _read_cond,
         "while": _read_while,
+        "convolve": _read_convolution,
     }
     if word not in readers:
         raise reader.error(f"there is no node kind {word!r}", at)
@@ -254,6 +258,52 @@ def _read_attention_gradient(
 ) -> AttentionGradient:
     accumulate = parse_type(reader)
     return read_gradient(reader, symbols, outputs, accumulate, _read_domain(reader, symbols))
+
+
+def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Convolution:
+    accumulate = parse_type(reader)
+    windows = parse_list(reader, lambda: _read_window(reader))
+    reader.expect("groups")
+    groups = reader.integer()
+    transposed = reader.accept("transposed")
+    reader.expect("{")
+    scope, domains = symbols, dict[str, tuple[Expr, ...]]()
+    for name in ("value", "weight", "gradient", "result"):
+        if name in ("value", "weight") or reader.peek(name):
+            reader.expect(name)
+            domains[name], _, scope = _read_domain(reader, scope)
+    values = parse_statements(reader, scope)
+    reader.expect("multiply")
+    found = {"value": parse_value(reader, values)}
+    reader.expect(",")
+    found["weight"] = parse_value(reader, values)
+    for name, word in (("gradient", "for"), ("result", "yield")):
+        if name in domains:
+            reader.expect(word)
+            found[name] = parse_value(reader, values)
+    reader.expect("}")
+    made = {name: Body(ranges=domains[name], value=value) for name, value in found.items()}
+    return Convolution(
+        outputs=outputs,
+        value=made["value"],
+        weight=made["weight"],
+        gradient=made.get("gradient"),
+        epilogue=made.get("result"),
+        windows=windows,
+        groups=groups,
+        transposed=transposed,
+        accumulate=accumulate,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_window(reader: Reader) -> Window:
+    numbers: dict[str, int] = {}
+    for name in ("stride", "padding", "dilation", "extra"):
+        if name != "extra" or reader.peek(name):
+            reader.expect(name)
+            numbers[name] = reader.integer()
+    return Window(**numbers)
 
 
 def _read_reduce(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:

@@ -13,6 +13,7 @@ from coilwork_ir.loops.nodes import (
     Check,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Mutation,
@@ -24,6 +25,7 @@ from coilwork_ir.loops.nodes import (
     Sort,
     View,
     While,
+    Window,
 )
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
@@ -109,6 +111,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
         case AttentionGradient():
             domain = _domain(node.weights.ranges, node.weights.axes)
             return format_gradient(node, domain, indent) + tail
+        case Convolution():
+            return _format_convolution(node, indent) + tail
         case View():
             shown = format_buffer(node.output)
             return f"{indent}{shown} = view %{node.source} offset `{format_expr(node.offset)}`{tail}"
@@ -193,6 +197,37 @@ def _format_contraction(node: Contraction, indent: str) -> str:
     head = f"{indent}{format_buffer(node.output)} = {kind} {domain} {{"
     factors = f"{inner}multiply {names[node.left]}, {names[node.right]}"
     return "\n".join([head, *lines, factors, f"{inner}yield {names[node.epilogue]}", f"{indent}}}"])
+
+
+def _format_convolution(node: Convolution, indent: str) -> str:
+    inner = indent + "  "
+    bodies = {
+        "value": node.value,
+        "weight": node.weight,
+        "gradient": node.gradient,
+        "result": node.epilogue,
+    }
+    given = {name: body for name, body in bodies.items() if body is not None}
+    lines, names = format_scalars([body.value for body in given.values()], inner)
+    windows = format_list(_format_window(window) for window in node.windows)
+    head = (
+        f"{indent}{_outputs(node.outputs)} = convolve {node.accumulate.text} {windows} groups {node.groups}"
+    )
+    if node.transposed:
+        head += " transposed"
+    lines = [*(f"{inner}{name} {_domain(body.ranges)}" for name, body in given.items()), *lines]
+    factors = f"{inner}multiply {names[node.value.value]}, {names[node.weight.value]}"
+    if node.gradient is not None:
+        factors += f" for {names[node.gradient.value]}"
+    lines.append(factors)
+    if node.epilogue is not None:
+        lines.append(f"{inner}yield {names[node.epilogue.value]}")
+    return "\n".join([f"{head} {{", *lines, f"{indent}}}"])
+
+
+def _format_window(window: Window) -> str:
+    extra = f" extra {window.extra}" if window.extra else ""
+    return f"stride {window.stride} padding {window.padding} dilation {window.dilation}{extra}"
 
 
 def _mutations(mutates: Iterable[Mutation]) -> str:

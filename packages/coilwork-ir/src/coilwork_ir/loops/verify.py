@@ -22,6 +22,7 @@ from coilwork_ir.loops.nodes import (
     AssertSize,
     Cond,
     Contraction,
+    Convolution,
     Extern,
     Graph,
     Node,
@@ -48,6 +49,7 @@ from coilwork_ir.loops.verify_computed import (
     check_split,
     define_computed,
 )
+from coilwork_ir.loops.verify_convolutions import check_convolution
 from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight, check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scalars import SCALAR_RULES
@@ -93,6 +95,16 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "accumulate in f32 what is narrower, in the own type of the factors what is not",
         ),
         **ATTENTION_RULES,
+        "convolution-form": Rule(
+            "a convolution has operands of two more dimensions than windows, which move by elements, and a "
+            "result or gradients",
+            "give one window for each dimension of space, and operands a batch and channels",
+        ),
+        "convolution-extents": Rule(
+            "image, weight and features of a convolution have the batch, channels, features and windows that "
+            "follow from each other",
+            "work extents out as torch's convolutions do",
+        ),
         "into-layout": Rule(
             "a buffer that takes over memory has exactly the layout of the buffer that it replaces",
             "copy the old buffer's shape, strides, element type and device",
@@ -224,6 +236,9 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_domain((), node.weights.ranges, node.weights.axes, scope, place)
             check_gradient(node, scope, place)
             define_computed(defined(node), node, scope, place)
+        case Convolution():
+            check_convolution(node, scope, place)
+            define_computed(node.outputs, node, scope, place)
         case View():
             scope.use(node.source, place)
             scope.check_symbols(node.offset, (), place)

@@ -70,11 +70,9 @@ def check_bodies(
     place: Place,
 ) -> None:
     """Each scalar of the node is over `local` ranges, declared symbols and defined buffers."""
-    known = frozenset(local)
     for check in checks:
         check_mask(check.condition, "the condition of a check", place)
-    for value in postorder(bodies(node)):
-        check_scalar(value, known, scope, place)
+    check_scalars(bodies(node), local, scope, place)
 
 
 def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
@@ -92,32 +90,48 @@ def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pla
 
 def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
     """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types that fit."""
-    for value in postorder((node.left, node.right)):
-        check_scalar(value, frozenset((*node.ranges, *node.axes)), scope, place)
-    for value in postorder((node.epilogue,)):
-        if not isinstance(value, Parameter):
-            check_scalar(value, frozenset(node.ranges), scope, place)
-        elif value.position != 0:
-            place.fail(
-                "parameter", f"parameter {value.position} of an epilogue, which is given the sum alone"
-            )
-        elif value.dtype is not node.accumulate:
-            place.fail(
-                "contraction-types",
-                f"the epilogue is given {node.accumulate.text}, and reads {value.dtype.text}",
-            )
+    check_scalars((node.left, node.right), (*node.ranges, *node.axes), scope, place)
+    check_epilogue(node.epilogue, node.ranges, node.accumulate, scope, place)
     of_left, of_right = (range_symbols((factor,)) for factor in (node.left, node.right))
     known = [(r, r in of_left or r in of_right) for r in node.ranges]
     known += [(axis, axis in of_left and axis in of_right) for axis in node.axes]
     for symbol, is_known in known:
         if not is_known and (symbol.extent is None or as_int(symbol.extent) != 1):
             place.fail("contraction-ranges", f"the factors do not vary along {symbol.name} so")
-    wide = node.accumulate
     for factor in (node.left.dtype, node.right.dtype):
-        alike = factor.is_float if wide.is_float else wide.is_integer and factor.is_integer
-        if not alike or (factor is not wide and factor.itemsize >= wide.itemsize):
-            place.fail("contraction-types", f"{factor.text} is multiplied in {wide.text}")
+        check_factor_type(factor, node.accumulate, place)
     check_dtype(node.epilogue.dtype, node.output, place)
+
+
+def check_scalars(roots: Sequence[Scalar], local: Sequence[Expr], scope: Scope, place: Place) -> None:
+    """Each scalar of `roots` is over `local` ranges, declared symbols and defined buffers."""
+    known = frozenset(local)
+    for value in postorder(roots):
+        check_scalar(value, known, scope, place)
+
+
+def check_epilogue(
+    epilogue: Scalar, ranges: Sequence[Expr], accumulate: DType, scope: Scope, place: Place
+) -> None:
+    """An epilogue knows `ranges`, and the sum as its only parameter."""
+    for value in postorder((epilogue,)):
+        if not isinstance(value, Parameter):
+            check_scalar(value, frozenset(ranges), scope, place)
+        elif value.position != 0:
+            place.fail(
+                "parameter", f"parameter {value.position} of an epilogue, which is given the sum alone"
+            )
+        elif value.dtype is not accumulate:
+            place.fail(
+                "contraction-types", f"the epilogue is given {accumulate.text}, and reads {value.dtype.text}"
+            )
+
+
+def check_factor_type(factor: DType, accumulate: DType, place: Place) -> None:
+    """Numbers of type `factor` can be multiplied in `accumulate`."""
+    alike = factor.is_float if accumulate.is_float else accumulate.is_integer and factor.is_integer
+    if not alike or (factor is not accumulate and factor.itemsize >= accumulate.itemsize):
+        place.fail("contraction-types", f"{factor.text} is multiplied in {accumulate.text}")
 
 
 def check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:

@@ -17,11 +17,10 @@ from coilwork_ir.convolution_rates import (
     WORTHWHILE,
     has_slow_depthwise_kernel,
 )
+from coilwork_lowering.facts.convolutions import ConvolutionCall, convolution_of
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
 from coilwork_lowering.options import LayoutOptions
 
-_FORWARD: Final = "aten.convolution.default"
-_BACKWARD: Final = "aten.convolution_backward.default"
 _NARROW: Final = (torch.float16, torch.bfloat16)
 # Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what they read
 # and write counts once, as if it had to be moved.
@@ -158,21 +157,15 @@ def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple
     """
     found: list[Convolution] = []
     for node in gm.graph.nodes:
-        if node.op != "call_function" or str(node.target) not in (_FORWARD, _BACKWARD):
-            continue
-        found.extend(_convolution(node, options))
+        call = convolution_of(node)
+        if call is not None:
+            found.extend(_convolution(call, options))
     return tuple(found)
 
 
-def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convolution]:
-    operands: tuple[int, ...]
-    if str(node.target) == _FORWARD:
-        operands, flags = (0, 1), (6, 8)
-    else:
-        operands, flags = (0, 1, 2), (7, 9)
-    if len(node.args) <= flags[1]:
-        return ()
-    transposed, groups = (node.args[position] for position in flags)
+def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Convolution]:
+    node, operands = found.node, found.operands
+    transposed, groups = found["transposed"], found["groups"]
     if not isinstance(transposed, bool) or not isinstance(groups, int):
         return ()
     given = [node.args[position] for position in operands]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.facts.convolutions import convolution_of
 from coilwork_lowering.layout.formats import (
     channels_last_format,
     hinted_bytes,
@@ -26,12 +27,6 @@ from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 _aten: Final = torch.ops.aten
-# Positions of tensors among the arguments. The gradient of the output, the first of the backward call, is not one that a copy
-# in the forward could serve.
-_OPERANDS: Final[Mapping[Any, tuple[int, ...]]] = {
-    _aten.convolution.default: (0, 1),
-    _aten.convolution_backward.default: (0, 1, 2),
-}
 # A smaller copy is a launch, ATen's and ours alike.
 _FEWEST_BYTES: Final = 1 << 20
 
@@ -69,7 +64,8 @@ def copy_operands_with_gaps(
 
 def _operands_with_gaps(node: torch.fx.Node, devices: tuple[str, ...]) -> tuple[torch.fx.Node, ...]:
     found = []
-    for position in _OPERANDS.get(node.target, ()) if node.op == "call_function" else ():
+    call = convolution_of(node)
+    for position in () if call is None else call.operands:
         operand = node.args[position]
         value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
         if isinstance(operand, torch.fx.Node) and isinstance(value, torch.Tensor):

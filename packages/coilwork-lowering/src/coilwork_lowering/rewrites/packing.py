@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from coilwork_ir.operators import find_target_info
+from coilwork_lowering.facts.convolutions import FORWARD
 from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
@@ -25,8 +26,6 @@ from coilwork_lowering.torch_compat.operators import overload_called, packed_typ
 
 MOST_ROWS: Final = 256
 """Rows of a product, or positions of a convolution, up to which laying out the weight shows in a call: beyond, it is lost in the sums."""
-
-_CONVOLUTION: Final = "aten.convolution.default"
 
 
 def pack_weights(gm: fx.GraphModule, frozen: Iterable[int]) -> tuple[fx.GraphModule, int]:
@@ -70,7 +69,7 @@ class _Operands:
 
 def _operands(read: Read) -> _Operands | None:
     given = read.arguments
-    if read.op == _CONVOLUTION:
+    if read.op == FORWARD:
         return None if given["transposed"] else _Operands(given["input"], given["weight"], given["bias"])
     roles = find_target_info(read.op).product
     if roles is None or not roles.is_plain or any(given.get(name, 1) != 1 for name in ("alpha", "beta")):
@@ -88,7 +87,7 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     tensors = [one for one in (value, weight, bias) if one is not None]
     if any(one.device.type != "cpu" or one.dtype is not value.dtype for one in tensors):
         return False
-    ranks = (4,) if read.op == _CONVOLUTION else (2,)
+    ranks = (4,) if read.op == FORWARD else (2,)
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
 
 
@@ -124,7 +123,7 @@ def _packed_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
     weight, bias = operands.weight, operands.bias
     result = (
         _convolution(call, operands.value, weight, bias, read)
-        if read.op == _CONVOLUTION
+        if read.op == FORWARD
         else _linear(call, operands.value, weight, bias)
     )
     if result is not None and looks_like(result.meta["val"], node.meta["val"]):

@@ -1,5 +1,7 @@
 """Convolutions that the native executor may hand to cuDNN itself: which calls, and under which settings of torch.
 
+A call says that it implements a convolution, or its gradients; its arguments are those of ATen's operators.
+
 ATen looks for a plan, describes tensors and looks after a workspace in every call. The executor works a plan out once per shape
 (native/libraries/convolutions.hpp). Results may differ from ATen's in the last bits where ATen would take an engine that does not give
 the same bits in every call, which is never taken here. What is refused is done by ATen.
@@ -17,8 +19,8 @@ from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slo
 from coilwork_runtime.torch_compat import convolution_settings
 
 _CONVOLUTION: Final = 2
-_FORWARD: Final = "aten.convolution.default"
-_BACKWARD: Final = "aten.convolution_backward.default"
+_FORWARD: Final = "convolution"
+_GRADIENTS: Final = "convolution gradients"
 # The tensors that a convolution relates, as native/libraries/convolution_library.hpp numbers them, and no tensor.
 _IMAGE, _WEIGHT, _SUMS, _NONE = 0, 1, 2, -1
 
@@ -37,13 +39,13 @@ def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) ->
     device = None if library is None else library.number(call.device)
     if device is None or call.kwargs:
         return None
-    if call.target == _FORWARD and len(call.args) == 9:
+    if call.implements == _FORWARD and len(call.args) == 9:
         value, weight, bias, *shape = call.args
         transposed = shape[3]
         given = {_SUMS if transposed else _IMAGE: value, _WEIGHT: weight}
         computed = [_IMAGE if transposed else _SUMS]
         return None if bias is not None else _said(given, computed, (*shape[:3], shape[5]), device)
-    if call.target == _BACKWARD and len(call.args) == 11:
+    if call.implements == _GRADIENTS and len(call.args) == 11:
         gradient, value, weight, _, *shape, mask = call.args
         transposed = shape[3]
         given = {_WEIGHT: weight}

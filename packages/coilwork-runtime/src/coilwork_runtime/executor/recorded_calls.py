@@ -50,7 +50,7 @@ class RecordedCall:
 
     Attributes:
         target: `"aten.mm.out"`.
-        implements: the kind of node that it computes, as `"convolution"`, where the program says so; else `""`.
+        implements: the kind of node that it computes, as `"convolution"`, if the program says so; else `""`.
         args, kwargs: its arguments, those for results among `kwargs`.
         device: of the first tensor, `""` if there is none.
         wanted: how many results the program declares.

@@ -1,1 +1,4 @@
-"""Matrix products as loops: which calls become sums of products that kernels of ours compute."""
+"""Products and convolutions: who computes each, a call of a library or loops of ours.
+
+Open `choose.py` first, which has the registry.
+"""

@@ -107,7 +107,7 @@ class AtenScaledCall(_AtenProduct):
         return (_call("_scaled_mm", product, operands, further=further),)
 
 
-ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
+ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct]], ...]] = (
     AtenVectorCall,
     AtenActivationCall,
     AtenScaledCall,

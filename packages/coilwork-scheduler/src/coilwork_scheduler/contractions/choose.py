@@ -1,17 +1,23 @@
-"""The pass: each contraction becomes what its cheapest implementation makes of it, a call of a library or loops, which fusion treats
-like any others."""
+"""The pass: each contraction or convolution becomes what its cheapest implementation makes of it.
+
+That is a call of a library, or loops, which fusion treats like any others. `REGISTRY` holds the
+implementations, by the form of what they compute.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.loops import Contraction, Graph, Node, View
+from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
+from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
@@ -22,8 +28,10 @@ from coilwork_scheduler.contractions.implementations import (
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.options import ContractionChoice, ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
+
+FormT = TypeVar("FormT")
 
 
 def implement_contractions(
@@ -41,7 +49,7 @@ def implement_contractions(
 
     Each decision is recorded. Linear in the size of the graph.
     """
-    if not any(isinstance(node, Contraction) for node in graph.nodes):
+    if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
         return graph
     around = Surroundings(
         graph=graph,
@@ -52,81 +60,124 @@ def implement_contractions(
         sizes=sizes,
         options=options,
     )
-    chooser = _Chooser(around=around, rows=tuple(make(around) for make in implementations), journal=journal)
+    chooser = _Chooser(
+        around=around,
+        products=tuple(make(around) for make in implementations),
+        convolutions=tuple(make(around) for make in REGISTRY.convolutions),
+        journal=journal,
+    )
     nodes: list[Node] = []
     for node in graph.nodes:
         if isinstance(node, Contraction):
             nodes += chooser.implement(node, targets.of(node.output.device))
+        elif isinstance(node, Convolution):
+            nodes += chooser.implement_convolution(node, targets.of(defined(node)[0].device))
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
 
 
-MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation]
+MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation[MatrixProduct]]
 """Makes an implementation that knows what is around the products that it is asked about."""
 
-REGISTRY: Final[tuple[MakeImplementation, ...]] = (*IMPLEMENTATIONS, *ATEN_PRODUCTS)
-"""All implementations. Among those that are worth it an earlier one is taken before later ones."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """All implementations, by the form of what they compute.
+
+    Among those that are worth it an earlier one is taken before later ones.
+    """
+
+    products: tuple[MakeImplementation, ...]
+    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
+
+
+REGISTRY: Final = Registry(
+    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS), convolutions=convolutions.IMPLEMENTATIONS
+)
 
 
 def list_implementations() -> tuple[MakeImplementation, ...]:
-    """The rows of the registry."""
-    return REGISTRY
+    """The rows of the registry that compute products."""
+    return REGISTRY.products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chooser:
     around: Surroundings
-    rows: Sequence[Implementation]
+    products: Sequence[Implementation[MatrixProduct]]
+    convolutions: Sequence[Implementation[Convolution]]
     journal: Journal
 
     def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
         product = matrix_product_of(node, self.around.facts.buffers)
-        row = None if product is None else self._chosen(product, target)
+        note = partial(self._note, "contraction", node)
+        asked = self.around.options.contractions
+        row = None if product is None else _chosen(product, target, self.products, asked, note)
         if product is None or row is None:
-            self._note(node, True, "no library multiplies what has this form")
+            note(True, "no library multiplies what has this form")
             return self.around.sums(target).build(node)
         return row.build(product, target)
 
-    def _chosen(self, product: MatrixProduct, target: Target) -> Implementation | None:
-        """The first kernel that takes less than the best library by what it must gain, or that is asked for; else that library.
+    def implement_convolution(self, node: Convolution, target: Target) -> tuple[Node, ...]:
+        """The nodes that compute `node`; loops, where no library does.
 
-        None if no library computes the product.
+        `contractions` decides about products alone: windows of single channels are none.
         """
-        choice = self.around.options.contractions
-        libraries = [row for row in self.rows if row.kind == "library" and not row.claims(product, target)]
-        if not libraries:
-            return None
-        if choice == "aten":
-            return libraries[0]
-        kernels = [row for row in self.rows if row.kind == "kernel" and not row.claims(product, target)]
-        if not kernels:
-            return libraries[0]
-        if choice == "generated":
-            self._note(product.node, True, "kernels are asked for")
-            return kernels[0]
-        call, library = min(
-            ((row.quote(product, target), row) for row in libraries), key=lambda pair: pair[0].us
-        )
-        reason, numbers = "", NO_NUMBERS
-        for row in kernels:
-            quote = row.quote(product, target)
-            reason, numbers = quote.reason, NO_NUMBERS
-            if quote.us == inf:
-                continue
-            numbers = {**call.numbers, **quote.numbers}
-            if quote.us < call.us and quote.us + row.least_gain_us(product, call) <= call.us:
-                self._note(product.node, True, reason, numbers)
-                return row
-            reason = row.loss
-        self._note(product.node, False, reason, numbers)
-        return library
+        note = partial(self._note, "convolution", node)
+        row = _chosen(node, target, self.convolutions, "auto", note)
+        if row is None:
+            note(True, "no library convolves what has this form")
+            sums = replace(self.around.sums(target), least=1)
+            return convolutions.build_loops(node, sums, self.around)
+        return row.build(node, target)
 
     def _note(
-        self, node: Contraction, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
+        self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS
     ) -> None:
-        self.journal.note("contraction", (node.output.name,), generated, reason, **numbers)
+        names = tuple(buffer.name for buffer in defined(node))
+        self.journal.note(rule, names, generated, reason, **numbers)
+
+
+class _Note(Protocol):
+    """Records whether a kernel of ours computes a node, and why."""
+
+    def __call__(self, generated: bool, reason: str, numbers: Mapping[str, float] = ..., /) -> None: ...
+
+
+def _chosen(
+    form: FormT, target: Target, rows: Sequence[Implementation[FormT]], asked: ContractionChoice, note: _Note
+) -> Implementation[FormT] | None:
+    """The first kernel that takes less than the best library by what it must gain, or that is asked for.
+
+    Else that library. None if no library computes `form`.
+    """
+    libraries = [row for row in rows if row.kind == "library" and not row.claims(form, target)]
+    if not libraries:
+        return None
+    if asked == "aten":
+        return libraries[0]
+    kernels = [row for row in rows if row.kind == "kernel" and not row.claims(form, target)]
+    if not kernels:
+        return libraries[0]
+    if asked == "generated":
+        note(True, "kernels are asked for")
+        return kernels[0]
+    call, library = min(((row.quote(form, target), row) for row in libraries), key=lambda pair: pair[0].us)
+    reason, numbers = "", NO_NUMBERS
+    for row in kernels:
+        quote = row.quote(form, target)
+        reason, numbers = quote.reason, NO_NUMBERS
+        if quote.us == inf:
+            continue
+        numbers = {**call.numbers, **quote.numbers}
+        if quote.us < call.us and quote.us + row.least_gain_us(form, call) <= call.us:
+            note(True, reason, numbers)
+            return row
+        reason = row.loss
+    note(False, reason, numbers)
+    return library
 
 
 def _namer(facts: Dependence) -> Callable[[str], str]:

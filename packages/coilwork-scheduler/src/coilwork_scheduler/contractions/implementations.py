@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import ClassVar, Final, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol, TypeVar
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
@@ -66,8 +66,11 @@ class Quote:
     numbers: Mapping[str, float] = field(default_factory=lambda: NO_NUMBERS)
 
 
-class Implementation(Protocol):
-    """A way to compute products."""
+FormT = TypeVar("FormT", contravariant=True)
+
+
+class Implementation(Protocol[FormT]):
+    """A way to compute nodes of one form: products of matrices, or convolutions."""
 
     @property
     def kind(self) -> Literal["library", "kernel"]:
@@ -79,20 +82,20 @@ class Implementation(Protocol):
         """Why it is not chosen where it takes longer."""
         ...
 
-    def claims(self, product: MatrixProduct, target: Target) -> str | None:
-        """Why it does not compute `product` on `target`; None if it does."""
+    def claims(self, form: FormT, target: Target, /) -> str | None:
+        """Why it does not compute `form` on `target`; None if it does."""
         ...
 
-    def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """Cost of `product`, which it claims, on `target`. Pure, and as cheap as a cost model."""
+    def quote(self, form: FormT, target: Target, /) -> Quote:
+        """Cost of `form`, which it claims, on `target`. Pure, and as cheap as a cost model."""
         ...
 
-    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+    def least_gain_us(self, form: FormT, rival: Quote, /) -> float:
         """The gain over `rival` from which on it is chosen: models err."""
         ...
 
-    def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
-        """The nodes that compute `product`."""
+    def build(self, form: FormT, target: Target, /) -> tuple[Node, ...]:
+        """The nodes that compute `form`."""
         ...
 
 
@@ -397,13 +400,16 @@ class OddColumnSums(SumsOfProducts):
         return 1
 
 
-IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
+IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct]], ...]] = (
     AtenCall,
     SumsOfProducts,
     OddColumnSums,
     WideningSums,
 )
-"""The registry. Among implementations that are worth it an earlier one is taken before later ones."""
+"""The registry's rows for products.
+
+Among implementations that are worth it an earlier one is taken before later ones.
+"""
 
 
 def _is_of_bytes(product: MatrixProduct) -> bool:

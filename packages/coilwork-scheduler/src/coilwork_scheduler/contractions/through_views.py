@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, floordiv, mod, provably_eq
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_eq, provably_le
 from coilwork_ir.loops import View
 from coilwork_ir.scalar import Load, load
 
@@ -31,6 +31,63 @@ def element(
             found[dimension] = mod(at, source.shape[dimension]) if place else at
         buffer, index = source, tuple(found[dimension] for dimension in range(len(order)))
     return load(buffer.name, index, buffer.dtype)
+
+
+def sliced_element(
+    buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
+) -> Load | None:
+    """The element of `buffer` at `index`, as a load from what it is a view of.
+
+    Each dimension steps through one of that, so that `index` may lie outside of `buffer`, where a mask keeps
+    it out. None if it is another view, or none.
+    """
+    view = views.get(buffer.name)
+    if view is None or buffers[view.source].dtype is not buffer.dtype:
+        return None
+    source = buffers[view.source]
+    starts = _starts(source, view.offset)
+    several = [d for d, size in enumerate(buffer.shape) if as_int(size) != 1]
+    found = dict(enumerate(starts)) if starts is not None else {}
+    free = set(found)
+    for d in several:
+        steps = {e: step for e in free if (step := _step(buffer.strides[d], source.strides[e])) is not None}
+        fitting = [e for e, step in steps.items() if _fits(found[e], step, buffer.shape[d], source.shape[e])]
+        if not fitting:
+            return None
+        chosen = min(fitting, key=lambda e: steps[e])
+        free.remove(chosen)
+        found[chosen] = found[chosen] + steps[chosen] * index[d]
+    if not found and source.shape:
+        return None
+    return load(source.name, tuple(found[e] for e in range(len(source.shape))), buffer.dtype)
+
+
+def _starts(source: Buffer, offset: Expr) -> list[Expr] | None:
+    """The element of `source` at `offset`; None if that is not known."""
+    rest = as_int(offset)
+    if rest == 0:
+        return [as_expr(0)] * len(source.shape)
+    strides = [as_int(stride) for stride in source.strides]
+    if rest is None or None in strides:
+        return None
+    starts = [as_expr(0)] * len(strides)
+    known = [(stride, d) for d, stride in enumerate(strides) if stride and as_int(source.shape[d]) != 1]
+    for stride, d in sorted(known, reverse=True):
+        starts[d], rest = as_expr(rest // stride), rest % stride
+    return None if rest else starts
+
+
+def _step(ours: Expr, theirs: Expr) -> int | None:
+    """By how many elements of a dimension of stride `theirs` one of stride `ours` steps."""
+    if ours is theirs:
+        return 1
+    a, b = as_int(ours), as_int(theirs)
+    return a // b if a and b and a % b == 0 else None
+
+
+def _fits(start: Expr, step: int, count: Expr, size: Expr) -> bool:
+    """True if `count` steps stay within `size`."""
+    return provably_le(start + step * (count - 1) + 1, size)
 
 
 def _dense(buffer: Buffer) -> tuple[int, ...] | None:

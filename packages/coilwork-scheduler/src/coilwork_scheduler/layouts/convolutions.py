@@ -6,8 +6,9 @@ operands' layouts decide the result's, and a call is possible only where these a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
@@ -22,10 +23,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
-_FORWARD: Final = "aten.convolution.default"
-_BACKWARD: Final = "aten.convolution_backward.default"
 _HALVES: Final = (DType.BF16, DType.F16)
 
 
@@ -38,8 +38,12 @@ class _Form:
     groups: int
 
 
-_CONVOLUTION: Final = _Form(read=(0, 1), transposed=6, groups=8)
-_GRADIENTS: Final = _Form(read=(0, 1, 2), transposed=7, groups=9)
+_FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        FORWARD: _Form(read=(0, 1), transposed=6, groups=8),
+        GRADIENTS: _Form(read=(0, 1, 2), transposed=7, groups=9),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +170,8 @@ def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     that strides do not tell a layout; where its result lies as none would expect; and on devices whose library is not known to
     follow its operands.
     """
-    if not isinstance(node, Extern) or node.target not in (_FORWARD, _BACKWARD):
-        return None
-    form = _CONVOLUTION if node.target == _FORWARD else _GRADIENTS
-    if len(node.args) <= form.groups:
+    form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
+    if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
         return None
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
     read = tuple(around.buffers[argument.name] for argument in given if isinstance(argument, Ref))

@@ -1,0 +1,343 @@
+"""The ways to compute a convolution: calls of libraries, and kernels of ours, a row each.
+
+Libraries' convolutions are hard to beat where channels are mixed: that is a product of matrices. Where each
+result is a sum over the few elements of a window of one channel, they are bound by memory at best, and read
+and write everything once more for what follows; the sum as a pointwise node joins it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar, Final, Literal
+
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, contiguous_strides
+from coilwork_ir.index import Expr, as_expr, as_int, extent_of, product
+from coilwork_ir.loops import Body, Convolution, Extern, Node, Pointwise, View
+from coilwork_ir.loops.convolutions import (
+    Roles,
+    bias_gradient_of,
+    bias_of,
+    buffer_of,
+    contractions_of,
+    places_of,
+    read_at,
+    roles_of,
+)
+from coilwork_ir.scalar import (
+    Load,
+    Parameter,
+    Scalar,
+    cast,
+    const,
+    load,
+    op,
+    rewrite,
+    substitute_ranges,
+)
+from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
+from coilwork_scheduler.contractions.sum_of_products import SumBuilder
+from coilwork_scheduler.contractions.through_views import element, sliced_element
+
+FORWARD: Final = "convolution"
+"""What a call implements that convolves."""
+
+GRADIENTS: Final = "convolution gradients"
+"""What a call implements that computes the gradients of a convolution."""
+
+_FORWARD_TARGET: Final = "aten.convolution.default"
+_GRADIENTS_TARGET: Final = "aten.convolution_backward.default"
+
+# Every tap is a load. Libraries share them between neighbours, which shows where there are many; measured on
+# an H200, in bf16, with a batch norm and an activation behind (us, with the library's kernel and generated):
+# 3 x 3 of 128 x 32 x 112 x 112 192 and 107, in steps of two of 128 x 96 221 and 139; 5 x 5 of 128 x 144 x 56
+# x 56 in steps of two 141 and 92; 5 x 5 of 128 x 480 x 14 x 14 79 and 98; 7 x 7 of 128 x 96 x 56 x 56 357 and
+# 607. With rows innermost: 3 x 3 in steps of two 354 and 212, 5 x 5 196 and 265.
+MOST_TAPS: Final = 64
+MOST_TAPS_PER_INPUT: Final = 9
+# Sums and products up to which a launch less counts for more: 7 x 7 of 384 x 14 x 14 13 and 6 us, of 96 x 56
+# x 56 16 and 27.
+FEW_PRODUCTS: Final = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AtenConvolution:
+    """A call of ATen's `convolution` or `convolution_backward`, which ask cuDNN, MIOpen or oneDNN.
+
+    On accelerators ATen adds a bias in a kernel of its own, which reads and writes the whole result; there
+    the addition is a pointwise node, which joins what follows. It rounds as ATen's does: the convolution's
+    result first, then the sum. CPU libraries add the bias inside the convolution, and keep it.
+    """
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "library"
+    loss: ClassVar[str] = ""
+
+    def claims(self, node: Convolution, target: Target) -> str | None:
+        """It reads whole buffers of one type, on one device."""
+        bodies = [body for body in (node.value, node.weight, node.gradient) if body is not None]
+        names = [buffer_of(body) for body in bodies]
+        if None in names:
+            return "a library reads operands as they lie in memory"
+        buffers = [self.around.facts.buffers[name] for name in names if name is not None]
+        outputs = [output for output in node.outputs if output is not None]
+        if len({(b.dtype, b.device) for b in (*buffers, *outputs)}) != 1:
+            return "a library convolves one type, on one device"
+        if not target.is_gpu and node.epilogue is not None and bias_of(node) is None:
+            return "a library adds a bias, and nothing else"
+        return None
+
+    def quote(self, node: Convolution, target: Target) -> Quote:
+        """The time that memory takes, for operands, results, and a bias that is added behind the call."""
+        around = self.around
+        once = sum(around.size(around.facts.buffers[name]) for name in _operands(node))
+        made = sum(around.size(output) for output in node.outputs if output is not None)
+        us = around.move_us(once, made)
+        if target.is_gpu and bias_of(node):
+            us += around.move_us(made, made)
+        return Quote(us=us, numbers={"call_us": round(us, 3)})
+
+    def least_gain_us(self, node: Convolution, rival: Quote) -> float:
+        """0: it is what others are measured against."""
+        return 0.0
+
+    def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
+        """The call, and on accelerators what follows the sums."""
+        bias = bias_of(node)
+        if node.gradient is not None or bias == "":
+            return (_call(node, node.outputs, bias=""),)
+        if not target.is_gpu and bias is not None:
+            return (_call(node, node.outputs, bias=bias),)
+        (output,) = node.outputs
+        assert output is not None and node.epilogue is not None
+        sums = replace(output, name=self.around.name(f"{output.name}_sums"))
+        return _call(node, (sums,), bias=""), self._behind(node, node.epilogue, sums)
+
+    def _behind(self, node: Convolution, epilogue: Body, sums: Buffer) -> Pointwise:
+        """The epilogue of `sums`, which are rounded."""
+        (output,) = node.outputs
+        assert output is not None
+
+        def visit(value: Scalar) -> Scalar:
+            if isinstance(value, Parameter):
+                return cast(load(sums.name, epilogue.ranges, sums.dtype), node.accumulate)
+            return _through_views(value, self.around)
+
+        (value,) = rewrite((epilogue.value,), visit)
+        return _pointwise(output, epilogue.ranges, value, node)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseSums:
+    """A pointwise node that adds the products of a window of one channel.
+
+    The bias is part of the sum, as in ATen's own kernels.
+
+    Where channels lie side by side, neighbours want neighbouring weights, which have the taps innermost:
+    those are laid out anew first, in a small kernel before each such convolution.
+    """
+
+    around: Surroundings
+    kind: ClassVar[Literal["library", "kernel"]] = "kernel"
+    loss: ClassVar[str] = "a library moves hardly more"
+
+    def claims(self, node: Convolution, target: Target) -> str | None:
+        """It convolves single channels, with few taps, whose number is known."""
+        if not target.is_gpu:
+            return "libraries for CPUs convolve single channels as fast"
+        if node.gradient is not None or node.transposed:
+            return "gradients are a library's"
+        extents = roles_of(node)
+        single = node.groups > 1 and as_int(extents.channels) == node.groups
+        if not single or as_int(extents.group_channels) != 1 or as_int(extents.features) is None:
+            return "channels are mixed"
+        taps = as_int(product(extents.taps))
+        if taps is None or taps > MOST_TAPS:
+            return "windows are large"
+        if bias_of(node) is None or any(buffer_of(body) is None for body in (node.value, node.weight)):
+            return "operands and results are computed"
+        (output,) = node.outputs
+        assert output is not None
+        buffers = [output, *(self.around.facts.buffers[name] for name in _operands(node))]
+        if len({(b.dtype, b.device) for b in buffers}) != 1:
+            return "operands are of several types, or on several devices"
+        return None
+
+    def quote(self, node: Convolution, target: Target) -> Quote:
+        """The time that memory takes, less what the next kernel would read of the result.
+
+        Known to hold for few taps, or few products.
+        """
+        extents, output = roles_of(node), node.outputs[0]
+        taps = as_int(product(extents.taps))
+        assert taps is not None and output is not None
+        points = as_int(product(output.shape))
+        is_small = points is not None and points * taps <= FEW_PRODUCTS
+        shared = math.prod(window.stride for window in node.windows) if _is_side_by_side(output) else 1
+        if not is_small and taps > MOST_TAPS_PER_INPUT * shared:
+            return Quote(us=inf, reason="libraries share what many taps read between neighbours")
+        around = self.around
+        read = sum(around.size(around.facts.buffers[name]) for name in _operands(node))
+        us = around.move_us(read, around.size(output))
+        # what follows would read the library's result again
+        saved = around.move_us(around.size(output), 0)
+        us = max(0.0, us - saved)
+        return Quote(us=us, reason="joins what follows", numbers={"kernel_us": round(us, 3)})
+
+    def least_gain_us(self, node: Convolution, rival: Quote) -> float:
+        """0: where it is worth it was measured."""
+        return 0.0
+
+    def build(self, node: Convolution, target: Target) -> tuple[Node, ...]:
+        """The sum over the window, behind a copy of the weight where channels lie side by side."""
+        (output,) = node.outputs
+        assert output is not None and node.epilogue is not None
+        nodes: list[Node] = []
+        weight = node.weight
+        if _is_side_by_side(output):
+            copied = self._weight_with_channels_innermost(node)
+            nodes += copied
+            weight = Body(
+                ranges=weight.ranges, value=load(copied[-1].output.name, weight.ranges, weight.value.dtype)
+            )
+        bias, wide, extents = bias_of(node), node.accumulate, roles_of(node)
+        point = tuple(as_expr(0) if as_int(extent_of(r)) == 1 else r for r in node.epilogue.ranges)
+        total: Scalar = const(0, wide)
+        if bias:
+            element_ = load(bias, (point[1],), output.dtype)
+            total = cast(_through_views(element_, self.around), wide)
+        for taps in _each_tap(extents):
+            places = places_of(node, extents, features=point, inner=as_expr(0), taps=taps)
+            value = _through_views(read_at(node.value, *places["image"]), self.around)
+            factor = read_at(weight, *places["weight"])
+            if weight is node.weight:
+                factor = _through_views(factor, self.around)
+            total = op("add", total, op("mul", cast(value, wide), cast(factor, wide)))
+        return (*nodes, _pointwise(output, node.epilogue.ranges, cast(total, output.dtype), node))
+
+    def _weight_with_channels_innermost(self, node: Convolution) -> tuple[Pointwise, View]:
+        """The weight laid out anew, in memory.
+
+        As a view it is not computed inside what reads it, which would undo it.
+        """
+        name = buffer_of(node.weight)
+        assert name is not None
+        weight = self.around.facts.buffers[name]
+        strides = [as_expr(1)]
+        step = weight.shape[0]
+        for size in reversed(weight.shape[1:]):
+            strides.insert(1, step)
+            step = step * size
+        copy = replace(weight, name=self.around.name(f"{name}_innermost"), strides=tuple(strides))
+        view = replace(copy, name=self.around.name(f"{copy.name}_view"))
+        read = _through_views(node.weight.value, self.around)
+        return (
+            _pointwise(copy, node.weight.ranges, read, node),
+            View(output=view, source=copy.name, offset=as_expr(0), origins=node.origins),
+        )
+
+
+IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation[Convolution]], ...]] = (
+    AtenConvolution,
+    DepthwiseSums,
+)
+"""The registry's rows for convolutions."""
+
+
+def build_loops(node: Convolution, sums: SumBuilder, around: Surroundings) -> tuple[Node, ...]:
+    """`node` as sums of products over windows, of what no library takes."""
+    nodes: list[Node] = [made for part in contractions_of(node) for made in sums.build(part)]
+    bias = bias_gradient_of(node)
+    if bias is not None:
+        (output,) = bias.outputs
+        assert output is not None
+        wide = replace(
+            output,
+            name=around.name(f"{output.name}_sums"),
+            dtype=node.accumulate,
+            strides=contiguous_strides(output.shape),
+        )
+        rounded = cast(load(wide.name, bias.ranges, wide.dtype), output.dtype)
+        nodes += [replace(bias, outputs=(wide,)), _pointwise(output, bias.ranges, rounded, node)]
+    return tuple(nodes)
+
+
+def _call(node: Convolution, outputs: tuple[Buffer | None, ...], *, bias: str) -> Extern:
+    """The call of ATen's that makes `outputs` as `node` says."""
+    numbers: Mapping[str, tuple[int, ...]] = {
+        "stride": tuple(window.stride for window in node.windows),
+        "padding": tuple(window.padding for window in node.windows),
+        "dilation": tuple(window.dilation for window in node.windows),
+        "extra": tuple(window.extra for window in node.windows),
+    }
+    stride, padding, dilation, extra = (ListValue(numbers[name]) for name in numbers)
+    shape: tuple[Argument, ...] = (stride, padding, dilation, node.transposed, extra, node.groups)
+    value, weight = (Ref(_name(body)) for body in (node.value, node.weight))
+    args: tuple[Argument, ...]
+    if node.gradient is None:
+        args = (value, weight, Ref(bias) if bias else None, *shape)
+    else:
+        of_bias = outputs[2]
+        channels = as_expr(0) if of_bias is None else of_bias.shape[0]
+        known = as_int(channels)
+        sizes = ListValue((channels if known is None else known,))
+        wanted = ListValue(tuple(output is not None for output in outputs))
+        args = (Ref(_name(node.gradient)), value, weight, sizes, *shape, wanted)
+    return Extern(
+        target=_FORWARD_TARGET if node.gradient is None else _GRADIENTS_TARGET,
+        args=args,
+        outputs=outputs,
+        single=node.gradient is None,
+        implements=FORWARD if node.gradient is None else GRADIENTS,
+        fresh=True,
+        origins=node.origins,
+    )
+
+
+def _operands(node: Convolution) -> Iterator[str]:
+    bias = bias_of(node)
+    for body in (node.value, node.weight, node.gradient):
+        if body is not None:
+            yield _name(body)
+    if bias:
+        yield bias
+
+
+def _name(body: Body) -> str:
+    name = buffer_of(body)
+    assert name is not None, "a library was asked about an operand that is computed"
+    return name
+
+
+def _is_side_by_side(output: Buffer) -> bool:
+    """True if neighbours in memory are channels."""
+    return as_int(output.strides[1]) == 1 and as_int(output.shape[-1]) != 1
+
+
+def _each_tap(extents: Roles) -> Iterator[tuple[Expr, ...]]:
+    """Numbers of every tap, row-major. The counts must be known."""
+    for numbers in itertools.product(*(range(as_int(count) or 0) for count in extents.taps)):
+        yield tuple(map(as_expr, numbers))
+
+
+def _pointwise(output: Buffer, ranges: tuple[Expr, ...], value: Scalar, node: Convolution) -> Pointwise:
+    """`output[ranges] = value`, in which ranges of one element are 0."""
+    (value,) = substitute_ranges((value,), {r: as_expr(0) for r in ranges if as_int(extent_of(r)) == 1})
+    return Pointwise(output=output, ranges=ranges, body=value, origins=node.origins)
+
+
+def _through_views(value: Scalar, around: Surroundings) -> Scalar:
+    """`value`, a load from memory that a view shows read where it lies."""
+    if not isinstance(value, Load) or value.indirect:
+        return value
+    buffers = around.facts.buffers
+    if value.buffer not in around.views:
+        return value
+    found = sliced_element(buffers[value.buffer], value.index, buffers, around.views)
+    if found is None:
+        found = element(buffers[value.buffer], value.index, buffers, around.views)
+    return load(found.buffer, found.index, found.dtype, mask=value.mask, other=value.other)
