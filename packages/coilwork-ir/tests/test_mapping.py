@@ -82,6 +82,15 @@ WALKED = kernel_text(
     store %io0[8*x0 + w0] = t3
     store %out0[1000*x0 + r0] = t4""",
 )
+ADDED_TO = kernel_text(
+    "range x0: `64` parallel x 0.0\nrange r0: `1000` reduction r 1.0",
+    "arg in0: f32 in span `64000`\narg io0: f32 inout span `64`",
+    """t0 = load %in0[1000*x0 + r0] : f32
+    t1 = load %io0[x0] : f32
+    t2 = reduce sum 0 (t0) over (r0)
+    t3 = add(t1, t2)
+    store %io0[x0] = t3""",
+)
 LOOKED_UP = kernel_text(
     "range x0: `64` parallel x 1.0",
     "arg in0: i64 in span `64`\narg out0: i64 out span `64`",
@@ -258,6 +267,7 @@ def test_other_reasons(text: str, mapping: str, reason: str) -> None:
         (SCAN, "share r0 by 1024 through io0 lanes r0 by 4 runs r0 by 32"),
         (SCAN, "keep r0 by 4096 runs r0 by 32"),
         (WALKED, "sequential w0 stages 2 keep r0 by 1024"),
+        (ADDED_TO, "loop r0 by 128 stages 3"),
     ],
 )
 def test_what_else_is_legal(text: str, mapping: str) -> None:

@@ -9,13 +9,14 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Mapping, Version
+from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
-from coilwork_triton.given_mappings import take_given
+from coilwork_triton.given_mappings import take_given, take_product
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
@@ -78,6 +79,11 @@ def write_mapping(kernel: Kernel, mapping: Mapping, target: Target, library: set
     Raises:
         EmitError: there is no text for a directive, or the kernel holds something Triton lacks.
     """
+    if find_contraction(roots_of(kernel)) is not None:
+        options = TritonOptions()
+        plan = plan_computation(kernel, target, options)
+        assert isinstance(plan, ContractionShape)
+        return _contracted(kernel, take_product(kernel, plan, mapping, target, options), library)
     shape = shape_of(kernel, mapping, target)
     return Written(
         body=statements(kernel, shape, library),

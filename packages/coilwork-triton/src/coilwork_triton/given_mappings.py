@@ -74,7 +74,7 @@ def take_given(kernel: Kernel, plan: Plan, target: Target, options: TritonOption
             case Forms():
                 return _take_versions(kernel, plan, given[0].versions)
             case ContractionShape():
-                return _take_product(kernel, plan, _the_one(kernel, given[0].versions), target, options)
+                return take_product(kernel, plan, _the_one(kernel, given[0].versions), target, options)
             case Planned():
                 return _take(kernel, plan, _the_one(kernel, given[0].versions))
     except EmitError as error:
@@ -157,7 +157,7 @@ def _take_form(kernel: Kernel, forms: Forms, form: Form, mapping: Mapping) -> Fo
     return replace(form, planned=_take(kernel, form.planned, mapping, version))
 
 
-def _take_product(
+def take_product(
     kernel: Kernel, plan: ContractionShape, mapping: Mapping, target: Target, options: TritonOptions
 ) -> ContractionShape:
     """The matrix product of `plan`, in blocks as `mapping` says."""
@@ -165,10 +165,10 @@ def _take_product(
     first = plan.configs[0]
     config = _product_config(kernel, plan, mapping)
     _check_product(kernel, plan, config)
-    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
-    parts = find_parts(plan.node.left, plan.node.right, parallel, plan.node.axes)
+    node, parallel = plan.node, [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    parts = find_parts(node.left, node.right, parallel, node.axes)
     assert parts is not None
-    found = shape_of(kernel, plan.node, parts, target, options, given=config)
+    found = shape_of(kernel, node, parts, target, options, given=config)
     wanted = map_contraction(kernel, found, replace(config, fp_fusion=first.fp_fusion))
     for one in mapping.directives:
         if one not in wanted.directives:

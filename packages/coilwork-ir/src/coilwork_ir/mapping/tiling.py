@@ -5,13 +5,12 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import as_int, bounds, extent_of, product
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.overwriting import loads_ahead
-from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,
@@ -24,7 +23,7 @@ from coilwork_ir.mapping.directive import (
     why_twice,
 )
 from coilwork_ir.mapping.numbers import Number, values_of
-from coilwork_ir.scalar import Scalar, Scan, find_contraction
+from coilwork_ir.scalar import Scan
 
 _MOST_GRID_AXES: Final = 3
 
@@ -137,15 +136,18 @@ class Loop(Directive):
         for name in self.ranges:
             if any(not isinstance(order, Scan) for order in orders_along(kernel, name)):
                 return f"rows are sorted along {name}, which takes whole rows"
-        if max(values_of(self.stages)) > 1 and not loads_ahead(body_of(kernel), _values_in_loop(kernel)):
+        body = body_of(kernel)
+        # what does not vary along the loop is stored behind it
+        inside = tuple(
+            store
+            for store in body.stores
+            if store.indirect or any(symbol.name in self.ranges for symbol in store.index.free_symbols)
+        )
+        if max(values_of(self.stages)) > 1 and not loads_ahead(
+            replace(body, stores=inside), values_in(kernel)
+        ):
             return "loads of later blocks may find what the stores of earlier ones change"
         return None
-
-
-def _values_in_loop(kernel: Kernel) -> tuple[Scalar, ...]:
-    """The values that a loop over reduced ranges computes: of a product its factors, as its results are used behind the loop."""
-    contraction = find_contraction(kernel_roots(body_of(kernel)))
-    return values_in(kernel) if contraction is None else (contraction.left, contraction.right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,8 +79,8 @@ def shape_of(
     options: TritonOptions,
     given: Config | None = None,
 ) -> ContractionShape:
-    """The shape of `kernel`, which contracts `node`, a product of such `parts`, for `target`; with `given` in place of what is
-    proposed.
+    """The shape of `kernel`, which contracts `node`, a product of such `parts`, for `target`; with `given` in place of
+    what is proposed.
 
     Raises:
         EmitError: Triton adds products in another type than f32.
