@@ -156,7 +156,7 @@ graph @product {
     t1 = exp(t0)
     yield t1
   }
-  extern "aten.mm.default" (%a, %w) aten defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
+  extern "aten.mm.default" (%a, %w) aten implements "product" defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
   return (%y)
 }
 """
@@ -180,7 +180,7 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     graph @heads {
       input %x: f32[12, 256, 64]
       input %w: f32[12, 64, 64]
-      extern "aten.bmm.default" (%x, %w) aten defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
+      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
       %o: f32[256, 64, 12] = pointwise [i0: 256, i1: 64, i2: 12] {
         t0 = load %h[i2, i0, i1] : f32
         t1 = exp(t0)
