@@ -33,7 +33,6 @@ _SPELLING = "the ways in which programs call one function, before torch makes op
 # Tables that stand elsewhere: module, name and why.
 ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_lowering.layout.gaps", "_OPERANDS"): _CONTRACTION,
-    ("coilwork_runtime.executor.products", "_OPERANDS"): _CONTRACTION,
     ("coilwork_scheduler.contractions.attention", "KERNELS"): "the calls that compute a node",
     ("coilwork_lowering.decompositions.prims", "_RENAMED"): "registers what prims mean in ATen's operators",
     ("coilwork_lowering.decompositions.strides", "_ROUNDING"): _LAYOUT,

@@ -24,7 +24,6 @@ ALLOWED: Mapping[str, str] = {
     "coilwork_scheduler.contractions.aten_products": _CALLS,
     "coilwork_scheduler.contractions.implementations": _CALLS,
     "coilwork_runtime.c_functions": "the C functions that ATen has for them",
-    "coilwork_runtime.executor.products": "which calls a library's plan stands for",
 }
 
 

@@ -474,6 +474,7 @@ class Maker:
             aliases=rng.choice(((), ((0, "b1"), (1, "b2")))),
             binds=rng.choice(((), ((bound, 0, 1),))),
             family=rng.choice(("aten", "collective", "custom")),
+            implements=rng.choice(("", "convolution gradients")),
             random=rng.random() < 0.5,
             effect=rng.random() < 0.5,
             fresh=rng.random() < 0.5,
@@ -648,6 +649,7 @@ class Maker:
                     single=rng.random() < 0.5,
                     binds=rng.choice(((), ((bound, 0, 1),))),
                     aligned=tuple(k for k in tensors if rng.random() < 0.5),
+                    implements=rng.choice(("", "convolution")),
                     origins=self.origins(),
                 )
             case 9:

@@ -10,7 +10,7 @@ import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops import Contraction, Graph
+from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
@@ -140,6 +140,9 @@ def test_other_products_are_calls(name: str) -> None:
     function, inputs, target = CALLED[name]
     graph = assert_as_eager(function, *inputs, extern=True).graph
     assert externs(graph) == [target] and products(graph) == []
+    plain = target in ("aten.mm.default", "aten.addmm.default")
+    (call,) = [node for node in graph.nodes if isinstance(node, Extern)]
+    assert call.implements == ("product" if plain else "")
 
 
 def test_a_product_that_is_left_to_aten_is_a_call() -> None:

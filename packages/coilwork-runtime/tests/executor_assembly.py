@@ -146,9 +146,10 @@ class Assembly:
         paths: Sequence[Sequence[int]] = (),
         binds: Sequence[bytes] = (),
         place: str = "",
+        implements: str = "",
     ) -> None:
         """`results`: names of slots, registers of numbers, or None."""
-        data = self.text(target) + listing(args)
+        data = self.text(target) + self.text(implements) + listing(args)
         data += listing([self.text(key) + value for key, value in kwargs])
         data += listing([self.text(key) + self.slot(name) for key, name in out])
         data += self.text("cpu") + u32(len(results)) + u8(single)
@@ -194,4 +195,4 @@ class Assembly:
         )
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
-        return b"coilwork" + u32(3) + u32(len(payload)) + payload
+        return b"coilwork" + u32(4) + u32(len(payload)) + payload

@@ -55,21 +55,32 @@ def _number(value: float) -> bytes:
     return u8(4) + u8(value) if isinstance(value, bool) else u8(5) + struct.pack("<d", value)
 
 
+IMPLEMENTS = {
+    "aten.mm.out": "product",
+    "aten.addmm.out": "product",
+    "aten.bmm.out": "batched product",
+    "aten.baddbmm.out": "batched product",
+    "aten._addmm_activation.out": "activated product",
+}
+
+
 def one(
     target: str,
     operands: int,
     *shape: int,
     dtype: str = "float32",
     kwargs: dict[str, float] | None = None,
+    implements: str | None = None,
 ) -> bytes:
-    """y = target(x0, x1, ..), y of this shape."""
+    """y = target(x0, x1, ..), y of this shape, which says what it implements."""
     asm = Assembly("net")
     names = [f"x{k}" for k in range(operands)]
     for name in names:
         asm.input(name)
     asm.alloc("y", asm.layout(*shape, dtype=dtype))
     scales = [(name, _number(value)) for name, value in (kwargs or {}).items()]
-    asm.call(target, [asm.ref(name) for name in names], kwargs=scales, out=[("out", "y")])
+    said = IMPLEMENTS.get(target, "") if implements is None else implements
+    asm.call(target, [asm.ref(name) for name in names], kwargs=scales, out=[("out", "y")], implements=said)
     return asm.returns("y")
 
 
@@ -192,6 +203,26 @@ def test_scaled_products_are_never_asked_for(stub: StubProducts, store: MemorySt
     assert program.counters()["products"] == program.counters()["refused_products"] == 0
 
 
+@pytest.mark.parametrize("implements", ["", "convolution", "batched product with something else"])
+def test_calls_that_do_not_say_that_they_are_products_are_atens(
+    stub: StubProducts, store: MemoryStore, implements: str
+) -> None:
+    """Whatever operator they call."""
+    a, b = torch.randn(4, 6), torch.randn(6, 4)
+    program = load(store, stub, one("aten.mm.out", 2, 4, 4, implements=implements))
+    (y,) = program.call([a, b])
+    torch.testing.assert_close(y, a @ b)
+    assert program.counters()["products"] == program.counters()["refused_products"] == 0
+
+
+def test_a_summand_of_batches_is_atens(stub: StubProducts, store: MemoryStore) -> None:
+    inputs = [torch.randn(2, 4, 4), torch.randn(2, 4, 6), torch.randn(2, 6, 4)]
+    program = load(store, stub, one("aten.baddbmm.out", 3, 2, 4, 4))
+    (y,) = program.call(list(inputs))
+    torch.testing.assert_close(y, torch.baddbmm(*inputs))
+    assert program.counters()["products"] == program.counters()["refused_products"] == 0
+
+
 def test_errors_are_atens(stub: StubProducts, store: MemoryStore) -> None:
     program = load(store, stub, one("aten.mm.out", 2, 4, 4))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -285,8 +316,8 @@ def test_operands_in_a_pool_need_no_tensors(stub: StubProducts, store: MemorySto
     asm.add(POOL, asm.slot("pool") + asm.layout(256, dtype="uint8"))
     for name, offset in (("t", 0), ("u", 128)):
         asm.add(CARVE, asm.slot(name) + asm.slot("pool") + asm.number(offset) + asm.layout(4, 4) + u8(False))
-    asm.call("aten.mm.out", [asm.ref("a"), asm.ref("b")], out=[("out", "t")])
-    asm.call("aten.mm.out", [asm.ref("t"), asm.ref("t")], out=[("out", "u")])
+    asm.call("aten.mm.out", [asm.ref("a"), asm.ref("b")], out=[("out", "t")], implements="product")
+    asm.call("aten.mm.out", [asm.ref("t"), asm.ref("t")], out=[("out", "u")], implements="product")
     # an operator that is none of these sees the same memory
     asm.alloc("y", asm.layout(4, 4))
     asm.call("aten.neg.out", [asm.ref("u")], out=[("out", "y")])

@@ -112,6 +112,7 @@ def test_each_form_is_the_call_of_its_name(name: str) -> None:
         for contractions in ("auto", "aten", "generated"):
             made, (call,) = scheduled(graph, device, contractions=contractions)
             assert call.target == f"aten.{target}.default" and call.fresh and made.kernels == ()
+            assert call.implements == ("activated product" if "relu" in name else "")
             assert call.out_overload == ("" if target == "mv" else f"aten.{target}.out")
             assert dict(call.kwargs) == kwargs
     if target == "_scaled_mm":

@@ -132,7 +132,7 @@ def test_weights_are_arguments_of_the_call(target: str) -> None:
     made = scheduled(ADDMM, target, contractions="generated")
     (call,) = calls(made)
     assert call.target == "aten.addmm.default" and call.out_overload == "aten.addmm.out" and call.fresh
-    assert call.kwargs == (("beta", 0.5), ("alpha", 2)) and call.family == "aten"
+    assert call.kwargs == (("beta", 0.5), ("alpha", 2)) and call.implements == "product"
     assert decisions(made) == []
     inputs = [drawn(6, 10), drawn(10, 7), drawn(7)]
     (found,) = interpret_schedule(made, inputs)
@@ -198,6 +198,7 @@ def test_factors_of_other_types_than_the_results(left: str, out: str, expected: 
     for target in ("sm_90", "x86-64-avx512"):
         made = scheduled(text, target)
         assert [call.target for call in calls(made)] == expected
+        assert [call.implements for call in calls(made)] == [""] * len(expected)
         (found,) = interpret_schedule(made, inputs)
         assert isinstance(found, Tensor) and found.dtype is types[out]
         assert found.equal((inputs[0].long() @ inputs[1].long()).to(types[out]))

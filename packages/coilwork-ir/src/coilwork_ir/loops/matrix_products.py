@@ -22,6 +22,11 @@ from coilwork_ir.scalar.nodes import Literal_
 Activation: TypeAlias = Literal["", "relu", "gelu", "gelu_tanh"]
 """What is done to every sum at the end; `gelu_tanh` is GELU by its tanh form."""
 
+PRODUCT: Final = "product"
+BATCHED_PRODUCT: Final = "batched product"
+ACTIVATED_PRODUCT: Final = "activated product"
+"""What calls of a library implement whose operands are two matrices, or batches of them, behind a summand if there is one."""
+
 _ACTIVATIONS: Final[tuple[Activation, ...]] = ("relu", "gelu", "gelu_tanh")
 
 

@@ -218,6 +218,8 @@ class Extern:
             have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
         family: whose operator it is.
+        implements: the kind of node that the call computes, as `"convolution"` or `"product"`; empty if it is
+            none. Who looks for such calls reads this.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
         effect: it must run even if nobody uses its results, in order with other effects.
         in_flight: operands and results that the operator goes on reading or writing after the call has
@@ -242,6 +244,7 @@ class Extern:
     aliases: tuple[tuple[int, str], ...] = ()
     binds: tuple[tuple[Expr, int, int], ...] = ()
     family: ExternFamily = "aten"
+    implements: str = ""
     random: bool = False
     effect: bool = False
     fresh: bool = False

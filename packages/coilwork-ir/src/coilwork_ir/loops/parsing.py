@@ -326,6 +326,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
     args, kwargs = read_call_arguments(reader, symbols)
     word = reader.choice(FAMILIES, "a family")
     family = next(known for known in FAMILIES if known == word)
+    implements = reader.string() if reader.accept("implements") else ""
     binds = read_binds(reader, symbols)
     reader.expect("defines")
     outputs = parse_list(reader, lambda: read_result(reader, symbols))
@@ -359,6 +360,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         aliases=aliases,
         binds=binds,
         family=family,
+        implements=implements,
         random=random,
         effect=effect,
         fresh=fresh,

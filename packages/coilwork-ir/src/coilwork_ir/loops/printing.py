@@ -204,6 +204,8 @@ def format_extern(node: Extern) -> str:
     args = [format_argument(a) for a in node.args]
     args += [f"{name} = {format_argument(value)}" for name, value in node.kwargs]
     parts = [f"extern {quoted(node.target)} {format_list(args)} {node.family}"]
+    if node.implements:
+        parts.append(f"implements {quoted(node.implements)}")
     if node.binds:
         parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in node.binds)}")
     parts.append(f"defines {_outputs(node.outputs)}")

@@ -103,6 +103,9 @@ class ExternCall:
     `single`: it returns one bare value rather than a tuple. `paths`: where each of `outputs` lies in what it returns, if
     that holds lists beside other results; else empty, and output k is item k.
 
+    `implements`: the kind of node that the call computes, as `"convolution"`, where an implementation of one
+    is this call; a runtime may have a library of its own for such nodes.
+
     The operator goes on reading or writing `in_flight`, operands and results, after the call has returned:
     until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without
     any, until the program ends.
@@ -120,6 +123,7 @@ class ExternCall:
     in_flight: tuple[str, ...] = ()
     until: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
+    implements: str = ""
     origins: tuple[Origin, ...] = UNKNOWN
 
 

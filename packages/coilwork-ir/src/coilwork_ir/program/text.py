@@ -164,6 +164,8 @@ def _format_extern(call: ExternCall) -> str:
     args = [format_argument(a) for a in call.args]
     args += [f"{name} = {format_argument(value)}" for name, value in call.kwargs]
     parts = [f"extern {quoted(call.target)} {format_list(args)}"]
+    if call.implements:
+        parts.append(f"implements {quoted(call.implements)}")
     if call.out:
         parts.append(f"out {format_list(f'{quoted(keyword)} %{name}' for keyword, name in call.out)}")
     if call.binds:
@@ -289,6 +291,7 @@ def _read_launch(reader: Reader, symbols: Symbols) -> Instruction:
 def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
     target = reader.string()
     args, kwargs = read_call_arguments(reader, symbols)
+    implements = reader.string() if reader.accept("implements") else ""
     out: tuple[tuple[str, str], ...] = ()
     if reader.accept("out"):
         out = parse_list(reader, lambda: (reader.string(), parse_ref(reader)))
@@ -313,6 +316,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         in_flight=in_flight,
         until=until,
         waits=waits,
+        implements=implements,
         origins=parse_origins(reader),
     )
 

@@ -16,6 +16,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
+from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
 from coilwork_lowering.building.assertions import lower_assertion, told_equality
@@ -87,6 +88,7 @@ def call_extern(
         aliases=aliases,
         binds=binds,
         family=_family(target),
+        implements=_implemented(call),
         random=torch.Tag.nondeterministic_seeded in target.tags,
         effect=effect or _has_effect(target, results, passed.mutated),
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
@@ -321,6 +323,16 @@ def _one_output(
         origins=builder.origins,
         remedy="keep this call out of the compiled region with torch.compiler.disable",
     )
+
+
+def _implemented(call: Call) -> str:
+    """The kind of product that the call is, of one that no contraction says; `""` of what is none."""
+    info = find_target_info(call.target)
+    if info.product is None or not call.target.endswith(".default"):
+        return ""
+    if info.product.is_plain:
+        return PRODUCT if call.fake.dim() == 2 else BATCHED_PRODUCT
+    return ACTIVATED_PRODUCT if info.product.has_activation else ""
 
 
 def _family(target: Overload) -> ExternFamily:

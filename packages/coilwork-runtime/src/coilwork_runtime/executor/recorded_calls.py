@@ -12,7 +12,7 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 3
+VERSION: Final = 4
 
 _T = TypeVar("_T")
 
@@ -50,6 +50,7 @@ class RecordedCall:
 
     Attributes:
         target: `"aten.mm.out"`.
+        implements: the kind of node that it computes, as `"convolution"`, if the program says so; else `""`.
         args, kwargs: its arguments, those for results among `kwargs`.
         device: of the first tensor, `""` if there is none.
         wanted: how many results the program declares.
@@ -64,6 +65,7 @@ class RecordedCall:
     wanted: int
     single: bool
     paths: tuple[tuple[int, ...], ...] = ()
+    implements: str = ""
 
     def slots(self) -> Iterator[Slot]:
         """The tensors among the arguments, in order, those whose numbers are read included."""
@@ -122,12 +124,13 @@ def _read(reader: _Reader) -> Tables:
 
 
 def _call(reader: _Reader) -> RecordedCall:
-    target = reader.text()
+    target, implements = reader.text(), reader.text()
     args = reader.listing(lambda: _argument(reader))
     kwargs = reader.listing(lambda: (reader.text(), _argument(reader)))
     out = reader.listing(lambda: (reader.text(), Slot(reader.u32(), True)))
     return RecordedCall(
         target=target,
+        implements=implements,
         args=tuple(args),
         kwargs=dict(kwargs) | dict(out),
         device=reader.text(),

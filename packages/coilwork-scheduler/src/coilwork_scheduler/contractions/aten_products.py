@@ -13,7 +13,7 @@ from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Extern, Node, View
-from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, MatrixProduct
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
 
@@ -76,13 +76,13 @@ class AtenActivationCall(_AtenProduct):
         gelu: tuple[tuple[str, Argument], ...] = (("use_gelu", True),) if is_gelu else ()
         if product.added is not None:
             operands = (product.added, product.left, product.right)
-            return (_call("_addmm_activation", product, operands, kwargs=(*_weights(product), *gelu)),)
+            return (_activated(product, operands, (*_weights(product), *gelu)),)
         right = product.right
         row = replace(right, name=self.around.name("row"), shape=right.shape[1:], strides=right.strides[1:])
         view = View(output=row, source=right.name, offset=as_expr(0), origins=product.node.origins)
         weights = _weights(replace(product, beta=0))
         operands = (row, product.left, right)
-        return view, _call("_addmm_activation", product, operands, kwargs=(*weights, *gelu))
+        return view, _activated(product, operands, (*weights, *gelu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,13 @@ ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation], ...]] = (
 """The registry's rows for calls that have no rival."""
 
 
+def _activated(
+    product: MatrixProduct, operands: tuple[Buffer, ...], kwargs: tuple[tuple[str, Argument], ...]
+) -> Extern:
+    """The call of `_addmm_activation`."""
+    return _call("_addmm_activation", product, operands, kwargs=kwargs, implements=ACTIVATED_PRODUCT)
+
+
 def _why_mixed(product: MatrixProduct) -> str | None:
     """Why ATen does not multiply what has several types, or lies on several devices; None if it has not."""
     alike = all(buffer.dtype is product.output.dtype for buffer in product.operands)
@@ -136,6 +143,7 @@ def _call(
     further: tuple[Argument, ...] = (),
     kwargs: tuple[tuple[str, Argument], ...] = (),
     writes: bool = True,
+    implements: str = "",
 ) -> Extern:
     """A call of ATen's `name`, which writes into given memory if it `writes`."""
     return Extern(
@@ -145,6 +153,7 @@ def _call(
         outputs=(product.output,),
         out_overload=f"aten.{name}.out" if writes else "",
         out_names=("out",) if writes else (),
+        implements=implements,
         fresh=True,
         origins=product.node.origins,
     )

@@ -24,7 +24,7 @@ from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, bounds, provably_divisible
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
-from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.product_rates import HALVES_PER_VECTOR, KERNEL_RATE, SKINNY, UNALIGNED_RATES
 from coilwork_ir.scalar import Op, loads, postorder
@@ -229,6 +229,8 @@ class AtenCall:
         is_batched = len(product.output.shape) == 3
         operands: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
         name = "_int_mm" if _is_of_bytes(product) else "bmm" if is_batched else "mm"
+        # a library's plans multiply floats of one type
+        implements = "" if _is_of_bytes(product) else BATCHED_PRODUCT if is_batched else PRODUCT
         kwargs: list[tuple[str, Argument]] = []
         if product.added is not None:
             operands = (Ref(product.added.name), *operands)
@@ -242,6 +244,7 @@ class AtenCall:
             outputs=(product.output,),
             out_overload=f"aten.{name}.out",
             out_names=("out",),
+            implements=implements,
             fresh=True,
             origins=product.node.origins,
         )

@@ -14,14 +14,15 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
+from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.view_strides import Strides, list_runs
-from coilwork_ir.operators import find_target_info
 from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
 # A copy is written, and read again by the product.
 _COPIED: Final = 3
 _HALVES: Final = (DType.BF16, DType.F16)
+_PRODUCTS: Final = frozenset({PRODUCT, BATCHED_PRODUCT, ACTIVATED_PRODUCT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +115,7 @@ class ProductSite:
 
 def weigh_product(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a product, if it is a call of a library that writes a product into given memory."""
-    if not isinstance(node, Extern) or len(node.outputs) != 1:
-        return None
-    roles = find_target_info(node.target).product
-    if roles is None or not roles.is_plain:
+    if not isinstance(node, Extern) or node.implements not in _PRODUCTS or len(node.outputs) != 1:
         return None
     output = node.outputs[0]
     names = [argument.name for argument in node.args if isinstance(argument, Ref)]

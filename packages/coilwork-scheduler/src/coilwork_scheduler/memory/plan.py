@@ -337,6 +337,7 @@ class _Planner:
                 in_flight=step.in_flight,
                 until=step.until,
                 waits=step.waits,
+                implements=step.implements,
                 origins=step.origins,
             )
         else:
@@ -356,6 +357,7 @@ class _Planner:
                 in_flight=step.in_flight,
                 until=step.until,
                 waits=step.waits,
+                implements=step.implements,
                 origins=step.origins,
             )
         self.out.append(call)

@@ -6,7 +6,8 @@ Numbers are little-endian and unaligned: `u8`, `u32`, `i64`, `f64`. `text` is a 
     file      "coilwork", u32 VERSION, u32 bytes that follow
               list of string (u32 bytes, UTF-8), list of key (text), list of kernel (text),
               list of call, list of part
-    call      text target, list of argument, list of (text keyword, argument), list of (text keyword, slot),
+    call      text target, text kind of node it implements or "", list of argument,
+              list of (text keyword, argument), list of (text keyword, slot),
               text device (of the first tensor, "" if there is none), u32 results, u8 single,
               list of path (list of u32: where each result lies in what the operator returns; none: result k is item k)
     argument  u8 `Tag`, then what the tag says
@@ -28,7 +29,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 3
+VERSION: Final = 4
 
 _T = TypeVar("_T")
 

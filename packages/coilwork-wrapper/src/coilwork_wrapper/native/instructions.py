@@ -146,6 +146,7 @@ def _extern(part: Part, call: ExternCall) -> None:
     shared = part.shared
     data = (
         u32(part.text(call.target))
+        + u32(part.text(call.implements))
         + listing(call.args, part.argument)
         + listing(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
         + listing(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))

@@ -4,7 +4,7 @@
 
 namespace coilwork {
 
-constexpr uint32_t FORMAT_VERSION = 3;
+constexpr uint32_t FORMAT_VERSION = 4;
 constexpr uint32_t CONSTANT = 1u << 31;
 
 // The number of an element type. Those that torch's C interface has no function for keep theirs from version to version.
@@ -268,7 +268,7 @@ static void skip_argument(Reader& in) {
 static uint32_t skip_calls(Reader& in) {
   const uint32_t calls = in.count();
   for (uint32_t k = 0; k < calls; ++k) {
-    in.u32();
+    in.skip(8);
     for (uint32_t left = in.count(); left; --left) skip_argument(in);
     for (uint32_t left = in.count(); left; --left) {
       in.u32();
