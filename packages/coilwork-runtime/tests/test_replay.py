@@ -431,8 +431,13 @@ def test_products_and_convolutions(store: MemoryStore, stub: StubGraphs) -> None
     for name in tensors:
         asm.input(name)
     asm.launch("step", ["x", "y"], [asm.number(4), asm.number(1)])
-    asm.call("aten.mm.out", [asm.ref("a"), asm.ref("b")], out=[("out", "c")])
-    asm.call("aten.addmm.out", [asm.ref("row"), asm.ref("a"), asm.ref("b")], out=[("out", "d")])
+    asm.call("aten.mm.out", [asm.ref("a"), asm.ref("b")], out=[("out", "c")], implements="product")
+    asm.call(
+        "aten.addmm.out",
+        [asm.ref("row"), asm.ref("a"), asm.ref("b")],
+        out=[("out", "d")],
+        implements="product",
+    )
     asm.launch("step", ["x", "y"], [asm.number(4), asm.number(2)])
     layout = declared(asm, torch.empty(1, 3, 198, 198, dtype=torch.bfloat16))
     asm.call(
