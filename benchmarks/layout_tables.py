@@ -38,7 +38,8 @@ class PatchStream(nn.Module):
         stream = self.patches(images).flatten(2).transpose(1, 2) + self.places
         for norm, wide, narrow in zip(self.norms, self.wide, self.narrow, strict=True):
             stream = stream + narrow(nn.functional.gelu(wide(norm(stream))))
-        return stream.mean(1)
+        mean: Tensor = stream.mean(1)
+        return mean
 
 
 def convolution_stack() -> nn.Module:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.planner import Planner
+from coilwork.backend import backend
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import TARGETS
 from coilwork_triton import TritonCodegen
@@ -115,7 +117,7 @@ def traced(function: Callable[..., Tensor], *inputs: Tensor, ending: str) -> lis
     torch._dynamo.reset()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         options = {"trace": folder, "strict": True, "conv_layout": "captured", "cache": False}
-        torch.compile(function, backend="coilwork", options=options)(*inputs)
+        torch.compile(function, backend=partial(backend, options=options))(*inputs)
         return [path.read_text().rstrip() for path in sorted(Path(folder).rglob(f"*{ending}"))]
 
 

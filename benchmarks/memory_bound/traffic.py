@@ -18,7 +18,7 @@ from coilwork_ir.buffers import Argument, Buffer, references
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, substitute
 from coilwork_ir.kernels.nodes import Combined, Kernel, Range
-from coilwork_ir.mapping import Keep, Loop, Share, Unit
+from coilwork_ir.mapping import Keep, Share, Unit
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
@@ -140,8 +140,9 @@ def _walks(kernel: Kernel) -> str:
     except EmitError:
         # a CPU's kernel that no GPU has: loops
         return "looped"
-    walks = {Unit: "contracted", Keep: "kept", Share: "shared", Loop: "looped"}
-    return next((name for kind, name in walks.items() if mapping.find(kind) is not None), "looped")
+    walks = ((Unit, "contracted"), (Keep, "kept"), (Share, "shared"))
+    kinds = [type(directive) for directive in mapping.directives]
+    return next((name for kind, name in walks if kind in kinds), "looped")
 
 
 def _moments(kernel: Kernel) -> Iterator[tuple[Load, int]]:

@@ -15,12 +15,12 @@ from kernel_bench import TritonProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-goldens` rewrites the expected texts of this package; `--random-mappings N` draws more mappings."""
+    """`--refresh-goldens` rewrites the expected texts of this package; `--random-triton-mappings N` draws more mappings."""
     parser.addoption(
         "--refresh-goldens", action="store_true", help="rewrite golden texts instead of comparing"
     )
     parser.addoption(
-        "--random-mappings", type=int, default=16, help="how many mappings are drawn, run and compared"
+        "--random-triton-mappings", type=int, default=16, help="how many mappings are drawn, run and compared"
     )
 
 

@@ -1,6 +1,6 @@
 """Any legal mapping of a kernel gives the interpreter's results, and what is illegal is refused by its name.
 
-CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-mappings 500` draws as many.
+CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-triton-mappings 500` draws as many.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check(engine: TritonProcess, codegen: RandomlyMapped, case: Case) -> None:
 def test_random_mappings_of_the_conformance_kit(
     engine: TritonProcess, request: pytest.FixtureRequest
 ) -> None:
-    wanted = request.config.getoption("--random-mappings") // 2
+    wanted = request.config.getoption("--random-triton-mappings") // 2
     codes: Counter[str] = Counter()
     for number in range(wanted):
         codegen = RandomlyMapped(number)
@@ -65,7 +65,7 @@ def test_random_mappings_of_the_conformance_kit(
 
 
 def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytest.FixtureRequest) -> None:
-    count = request.config.getoption("--random-mappings")
+    count = request.config.getoption("--random-triton-mappings")
     for seed in range(2000, 2000 + count - count // 2):
         check(engine, RandomlyMapped(seed), random_case(seed))
 
