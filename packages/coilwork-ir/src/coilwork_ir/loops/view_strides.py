@@ -87,6 +87,8 @@ class ViewsOf:
 
     def strides_of(self, name: str, strides: Strides) -> Strides | None:
         """Strides of `name` where the memory that it lies in has `strides`; None if there are none."""
+        if name not in self._source:
+            return strides
         found = self.remake(name, strides)
         return None if found is None else found[0]
 

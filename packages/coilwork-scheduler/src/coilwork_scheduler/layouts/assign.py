@@ -82,7 +82,7 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, sizes),
+        row_reductions=list_row_reductions(graph, facts.reads, sizes),
     )
 
 
@@ -215,7 +215,15 @@ class _Group:
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.conversions))
         scope = tuple(dict.fromkeys(self.places[name] for name in names if name in self.places))
-        return Term(scope, lambda choice: site.cost(self._lookup(scope, choice)))
+        known: dict[tuple[int, ...], int] = {}
+
+        def cost(choice: tuple[int, ...]) -> int:
+            found = known.get(choice)
+            if found is None:
+                found = known[choice] = site.cost(self._lookup(scope, choice))
+            return found
+
+        return Term(scope, cost)
 
     def _lookup(self, scope: Sequence[int], choice: Sequence[int]) -> LayoutOf:
         chosen = {
