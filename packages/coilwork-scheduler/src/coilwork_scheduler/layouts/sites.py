@@ -70,7 +70,7 @@ class Site(Protocol):
         """Eighths of bytes that memory moves for it under `layout`."""
 
     def least(self) -> int:
-        """The cost if everything lay as it likes."""
+        """The cost if everything lay as it likes: no layout costs less."""
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Strides that it would like for the memory `root`."""
