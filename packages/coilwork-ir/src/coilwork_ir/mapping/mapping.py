@@ -103,7 +103,10 @@ class Mapping:
 
 def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
     """The first of `directives` that is of class `kind`."""
-    return next(find_all(directives, kind), None)
+    for one in directives:
+        if isinstance(one, kind):
+            return one
+    return None
 
 
 def find_all(directives: Iterable[Directive], kind: type[D]) -> Iterator[D]:
