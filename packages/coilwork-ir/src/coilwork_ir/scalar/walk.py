@@ -45,9 +45,7 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
 
 def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """`node` with other operands, everything else kept."""
-    if len(operands) == len(node.operands) and all(
-        a is b for a, b in zip(operands, node.operands, strict=True)
-    ):
+    if tuple(operands) == node.operands:
         return node
     match node:
         case Const() | Parameter():
