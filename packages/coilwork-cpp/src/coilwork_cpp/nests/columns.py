@@ -22,7 +22,7 @@ from coilwork_cpp.nests.fixed_columns import fixed_pass
 from coilwork_cpp.nests.lanes import combine_point, flat_position
 from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
 from coilwork_cpp.planning.pass_plan import tiled_loads
-from coilwork_cpp.planning.passes import Pass, evaluated, passes_of
+from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
@@ -86,7 +86,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     inner = frozenset(region.reduction)
     facts = region.facts
     wanted: dict[Scalar, None] = {}
-    for value in sorted(evaluated(step), key=_order(step)):
+    for value in sorted(step.evaluated, key=_order(step)):
         if facts.varies[value] & inner:
             for operand in value.operands:
                 if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:

@@ -16,7 +16,7 @@ from coilwork_cpp.text.elements import memory_type
 from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, DeclareArray, Do, Element, Literal, Name
 from coilwork_cpp.values.values import Block, from_memory
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import Load, Scalar
 
 # Lines of a tile begin at multiples of so many elements, for vectors to be whole cache lines.
 _ALIGNED: Final = 16
@@ -29,9 +29,7 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     length = next(axis.block for axis in plan.threaded if axis.symbol is plan.across)
     assert length is not None
     size = plan.vector.block + -plan.vector.block % _ALIGNED
-    staged = [
-        v for v in postorder(region.roots) if isinstance(v, Load) and crosses(v, plan.across, rows.symbol)
-    ]
+    staged = [v for v in region.values if isinstance(v, Load) and crosses(v, plan.across, rows.symbol)]
     found: dict[Scalar, Code] = {}
     for load in staged:
         tile = Name(block.names.numbered("tile"))

@@ -74,7 +74,7 @@ def select_first_points(proposal: Proposal) -> tuple[Directive, ...]:
     """A pass over rows in order that does something at their first points alone walks no others."""
     if proposal.vector is not None or not proposal.region.reduction:
         return ()
-    if not any(isinstance(value, Sort) for value in postorder(proposal.region.roots)):
+    if not any(isinstance(value, Sort) for value in proposal.region.values):
         return ()
     axis = proposal.region.reduction[-1]
     found: list[Directive] = []

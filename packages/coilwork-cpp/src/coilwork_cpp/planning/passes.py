@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from coilwork_cpp.planning.facts import Facts, recompute_cost
@@ -20,7 +21,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 _KEEP_FROM: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """One walk along the reduction ranges.
 
@@ -42,18 +43,33 @@ class Pass:
     recalls: frozenset[Scalar] = frozenset()
     first: int | None = None
 
-    @property
+    @cached_property
     def ordered(self) -> tuple[Sort, ...]:
         """The sorts that it reads, which earlier passes finished."""
         return tuple(
-            value for value in postorder(self.roots) if isinstance(value, Sort) and value in evaluated(self)
+            value for value in postorder(self.roots) if isinstance(value, Sort) and value in self.evaluated
         )
 
-    @property
+    @cached_property
     def roots(self) -> tuple[Scalar, ...]:
         """What it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
+
+    @cached_property
+    def evaluated(self) -> frozenset[Scalar]:
+        """Every value that it computes or reads, not looking below reductions and sorts, which earlier passes
+        finished.
+        """
+        seen: set[Scalar] = set()
+        stack = list(self.roots)
+        while stack:
+            value = stack.pop()
+            if value not in seen:
+                seen.add(value)
+                if not isinstance(value, Reduce | Sort):
+                    stack.extend(value.operands)
+        return frozenset(seen)
 
 
 def passes_of(region: Region, kernel: Kernel, plan: Plan) -> tuple[tuple[Pass, ...], tuple[Store, ...]]:
@@ -84,7 +100,7 @@ def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tup
     inner = frozenset(region.reduction)
     reduces: dict[int, list[Reduce]] = {}
     sorts: dict[int, list[Sort]] = {}
-    for value in postorder(region.roots):
+    for value in region.values:
         if isinstance(value, Reduce):
             reduces.setdefault(facts.stage[value], []).append(value)
         elif isinstance(value, Sort):
@@ -111,21 +127,6 @@ def _plain_passes(region: Region, kernel: Kernel) -> tuple[tuple[Pass, ...], tup
     return tuple(_with_scans(step) for step in found), outer_stores
 
 
-def evaluated(step: Pass) -> frozenset[Scalar]:
-    """Every value that a pass computes or reads, not looking below reductions and sorts, which earlier passes
-    finished.
-    """
-    seen: set[Scalar] = set()
-    stack = list(step.roots)
-    while stack:
-        value = stack.pop()
-        if value not in seen:
-            seen.add(value)
-            if not isinstance(value, Reduce | Sort):
-                stack.extend(value.operands)
-    return frozenset(seen)
-
-
 def _after_reads(
     stage: dict[Store, int],
     reduces: dict[int, list[Reduce]],
@@ -148,7 +149,7 @@ def _after_reads(
                 stores=tuple(s for s in moved if moved[s] == number),
                 sorts=tuple(sorts.get(number, ())),
             )
-            read = {value.buffer for value in evaluated(step) if isinstance(value, Load)}
+            read = {value.buffer for value in step.evaluated if isinstance(value, Load)}
             late = [
                 store
                 for store, at in moved.items()
@@ -159,7 +160,7 @@ def _after_reads(
 
 
 def _with_scans(step: Pass) -> Pass:
-    scans = tuple(v for v in postorder(step.roots) if isinstance(v, Scan) and v in evaluated(step))
+    scans = tuple(v for v in postorder(step.roots) if isinstance(v, Scan) and v in step.evaluated)
     if len({scan.reverse for scan in scans}) > 1:
         raise EmitError("scan-directions", "one pass needs a scan from the front and one from the end")
     return replace(step, scans=scans)
@@ -172,7 +173,7 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     for first in range(len(passes)):
         # What does not vary along the innermost range is computed outside of its loop, before anything is
         # recalled.
-        have = {v for v in evaluated(result[first]) if region.reduction[-1] in facts.varies[v]}
+        have = {v for v in result[first].evaluated if region.reduction[-1] in facts.varies[v]}
         for later in range(first + 1, len(passes)):
             for value in _shared_tops(result[later], have, facts, inner):
                 if value not in result[first].keeps and value not in result[first].recalls:
@@ -185,7 +186,7 @@ def _with_saved(passes: list[Pass], saves: Mapping[int, tuple[Scalar, ...]], ker
     """`passes` that keep what `saves` says by their numbers, of which later ones recall what they need."""
     result = list(passes)
     for number, values in saves.items():
-        if number >= len(result) or not evaluated(result[number]).issuperset(values):
+        if number >= len(result) or not result[number].evaluated.issuperset(values):
             raise EmitError(
                 "mapping-save", f"pass {number} of {kernel.name} does not compute what it is to keep"
             )

@@ -17,7 +17,7 @@ from coilwork_cpp.planning.vectors import moves_only
 from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.scalar import Sort, postorder
+from coilwork_ir.scalar import Sort
 
 
 def check_loops(kernel: Kernel, region: Region, plan: Plan, args: MappingOf[str, TensorArg]) -> None:
@@ -65,7 +65,7 @@ def _check_columns(kernel: Kernel, region: Region, plan: Plan) -> None:
         )
     if any(vector.symbol in extent_of(r).free_symbols for r in region.reduction):
         raise refuse(kernel, "vector", f"columns of {vector.symbol.name} are not equally long")
-    if any(isinstance(value, Sort) for value in postorder(region.roots)):
+    if any(isinstance(value, Sort) for value in region.values):
         raise refuse(kernel, "vector", "a sort takes a row at a time, whatever lies beside it")
 
 

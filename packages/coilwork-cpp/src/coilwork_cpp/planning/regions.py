@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from coilwork_cpp.planning.facts import Facts, facts_of
 from coilwork_ir.errors import EmitError
@@ -15,7 +16,7 @@ from coilwork_ir.mapping import Nest
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Region:
     """The work of one loop nest: perform stores, or test the condition of one check.
 
@@ -35,12 +36,17 @@ class Region:
     reduction: tuple[Expr, ...]
     facts: Facts
 
-    @property
+    @cached_property
     def roots(self) -> tuple[Scalar, ...]:
         """Values that the region computes."""
         if self.check is not None:
             return (self.check[1].condition,)
         return tuple(root for store in self.stores for root in store_roots(store))
+
+    @cached_property
+    def values(self) -> tuple[Scalar, ...]:
+        """All values below the roots, operands first."""
+        return tuple(postorder(self.roots))
 
     def varies(self, store: Store) -> frozenset[Expr]:
         """The ranges that `store` varies along."""

@@ -18,7 +18,7 @@ from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.roots import kernel_roots
-from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Reduce, Scan, Sort
 
 _UNKNOWN_EXTENT: Final = 16
 _FEW_ROWS: Final = 8
@@ -35,7 +35,7 @@ def choose_vector(region: Region, args: MappingOf[str, TensorArg]) -> Expr | Non
     inner = region.reduction[-1]
     # Columns of a tile must be equally long.
     uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
-    sorts = any(isinstance(v, Sort) for v in postorder(region.roots))
+    sorts = any(isinstance(v, Sort) for v in region.values)
     # a sort takes a row at a time, whatever lies beside it
     candidates = [] if sorts else [r for r in free if r not in uneven]
     vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
@@ -64,7 +64,7 @@ def choose_transposition(region: Region, vector: Expr) -> Expr | None:
     """A range along which accesses that are strided along `vector` have unit stride, where points come in any
     order.
     """
-    if region.serial or any(isinstance(value, Reduce | Scan) for value in postorder(region.roots)):
+    if region.serial or any(isinstance(value, Reduce | Scan) for value in region.values):
         return None
     loads = plain_loads(region)
     for r in region.parallel:
@@ -101,7 +101,7 @@ def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
     """True if rows would gather what lies along `vector`, of which columns may copy what lies along the rows
     into tiles.
     """
-    if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in postorder(region.roots)):
+    if is_short(inner) or is_short(vector) or any(isinstance(v, Scan) for v in region.values):
         return False
     if any(lies_along(store.index, inner, vector) for store in region.stores):
         return False
@@ -110,7 +110,7 @@ def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
 
 def plain_loads(region: Region) -> list[Load]:
     """Loads at places that no other load decides."""
-    return [v for v in postorder(region.roots) if isinstance(v, Load) and not v.indirect]
+    return [v for v in region.values if isinstance(v, Load) and not v.indirect]
 
 
 def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
@@ -134,7 +134,7 @@ class _Access:
 def _accesses(region: Region, args: MappingOf[str, TensorArg]) -> list[_Access]:
     facts = region.facts
     found: list[_Access] = []
-    for value in postorder(region.roots):
+    for value in region.values:
         if isinstance(value, Load):
             gathers: frozenset[Expr] = frozenset()
             for operand in value.indirect:

@@ -73,6 +73,9 @@ class ViewsOf:
         self._views: dict[str, View] = {}
         self._buffers: dict[str, Buffer] = {}
         self._made: dict[tuple[str, Strides], tuple[Strides, Expr] | None] = {}
+        # views that are equal but for names, as layers have them, are remade once
+        self._shown: dict[tuple[object, ...], tuple[Strides, Expr] | None] = {}
+        self._runs: dict[tuple[Strides, ...], tuple[Run | None, ...] | None] = {}
         for entry in graph.inputs:
             if isinstance(entry, Buffer):
                 self._buffers[entry.name] = entry
@@ -87,6 +90,8 @@ class ViewsOf:
 
     def strides_of(self, name: str, strides: Strides) -> Strides | None:
         """Strides of `name` where the memory that it lies in has `strides`; None if there are none."""
+        if name not in self._source:
+            return strides
         found = self.remake(name, strides)
         return None if found is None else found[0]
 
@@ -96,6 +101,13 @@ class ViewsOf:
         if key not in self._made:
             self._made[key] = self._remake(name, strides)
         return self._made[key]
+
+    def list_runs(self, view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
+        """`list_runs`, found once for what is equal but for names."""
+        key = (view.shape, view.strides, source.shape, source.strides)
+        if key not in self._runs:
+            self._runs[key] = list_runs(view, source)
+        return self._runs[key]
 
     def as_in_memory(self, name: str) -> tuple[View, ...]:
         """The views between `name` and its memory, the innermost first."""
@@ -114,9 +126,13 @@ class ViewsOf:
         view = self._views.get(name)
         if around is None or view is None:
             return None if around is None else (around, as_expr(0))
-        if view.output.dtype is not self._buffers[source].dtype:
+        output, shown = view.output, self._buffers[source]
+        if output.dtype is not shown.dtype:
             return None
-        return remake_view(view.output, view.offset, self._buffers[source], around)
+        key = (output.shape, output.strides, view.offset, shown.shape, shown.strides, around)
+        if key not in self._shown:
+            self._shown[key] = remake_view(output, view.offset, shown, around)
+        return self._shown[key]
 
 
 def remade(view: View, found: tuple[Strides, Expr]) -> View:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -56,6 +57,7 @@ class Group:
 Item: TypeAlias = Word | Slot | Group
 
 
+@cache
 def parse_template(template: str) -> tuple[Item, ...]:
     """The items of `template`; the first one is the directive's keyword."""
     found: list[Item] = []
@@ -76,7 +78,7 @@ def parse_template(template: str) -> tuple[Item, ...]:
 
 def print_form(template: str, value: Any) -> str:
     """The text of the dataclass `value` by `template`."""
-    defaults = {f.name: f.default for f in fields(value) if f.default is not MISSING}
+    defaults = {f.name: f.default for f in fields(value)} if "[" in template else {}
 
     def shown(item: Word | Slot) -> str:
         if isinstance(item, Word):

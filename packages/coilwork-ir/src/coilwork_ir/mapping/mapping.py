@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeVar
 
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, total
@@ -32,7 +33,7 @@ class Nest:
     directives: tuple[Directive, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Mapping:
     """A list of directives that says how a kernel runs; what it computes is the kernel's to say.
 
@@ -46,7 +47,14 @@ class Mapping:
 
     def find(self, kind: type[D]) -> D | None:
         """The first directive of class `kind` of the whole kernel."""
-        return find(self.directives, kind)
+        found = self._first.get(kind)
+        assert found is None or isinstance(found, kind)
+        return found
+
+    @cached_property
+    def _first(self) -> dict[type[Directive], Directive]:
+        """The first directive of each class."""
+        return {type(one): one for one in reversed(self.directives)}
 
     @property
     def open_numbers(self) -> tuple[Open, ...]:
@@ -103,7 +111,10 @@ class Mapping:
 
 def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
     """The first of `directives` that is of class `kind`."""
-    return next(find_all(directives, kind), None)
+    for one in directives:
+        if isinstance(one, kind):
+            return one
+    return None
 
 
 def find_all(directives: Iterable[Directive], kind: type[D]) -> Iterator[D]:

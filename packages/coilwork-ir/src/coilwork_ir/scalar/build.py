@@ -64,7 +64,7 @@ def const(value: Literal_, dtype: DType) -> Const:
         raise VerifyError("const-type", f"no constants of type {dtype.text}")
 
     def make() -> Const:
-        return _fill(Const, key, dtype, (), value=literal)
+        return _fill(Const, dtype, (), value=literal)
 
     key: Key = (Const, dtype, identity)
     return _interned(key, make, Const)
@@ -75,7 +75,7 @@ def index_value(expr: Expr, indirect: Sequence[Scalar] = ()) -> IndexValue:
     _check_indirect(indirect)
 
     def make() -> IndexValue:
-        return _fill(IndexValue, key, DType.I64, tuple(indirect), expr=expr)
+        return _fill(IndexValue, DType.I64, tuple(indirect), expr=expr)
 
     key: Key = (IndexValue, expr, tuple(indirect))
     return _interned(key, make, IndexValue)
@@ -102,7 +102,6 @@ def load(
     def make() -> Load:
         return _fill(
             Load,
-            key,
             dtype,
             operands,
             buffer=buffer,
@@ -134,7 +133,7 @@ def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
         return operands[0]
 
     def make() -> Op:
-        return _fill(Op, key, result, operands, op=name)
+        return _fill(Op, result, operands, op=name)
 
     key: Key = (Op, name, result, operands)
     return _interned(key, make, Op)
@@ -179,7 +178,7 @@ def reduce(
     result = DType.I64 if kind in ("argmin", "argmax") else source
 
     def make() -> Reduce:
-        return _fill(Reduce, key, result, tuple(operands), kind=kind, axes=tuple(axes), output=output)
+        return _fill(Reduce, result, tuple(operands), kind=kind, axes=tuple(axes), output=output)
 
     key: Key = (Reduce, kind, tuple(operands), tuple(axes), output)
     return _interned(key, make, Reduce)
@@ -201,7 +200,7 @@ def contract(left: Scalar, right: Scalar, axes: Sequence[Expr], dtype: DType) ->
         raise VerifyError("contract-type", f"contract {left.dtype.text} in {dtype.text}, which is narrower")
 
     def make() -> Contraction:
-        return _fill(Contraction, key, dtype, (left, right), axes=tuple(axes))
+        return _fill(Contraction, dtype, (left, right), axes=tuple(axes))
 
     key: Key = (Contraction, left, right, tuple(axes), dtype)
     return _interned(key, make, Contraction)
@@ -211,7 +210,7 @@ def parameter(position: int, dtype: DType) -> Parameter:
     """Number `position` of what a function, a `Combine` or an epilogue, is given, of type `dtype`."""
 
     def make() -> Parameter:
-        return _fill(Parameter, key, dtype, (), position=position)
+        return _fill(Parameter, dtype, (), position=position)
 
     key: Key = (Parameter, position, dtype)
     return _interned(key, make, Parameter)
@@ -278,7 +277,7 @@ def scan(
         result = DType.I64 if output == 1 or kind in ("argmin", "argmax") else operand.dtype
 
     def make() -> Scan:
-        return _fill(Scan, key, result, operands, kind=kind, axis=axis, output=output, reverse=reverse)
+        return _fill(Scan, result, operands, kind=kind, axis=axis, output=output, reverse=reverse)
 
     key: Key = (Scan, kind, operands, axis, output, reverse)
     return _interned(key, make, Scan)
@@ -297,16 +296,15 @@ def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = Fal
     result = DType.I64 if output == 1 else operand.dtype
 
     def make() -> Sort:
-        return _fill(Sort, key, result, (operand,), axis=axis, output=output, descending=descending)
+        return _fill(Sort, result, (operand,), axis=axis, output=output, descending=descending)
 
     key: Key = (Sort, operand, axis, output, descending)
     return _interned(key, make, Sort)
 
 
-def _fill(cls: type[_S], key: Key, dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:
+def _fill(cls: type[_S], dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:
     node = cls.__new__(cls)
     fill = object.__setattr__
-    fill(node, "_hash", hash(key))
     fill(node, "dtype", dtype)
     fill(node, "operands", operands)
     for name, value in fields.items():

@@ -28,17 +28,11 @@ Literal_: TypeAlias = bool | int | float
 class Scalar:
     """Base of the scalar nodes. `dtype` is the type of the value; `operands` are the nodes it reads."""
 
-    __slots__ = ("__weakref__", "_hash", "dtype", "operands")
+    __slots__ = ("__weakref__", "dtype", "operands")
 
+    # compared and hashed by identity, as `object` does it: walks look up a node several times for each user
     dtype: DType
     operands: tuple[Scalar, ...]
-    _hash: int
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")

@@ -27,28 +27,25 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
         if root in seen:
             continue
         seen.add(root)
-        path = [root]
-        pending = [iter(root.operands)]
+        path = [(root, iter(root.operands))]
         while path:
-            for operand in pending[-1]:
+            node, pending = path[-1]
+            for operand in pending:
                 if operand in seen:
                     continue
                 seen.add(operand)
                 if operand.operands:
-                    path.append(operand)
-                    pending.append(iter(operand.operands))
+                    path.append((operand, iter(operand.operands)))
                     break
                 yield operand
             else:
-                pending.pop()
-                yield path.pop()
+                path.pop()
+                yield node
 
 
 def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """`node` with other operands, everything else kept."""
-    if len(operands) == len(node.operands) and all(
-        a is b for a, b in zip(operands, node.operands, strict=True)
-    ):
+    if tuple(operands) == node.operands:
         return node
     match node:
         case Const() | Parameter():

@@ -82,7 +82,7 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, sizes),
+        row_reductions=list_row_reductions(graph, facts.reads, sizes),
     )
 
 
@@ -215,7 +215,15 @@ class _Group:
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.conversions))
         scope = tuple(dict.fromkeys(self.places[name] for name in names if name in self.places))
-        return Term(scope, lambda choice: site.cost(self._lookup(scope, choice)))
+        known: dict[tuple[int, ...], int] = {}
+
+        def cost(choice: tuple[int, ...]) -> int:
+            found = known.get(choice)
+            if found is None:
+                found = known[choice] = site.cost(self._lookup(scope, choice))
+            return found
+
+        return Term(scope, cost)
 
     def _lookup(self, scope: Sequence[int], choice: Sequence[int]) -> LayoutOf:
         chosen = {
@@ -236,9 +244,11 @@ class _Group:
         """Strides of memory that is to lie otherwise than captured, and the copies to put in."""
         if not self.variables:
             return {}, []
-        counts = [len(variable.candidates) for variable in self.variables]
-        choice = list(choose_cheapest(counts, [term for term in self.terms if term.scope]))
-        self._keep_what_gains_little(choice)
+        choice = [0] * len(self.variables)
+        if self._may_gain():
+            counts = [len(variable.candidates) for variable in self.variables]
+            choice = list(choose_cheapest(counts, [term for term in self.terms if term.scope]))
+            self._keep_what_gains_little(choice)
         chosen: dict[str, Strides] = {}
         copied: list[tuple[Conversion, Strides]] = []
         for place, (variable, c) in enumerate(zip(self.variables, choice, strict=True)):
@@ -249,6 +259,18 @@ class _Group:
                 chosen[variable.name] = variable.candidates[c]
         return chosen, copied
 
+    def _may_gain(self) -> bool:
+        """Tell if as much as a change must save is lost as captured; else every change would be undone."""
+        lost = sum(
+            term.cost((0,) * len(term.scope)) - site.least()
+            for site, term in zip(self.sites, self.terms, strict=True)
+            if term.scope
+        )
+        return lost >= self._least_gain()
+
+    def _least_gain(self) -> float:
+        return _LEAST_US * self.bytes_per_us * SCALE
+
     def _keep_what_gains_little(self, choice: list[int]) -> None:
         """Set memory back to its captured strides where a change of it and of what it touches saves too little."""
         for cluster in self._clusters([v for v, c in enumerate(choice) if c != 0]):
@@ -257,7 +279,7 @@ class _Group:
             for v in cluster:
                 kept[v] = 0
             before, after = self._cost(numbers, kept), self._cost(numbers, choice)
-            least = max(before / _LEAST_SHARE, _LEAST_US * self.bytes_per_us * SCALE)
+            least = max(before / _LEAST_SHARE, self._least_gain())
             if before - after < least:
                 choice[:] = kept
 

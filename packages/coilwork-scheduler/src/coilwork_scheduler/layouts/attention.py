@@ -12,7 +12,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
-from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
 _FORWARD: Final = "aten._scaled_dot_product_"
@@ -59,7 +59,11 @@ class AttentionSite:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in self.operands:
-            runs = list_runs(buffer, root) if self.around.roots[buffer.name] == root.name else None
+            runs = (
+                self.around.views.list_runs(buffer, root)
+                if self.around.roots[buffer.name] == root.name
+                else None
+            )
             if runs and runs[-1] is not None:
                 inner = runs[-1].dimensions
                 order = (*(d for d in captured if d not in inner), *reversed(inner))

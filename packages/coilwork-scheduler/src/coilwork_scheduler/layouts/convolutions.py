@@ -22,7 +22,7 @@ from coilwork_ir.convolution_rates import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
-from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
@@ -102,7 +102,7 @@ class ConvolutionSite:
                 continue
             rank = len(buffer.shape)
             for order in (channels_last_order(rank), tuple(range(rank))):
-                runs = list_runs(buffer, root)
+                runs = self.around.views.list_runs(buffer, root)
                 if runs is None:
                     continue
                 moving = [run for k in order if (run := runs[k]) is not None]

@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
-from coilwork_ir.loops.view_strides import Strides, list_runs
+from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
@@ -91,7 +91,11 @@ class ProductSite:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in self.matrices:
-            runs = list_runs(buffer, root) if self.around.roots[buffer.name] == root.name else None
+            runs = (
+                self.around.views.list_runs(buffer, root)
+                if self.around.roots[buffer.name] == root.name
+                else None
+            )
             if runs is None or runs[-1] is None or runs[-2] is None:
                 continue
             for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):

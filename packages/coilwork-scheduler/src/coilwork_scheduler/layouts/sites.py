@@ -7,7 +7,7 @@ A call that no rule claims holds its operands and results to their strides, sinc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Buffer
@@ -70,10 +70,29 @@ class Site(Protocol):
         """Eighths of bytes that memory moves for it under `layout`."""
 
     def least(self) -> int:
-        """The cost if everything lay as it likes."""
+        """The cost if everything lay as it likes: no layout costs less."""
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Strides that it would like for the memory `root`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLoops:
+    """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed once.
+
+    Attributes:
+        forms: numbers of touches, by what their weight depends on beside strides.
+        bytes_met: bytes that touches of a form meet.
+        weights: weights of touches, by form and strides.
+        steps: steps along ranges, by ranges, index and strides.
+        proposals: orders of dimensions that loops would like, by what they follow from.
+    """
+
+    forms: dict[tuple[object, ...], int] = field(default_factory=dict)
+    bytes_met: dict[int, int] = field(default_factory=dict)
+    weights: dict[tuple[int, Strides], tuple[int, ...]] = field(default_factory=dict)
+    steps: dict[tuple[object, ...], dict[Expr, Expr]] = field(default_factory=dict)
+    proposals: dict[tuple[object, ...], tuple[Strides, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +103,7 @@ class Around:
         graph, facts, views: the graph, what is known of it, and its views.
         targets, sizes: the devices, and likely sizes.
         row_reductions: positions of reductions whose result goes back to the reduced rows.
+        known: what equal loops share.
     """
 
     graph: Graph
@@ -92,6 +112,7 @@ class Around:
     targets: Targets
     sizes: SizeHints
     row_reductions: frozenset[int]
+    known: KnownLoops = field(default_factory=KnownLoops)
 
     @property
     def buffers(self) -> Mapping[str, Buffer]:

@@ -15,7 +15,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies, defined, read
+from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
@@ -66,35 +66,42 @@ class NodeTraffic:
     """The traffic of one loop under any strides of the memory that it touches."""
 
     def __init__(
-        self,
-        node: Computation,
-        buffers: Mapping[str, Buffer],
-        roots: Mapping[str, str],
-        sizes: SizeHints,
-        *,
-        keeps_rows: bool = False,
+        self, node: Computation, reads: Iterable[str], around: Around, *, keeps_rows: bool = False
     ) -> None:
+        sizes, roots = around.sizes, around.roots
+        names = (*reads, *(buffer.name for buffer in defined(node)))
+        self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
+        """Memory that it reads and writes."""
         axes = node.axes if isinstance(node, Reduce) else ()
         extents = {r: sizes.value(extent_of(r)) for r in (*node.ranges, *axes)}
         self.ranges = tuple(r for r, extent in extents.items() if extent > 1)
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self.touches = touches_of(node, buffers, roots)
         self._most = _TILED if isinstance(node, Pointwise) else SECTOR
+        self._node = node
+        self._around = around
         self._sizes = sizes
-        self._steps: dict[int, dict[Expr, Expr]] = {}
-        self._weights: dict[tuple[int, tuple[Expr, ...]], tuple[int, ...]] = {}
+        self._known = around.known
+        self._touches: tuple[Touch, ...] | None = None
+        self._forms: list[int] = []
+
+    @property
+    def touches(self) -> tuple[Touch, ...]:
+        """Its distinct loads and stores, found when they are first asked for: many loops touch nothing that is free."""
+        found = self._touches
+        if found is None:
+            found = self._touches = touches_of(self._node, self._around.buffers, self._around.roots)
+            forms, shared = self._known.forms, (self.ranges, tuple(self._along), self._most)
+            for touch in found:
+                form = (*shared, touch.index, touch.looked_up, touch.buffer.dtype.itemsize)
+                self._forms.append(forms.setdefault(form, len(forms)))
+        return found
 
     @property
     def obliges(self) -> tuple[str, ...]:
         """Nothing: a loop reads memory as it lies."""
         return ()
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Memory that it reads and writes."""
-        return tuple(dict.fromkeys(touch.root for touch in self.touches))
 
     @property
     def conversions(self) -> tuple[Conversion, ...]:
@@ -105,55 +112,66 @@ class NodeTraffic:
         """Eighths of bytes under `layout`."""
         if not self.ranges:
             return 0
-        sums = [0] * len(self._along)
-        for number, touch in enumerate(self.touches):
+        known = self._known.weights
+        weights: list[tuple[int, ...]] = []
+        for touch, form in zip(self.touches, self._forms, strict=True):
             strides = layout(touch.root, touch.buffer)
             if strides is None:
                 return IMPOSSIBLE
-            for k, weight in enumerate(self._weigh(number, touch, strides)):
-                sums[k] += weight
-        return min(sums)
+            found = known.get((form, strides))
+            if found is None:
+                found = known[form, strides] = self._weigh(touch, form, strides)
+            weights.append(found)
+        return min(map(sum, zip(*weights, strict=True)))
 
     def least(self) -> int:
         """The cost if everything lay as this loop likes."""
-        return SCALE * sum(self.bytes_of(touch) for touch in self.touches) if self.ranges else 0
+        if not self.ranges:
+            return 0
+        return SCALE * sum(map(self._bytes_met, self.touches, self._forms))
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """For each range along which some other memory lies together, the order in which `root` has the dimension innermost that moves
         along this range; and the order in which that other memory nests its ranges."""
+        touches = tuple((t.index, t.looked_up, t.buffer.strides, t.root == root.name) for t in self.touches)
+        key = (self.ranges, touches, root.shape, root.strides)
+        found = self._known.proposals.get(key)
+        if found is None:
+            found = self._known.proposals[key] = tuple(_nest(root, order) for order in self._orders(root))
+        return found
+
+    def _orders(self, root: Buffer) -> Iterable[tuple[int, ...]]:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         found: dict[tuple[int, ...], None] = {}
-        for number, touch in enumerate(self.touches):
+        for touch in self.touches:
             if touch.root != root.name:
                 continue
-            dimension = self._dimensions(number, root)
-            for other, elsewhere in enumerate(self.touches):
-                nested = self._nested_ranges(other) if elsewhere.root != root.name and dimension else []
+            dimension = self._dimensions(touch, root)
+            for elsewhere in self.touches if dimension else ():
+                nested = self._nested_ranges(elsewhere) if elsewhere.root != root.name else []
                 order = [dimension[r] for r in nested if r in dimension]
                 if not order or nested[-1] not in dimension:
                     continue
                 found.setdefault((*(d for d in captured if d not in order), *order))
                 found.setdefault((*(d for d in captured if d != order[-1]), order[-1]))
-        for nesting in found:
-            yield _nest(root, nesting)
+        return found
 
-    def _captured_steps(self, number: int) -> dict[Expr, Expr]:
-        """Steps of touch `number` along the ranges that it moves along, as captured."""
-        known = self._steps.get(number)
+    def _captured_steps(self, touch: Touch) -> dict[Expr, Expr]:
+        """Steps of `touch` along the ranges that it moves along, as captured."""
+        key = (self.ranges, touch.index, touch.buffer.strides)
+        known = self._known.steps.get(key)
         if known is None:
-            touch = self.touches[number]
             offset = touch.buffer.offset_of(touch.index)
             steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
             known = {symbol: step for symbol, step in steps.items() if step is not None and step is not _NONE}
-            self._steps[number] = known
+            self._known.steps[key] = known
         return known
 
-    def _dimensions(self, number: int, root: Buffer) -> dict[Expr, int]:
+    def _dimensions(self, touch: Touch, root: Buffer) -> dict[Expr, int]:
         """The dimension of `root` in which each range moves by one element and alone, of those that do."""
         found: dict[Expr, int] = {}
-        touch = self.touches[number]
-        for symbol, step in self._captured_steps(number).items():
+        for symbol, step in self._captured_steps(touch).items():
             if symbol in touch.looked_up or sum(symbol in place.free_symbols for place in touch.index) != 1:
                 continue
             for d, stride in enumerate(root.strides):
@@ -163,16 +181,22 @@ class NodeTraffic:
                     break
         return found
 
-    def _nested_ranges(self, number: int) -> list[Expr]:
-        """Ranges in the order in which the memory of touch `number` nests them, the innermost last, if one moves by one element."""
-        numbers = {symbol: as_int(step) for symbol, step in self._captured_steps(number).items()}
+    def _nested_ranges(self, touch: Touch) -> list[Expr]:
+        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by one element."""
+        numbers = {symbol: as_int(step) for symbol, step in self._captured_steps(touch).items()}
         known = {symbol: abs(step) for symbol, step in numbers.items() if step}
         if 1 not in known.values():
             return []
         return sorted(known, key=lambda symbol: -known[symbol])
 
-    def bytes_of(self, touch: Touch) -> int:
+    def _bytes_met(self, touch: Touch, form: int) -> int:
         """Bytes of the elements that `touch` meets, each once."""
+        found = self._known.bytes_met.get(form)
+        if found is None:
+            found = self._known.bytes_met[form] = self._count_bytes(touch)
+        return found
+
+    def _count_bytes(self, touch: Touch) -> int:
         count = touch.buffer.dtype.itemsize
         for symbol, extent in zip(self.ranges, self.extents, strict=True):
             if self._varies(touch, symbol):
@@ -182,18 +206,13 @@ class NodeTraffic:
     def _varies(self, touch: Touch, symbol: Expr) -> bool:
         return symbol in touch.looked_up or any(symbol in place.free_symbols for place in touch.index)
 
-    def _weigh(self, number: int, touch: Touch, strides: tuple[Expr, ...]) -> tuple[int, ...]:
+    def _weigh(self, touch: Touch, form: int, strides: Strides) -> tuple[int, ...]:
         """Cost of `touch`, for each range along which the kernel may run."""
-        key = (number, strides)
-        found = self._weights.get(key)
-        if found is None:
-            offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
-            steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
-            runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
-            size, itemsize = self.bytes_of(touch), touch.buffer.dtype.itemsize
-            found = tuple(size * self._factor(steps, runs[k], k, itemsize) for k in self._along)
-            self._weights[key] = found
-        return found
+        offset = total(i * s for i, s in zip(touch.index, strides, strict=True))
+        steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
+        runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
+        size, itemsize = self._bytes_met(touch, form), touch.buffer.dtype.itemsize
+        return tuple(size * self._factor(steps, runs[k], k, itemsize) for k in self._along)
 
     def _step(self, touch: Touch, offset: Expr, symbol: Expr) -> int:
         if symbol in touch.looked_up:
@@ -230,17 +249,16 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a loop, if it is one."""
     if not isinstance(node, COMPUTATIONS):
         return None
-    return NodeTraffic(
-        node, around.buffers, around.roots, around.sizes, keeps_rows=position in around.row_reductions
-    )
+    reads = around.facts.reads[position]
+    return NodeTraffic(node, reads, around, keeps_rows=position in around.row_reductions)
 
 
-def list_row_reductions(graph: Graph, sizes: SizeHints) -> frozenset[int]:
+def list_row_reductions(graph: Graph, reads: Sequence[Sequence[str]], sizes: SizeHints) -> frozenset[int]:
     """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows."""
     readers: dict[str, list[Computation]] = {}
-    for node in graph.nodes:
+    for position, node in enumerate(graph.nodes):
         if isinstance(node, COMPUTATIONS):
-            for name in read(node):
+            for name in reads[position]:
                 readers.setdefault(name, []).append(node)
 
     def goes_back(names: Iterable[str], rows: int, points: int, steps: int) -> bool:

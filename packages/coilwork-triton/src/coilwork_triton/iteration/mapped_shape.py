@@ -64,11 +64,10 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target, *, program: str =
     """
     check_mapping(kernel, mapping, target)
     shape = _plain(kernel, mapping, target, program)
-    return replace(
-        shape,
-        vectors=_whole_vectors(kernel, mapping, shape),
-        two_rows=_two_rows(kernel, mapping, shape),
-    )
+    vectors, two_rows = _whole_vectors(kernel, mapping, shape), _two_rows(kernel, mapping, shape)
+    if vectors is None and two_rows is None:
+        return shape
+    return replace(shape, vectors=vectors, two_rows=two_rows)
 
 
 def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Shape:

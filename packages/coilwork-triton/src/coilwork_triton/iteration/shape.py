@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -25,7 +26,7 @@ _GRID_AXIS_MAX: Final = 65535
 _FAST_F64: Final = frozenset({"80", "90", "100"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """All of a kernel's tiles and what follows from them.
 
@@ -71,42 +72,42 @@ class Shape:
     vectors: WholeVectors | None = None
     two_rows: TwoRows | None = None
 
-    @property
+    @cached_property
     def all_tiles(self) -> tuple[Tile, ...]:
         """The tiles, and that of the first elements of rows if there is one."""
         return self.tiles if self.chosen is None else (*self.tiles, self.chosen)
 
-    @property
+    @cached_property
     def parallel(self) -> tuple[Tile, ...]:
         """Tiles of parallel ranges, innermost (x) first: the order of grid axes."""
         return tuple(t for t in reversed(self.tiles) if t.letter not in "wr")
 
-    @property
+    @cached_property
     def walked(self) -> Tile | None:
         """The w tile."""
         return next((t for t in self.tiles if t.letter == "w"), None)
 
-    @property
+    @cached_property
     def reduced(self) -> Tile | None:
         """The r tile."""
         return next((t for t in self.tiles if t.letter == "r"), None)
 
-    @property
+    @cached_property
     def staged(self) -> bool:
         """How many iterations of a loop are in flight is a parameter."""
         return STAGES in self.parameters
 
-    @property
+    @cached_property
     def in_runs(self) -> bool:
         """A block's positions along r are dealt out in runs of neighbours, each of which one thread scans."""
         return RUN in self.parameters
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Dimensions of blocks of values."""
         return sum(t.axis is not None for t in self.tiles)
 
-    @property
+    @cached_property
     def grid(self) -> tuple[Expr, ...]:
         """Programs per grid axis, over sizes and block names."""
         if self.sharing is not None:
@@ -123,9 +124,12 @@ class Shape:
     def tile_of(self, ranges: Iterable[Expr]) -> frozenset[str]:
         """Letters of the tiles that the range symbols `ranges` belong to."""
         wanted = frozenset(ranges)
-        found = set()
-        for tile in self.all_tiles:
-            members = {tile.index, *(part for part, _ in tile.parts)}
-            if members & wanted:
-                found.add(tile.letter)
-        return frozenset(found)
+        return frozenset(letter for letter, members in self._members if not members.isdisjoint(wanted))
+
+    @cached_property
+    def _members(self) -> tuple[tuple[str, frozenset[Expr]], ...]:
+        """The letter of each tile, and the range symbols that belong to it."""
+        return tuple(
+            (tile.letter, frozenset({tile.index, *(part for part, _ in tile.parts)}))
+            for tile in self.all_tiles
+        )

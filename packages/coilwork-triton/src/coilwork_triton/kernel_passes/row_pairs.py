@@ -19,7 +19,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, symbol
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Const, Load, Scalar, const, index_value, load, op, rewrite
 from coilwork_triton.facts.places import stores_at
 
@@ -36,8 +36,9 @@ def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int]) -> Kernel | None:
     if count is None or count < 2:
         return None
     pairs = [_paired(kernel, count, ahead) for ahead in (0, 1)]
-    best = min((pair for pair in pairs if pair is not None), key=loads, default=None)
-    return best if best is not None and loads(best) <= _SHARE * 2 * loads(kernel) else None
+    found = [(loads(pair), pair) for pair in pairs if pair is not None]
+    least, best = min(found, key=lambda one: one[0], default=(0, None))
+    return best if best is not None and least <= _SHARE * 2 * loads(kernel) else None
 
 
 def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
@@ -47,12 +48,15 @@ def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
     place = len(kernel.ranges) - 2
     row = kernel.ranges[place]
     pair = symbol(row.symbol.name, extent=(count + ahead + 1) // 2)
-    stores = []
+    stores: list[Store] = []
     for at in (pair * 2 - ahead, pair * 2 - ahead + 1):
         inside = _inside(at, count)
-        for store in stores_at(kernel.stores, {row.symbol: at}):
-            (value,) = rewrite([store.value], partial(_guarded, kernel, inside))
-            stores.append(replace(store, value=value, mask=inside))
+        moved = stores_at(kernel.stores, {row.symbol: at})
+        # what stores share is looked at once
+        values = rewrite([store.value for store in moved], partial(_guarded, kernel, inside))
+        stores += [
+            replace(store, value=value, mask=inside) for store, value in zip(moved, values, strict=True)
+        ]
     ranges = (*kernel.ranges[:place], replace(row, symbol=pair), *kernel.ranges[place + 1 :])
     return replace(kernel, ranges=ranges, stores=tuple(stores))
 

@@ -40,7 +40,6 @@ from coilwork_ir.mapping import (
 )
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
-from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.iteration.parameters import chosen
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX
 from coilwork_triton.iteration.tiles import Letter
@@ -166,9 +165,8 @@ def _memory(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
     if setting.draft.bins:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))
         yield Privatise(args=args, bins=setting.draft.bins)
-    passing = streamed(kernel, setting.analysis.roots, setting.target)
-    if passing:
-        yield Evict(args=tuple(a.name for a in kernel.args if a.name in passing), priority="first")
+    if setting.streamed:
+        yield Evict(args=tuple(a.name for a in kernel.args if a.name in setting.streamed), priority="first")
     if proposal.index_dtype is DType.I64:
         yield Index(dtype="i64")
     else:

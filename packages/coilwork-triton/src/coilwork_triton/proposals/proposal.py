@@ -13,6 +13,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
+from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.iteration.sharing import Sharing
 from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.kernel_passes.table import Draft
@@ -50,6 +51,11 @@ class Setting:
     def analysis(self) -> KernelAnalysis:
         """Facts about the kernel."""
         return KernelAnalysis(self.kernel)
+
+    @cached_property
+    def streamed(self) -> frozenset[str]:
+        """Arguments that pass through the second-level cache."""
+        return streamed(self.kernel, self.analysis.roots, self.target)
 
     @property
     def is_flat(self) -> bool:

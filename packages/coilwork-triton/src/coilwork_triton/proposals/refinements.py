@@ -65,7 +65,7 @@ class Planned:
         """Tiles, masks and the like, as the mapping says."""
         return shape_of(self.setting.kernel, self.mapping, self.setting.target, program=self.program)
 
-    @property
+    @cached_property
     def least_row(self) -> int:
         """Lanes of the least block along rows; 0 if there are no rows."""
         return min(values_of(parameters_of(self.setting.kernel, self.mapping).get(BLOCKS["r"], 0)))
@@ -83,10 +83,11 @@ def propose(setting: Setting) -> Planned:
 def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
     """How the kernel of `setting` runs by `proposal`."""
     configs = proposal.configs
-    candidates = outline(setting, proposal, open_numbers(configs, SearchSpace()))
+    first = open_numbers(configs, SearchSpace())
+    candidates = outline(setting, proposal, first)
     space = SearchSpace() if proposal.is_invariant else _space(setting, proposal, candidates)
     numbers = open_numbers(configs, space)
-    found = outline(setting, proposal, numbers)
+    found = candidates if numbers == first else outline(setting, proposal, numbers)
     limits = limits_between(numbers, configs, space)
     mapping = replace(found, directives=(*found.directives, *limits))
     return Planned(setting=setting, mapping=mapping, configs=configs, space=space)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.overwriting import overwritten
-from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, loads
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
@@ -38,21 +38,25 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
 
 def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
     """True if one of `stores` may overwrite what another thread of its program has yet to load."""
+    found: dict[str, list[Load]] = {}
+    for node in loads(root for what in actions_of(kernel) for root in action_roots(what)):
+        found.setdefault(node.buffer, []).append(node)
     return any(
-        not _own_elements(store, source, kernel, shape, levels)
+        not _own_elements(store, found.get(source, ()), shape, levels)
         for store in stores
         for source in overwritten(kernel, store)
     )
 
 
-def _own_elements(store: Store, source: str, kernel: Kernel, shape: Shape, levels: Levels) -> bool:
-    """True if each element of `source` is loaded by the thread that `store` has write it."""
+def _own_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
+    """True if each element that the loads `found` have of one argument is loaded by the thread that `store` has write it."""
+    if not found:
+        return True
     whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
-    roots = [root for what in actions_of(kernel) for root in action_roots(what)]
-    loads = [node for node in postorder(tuple(roots)) if isinstance(node, Load) and node.buffer == source]
-    if not all(whole <= shape.tile_of(levels.varies[node]) for node in loads):
+    if not all(whole <= shape.tile_of(levels.varies[node]) for node in found):
         return False
-    return not loads or any(
+    source = found[0].buffer
+    return any(
         node.buffer == source and node.index[0] is store.index for node in _loads_of_elements(store.value)
     )
 
