@@ -85,6 +85,14 @@ def test_how_kernels_run_on_a_gpu_is_written(tmp_path: Path) -> None:
     verify_versions(kernel, versions)
 
 
+def test_the_report_says_how_each_kernel_runs(softmax_trace: Path) -> None:
+    told = json.loads((softmax_trace / "report.json").read_text())["mappings"]
+    written = {
+        path.name.partition(".")[0]: path.read_text() for path in softmax_trace.glob("kernels/*.mapping.txt")
+    }
+    assert told == written != {}
+
+
 def test_texts_parse_back(softmax_trace: Path) -> None:
     name = softmax_trace.name
     loops = (softmax_trace / f"{name}.loops.txt").read_text()

@@ -289,6 +289,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
         distinct_kernels=len(compiled.sources),
         extern_calls=compiled.extern_calls,
         seconds=job.clock.seconds,
+        mappings=compiled.mappings,
         saved_strides=[(position, list(strides)) for position, strides in compiled.saved_strides.items()],
         peak_bytes_predicted=compiled.peak_bytes,
         rewrites=[

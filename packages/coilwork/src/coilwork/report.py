@@ -27,6 +27,7 @@ class CompileReport:
             the user's code.
         prepared: how many values are computed once, from frozen parameters, instead of in each call.
         prepared_bytes: the memory that they take.
+        mappings: how each kernel runs, as text that parses, by name; empty without a trace.
         saved_strides: strides of results of a forward graph that lie otherwise for its backward graph than captured, by
             position.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
@@ -48,6 +49,7 @@ class CompileReport:
     rewrites: list[dict[str, object]] = field(default_factory=list)
     prepared: int = 0
     prepared_bytes: int = 0
+    mappings: Mapping[str, str] = field(default_factory=dict)
     saved_strides: list[tuple[int, list[int]]] = field(default_factory=list)
     guards: str = ""
     fallback: str = ""

@@ -61,7 +61,7 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why. `rewrites` are those done by the stages themselves; `saved_strides` are those
+    `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are those done by the stages themselves; `saved_strides` are those
     of results that lie otherwise than captured, by position.
     """
 
@@ -71,6 +71,7 @@ class Compiled:
     module: str
     native: bytes = b""
     refusal: str = ""
+    mappings: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, torch.Tensor]
     target: str
     rewrites: tuple[Fired, ...] = ()
@@ -133,6 +134,9 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         check_batch_invariant(program)
     with clock.stage("codegen"):
         sources = emit_kernels(program, targets, options, trace=trace)
+    mappings = describe_kernels(program, targets, options) if trace.wanted else {}
+    for name, told in mappings.items():
+        trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
     with clock.stage("wrap"):
         module = emit_python(program, sources, target=targets.main.name)
         native, refusal = _native(program, options)
@@ -144,6 +148,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         module=module,
         native=native,
         refusal=refusal,
+        mappings=mappings,
         constants={name: resolve_constant(value) for name, value in lowered.constants.items()},
         target=targets.main.name,
         rewrites=fired,
@@ -289,11 +294,19 @@ def emit_kernels(
         trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
         if trace.wanted:
             trace.write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
-            codegen = codegen_for(target, options)
-            if isinstance(codegen, Describing):
-                told = codegen.describe(kernel, target, _codegen_options(options))
-                trace.write(f"kernels/{kernel.name}{MAPPING_SUFFIX}", told)
     return sources
+
+
+def describe_kernels(program: Program, targets: Targets, options: CompileOptions) -> dict[str, str]:
+    """How every kernel of `program` runs, as text, by name; those are left out whose generator does not say."""
+    devices = _kernel_devices(program)
+    told: dict[str, str] = {}
+    for kernel in all_kernels(program):
+        target = targets.of(devices[kernel.name])
+        codegen = codegen_for(target, options)
+        if isinstance(codegen, Describing):
+            told[kernel.name] = codegen.describe(kernel, target, _codegen_options(options))
+    return told
 
 
 def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSource:
