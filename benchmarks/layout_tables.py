@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planner import Planner
+from coilwork.options import CompileOptions
+from coilwork.targets import declare
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
@@ -69,7 +71,7 @@ def capture(model: nn.Module, shape: tuple[int, ...]) -> Graph:
 def tabulate(graph: Graph) -> str:
     """The decision table of `graph`."""
     steps: list[tuple[str, Graph]] = []
-    targets, options = Targets(main=TARGETS[TARGET]), ScheduleOptions()
+    targets, options = declare(Targets(main=TARGETS[TARGET]), CompileOptions()), ScheduleOptions()
     made = schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     return explain_layouts(steps, made.decisions, targets=targets, options=options)
 

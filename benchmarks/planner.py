@@ -143,6 +143,14 @@ class UntouchedResults:
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         args.clear()
         return [
-            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype) if isinstance(r, Tensor) else r
+            torch.empty_strided(_as_traced(r.shape), _as_traced(r.stride()), dtype=r.dtype)
+            if isinstance(r, Tensor)
+            else r
             for r in self._results
         ]
+
+
+def _as_traced(sizes: Sequence[int]) -> list[int]:
+    """`sizes`, those that are open as they were when the graph was captured."""
+    nodes = [getattr(size, "node", None) for size in sizes]
+    return [size if node is None else node.hint for size, node in zip(sizes, nodes, strict=True)]

@@ -62,8 +62,9 @@ def _run(function: Any, program: FlightProgram, size: int, groups: Groups, devic
 def _compare(program: FlightProgram, groups: Groups, options: dict[str, Any], device: str) -> str:
     """What is wrong with `program`, compiled; empty if nothing.
 
-    What torch's own tracing refuses is eager's, with a warning, unless users ask for an error by `strict`. What Dynamo cannot
-    run with fake tensors, as `pin_memory` in torch 2.11, it refuses for every backend: there is nothing to compare.
+    What torch's own tracing refuses is eager's, with a warning, unless users ask for an error by `strict`.
+    What Dynamo cannot run with fake tensors, as `pin_memory` in torch 2.11, it refuses for every backend:
+    there is nothing to compare.
     """
     sizes = (ROWS, 2 * ROWS, 3 * ROWS) if program.dynamic else (ROWS,) * CALLS[device]
     expected = [_run(program.function, program, size, groups, device) for size in sizes]

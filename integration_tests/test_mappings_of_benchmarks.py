@@ -16,7 +16,8 @@ from coilwork_triton.codegen import find_mapping
 from coilwork_triton.launch.options import TritonOptions
 
 H200 = target("sm_90")
-# Rows in registers, in loops, that begin anywhere, walked, shared, in place, scanned, sorted, counted, in steps, of data's length.
+# Rows in registers, in loops, that begin anywhere, walked, shared, in place, scanned, sorted, counted, in
+# steps, of data's length.
 SAMPLE = (
     "softmax 4096x8192",
     "cross-entropy fwd+bwd 8192x50304",
@@ -60,3 +61,26 @@ def test_mappings_are_legal_and_give_the_text(name: str) -> None:
         again = generator.emit_mapping(one.kernel, parse_mapping(format_mapping(mapping)), H200)
         assert statements(again.text) == statements(source.text)
         assert (again.configs, again.grid) == (source.configs, source.grid)
+
+
+SMALL = {
+    "positions": (lambda x: x.argmax(0), torch.zeros(2, 17, 5, dtype=torch.int64)),
+    "positions of bytes": (lambda x: x.argmax(0), torch.zeros(64, dtype=torch.int8)),
+    "a scan and a sum": (lambda x: x.cumsum(0) + x.cos().sum(0, keepdim=True), torch.zeros(3, 129)),
+    "scaled and scanned": (lambda x: (x / (x.norm(dim=0, keepdim=True) + 1)).cumsum(0), torch.zeros(16)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_open_sizes_that_are_likely_small_are_planned(name: str) -> None:
+    """Candidates may have more threads than a search would try: they are launched all the same."""
+    function, x = SMALL[name]
+    torch._dynamo.reset()
+    planner = Planner(target="sm_90")
+    torch.compile(function, backend=planner, dynamic=True)(x)
+    kernels = [kernel for program in planner.programs for kernel in program.kernels]
+    assert kernels
+    for kernel in kernels:
+        for gpu in ("sm_90", "gfx942"):
+            source = TritonCodegen().emit(kernel, target(gpu), {})
+            assert all(source.mapping_of(config).is_closed for config in source.configs)

@@ -1,7 +1,8 @@
 """Products are recognized once, at lowering: nobody behind it asks an operator's name whether it is one.
 
-The operators are those of which a row of the operator table says `product=`. Lowering makes contractions of them, and whoever has a
-question about products asks the node, or the row. Who mentions their names is listed here, with the reason.
+The operators are those of which a row of the operator table says `product=`. Lowering makes contractions of
+them, and whoever has a question about products asks the node, or the row. Who mentions their names is listed
+here, with the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Any legal mapping of a kernel gives the interpreter's results, and what is illegal is refused by its name.
 
-CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-triton-mappings 500` draws as many.
+CI draws a few mappings of the conformance kit's kernels and of random ones; `--random-triton-mappings 500`
+draws as many.
 """
 
 from __future__ import annotations

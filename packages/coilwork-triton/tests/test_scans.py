@@ -191,6 +191,17 @@ def test_columns_are_scanned_in_runs(
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("rows", [3, 8, 20, 64])
+@pytest.mark.parametrize("columns", [2, 3, 8, 16])
+def test_few_columns_are_scanned(engine: TritonProcess, rows: int, columns: int) -> None:
+    """Where there would be fewer runs than threads, points are not dealt out in runs."""
+    data = torch.arange(1.0, rows * columns + 1).view(rows, columns)
+    source = TritonCodegen().emit(down_columns("sum", rows, columns), target("sm_90"), {})
+    memory = data.reshape(-1).clone()
+    found = run_source(engine, source, [memory, memory])[1].cpu().view(rows, columns)
+    assert torch.equal(found, data.cumsum(0))
+
+
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("kind", ["argmin", "argmax"])
 def test_positions_along_columns(

@@ -214,12 +214,13 @@ def test_nan_in_a_view_names_the_kernel_of_its_memory(strictly: Compile) -> None
 
 @pytest.mark.parametrize("where", ["results", "kernels"])
 def test_nan_in_a_graph_that_runs_in_eager_mode(leniently: Compile, where: str) -> None:
-    def untraced(x: Tensor) -> Tensor:
-        x[0].add_(1)
+    def untraced(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1)
         return torch.log(x)
 
+    x = torch.tensor([-3.0, 2.0])
     with pytest.warns(CoilworkFallbackWarning), pytest.raises(NotFiniteError, match="result 0 holds NaN"):
-        leniently(untraced, check_nan=where)(torch.tensor([-3.0]).expand(2, 1))
+        leniently(untraced, check_nan=where)(x, x.view(torch.int32))
 
 
 def log_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,17 +253,18 @@ def test_nan_in_a_view_of_an_input(strictly: Compile, where: str, view: Callable
 
 
 def test_nan_in_an_input_that_a_graph_in_eager_mode_writes(leniently: Compile) -> None:
-    def untraced(x: Tensor, y: Tensor) -> Tensor:
-        x[0].add_(1)
+    def untraced(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        z.add_(1)
         y.log_()
         return x + 1
 
     compiled = leniently(untraced, check_nan="results")
+    x = torch.tensor([3.0])
     with (
         pytest.warns(CoilworkFallbackWarning),
         pytest.raises(NotFiniteError, match="which is written, holds NaN"),
     ):
-        compiled(torch.tensor([3.0]).expand(2, 1), torch.tensor([-3.0]))
+        compiled(x, torch.tensor([-3.0]), x.view(torch.int32))
 
 
 def test_nan_in_a_kernel_is_found_though_no_result_has_it(strictly: Compile) -> None:

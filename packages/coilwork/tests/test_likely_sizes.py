@@ -15,9 +15,10 @@ from coilwork.clock import StageClock
 from coilwork.likely_sizes import likely_sizes, likely_texts, rounded
 from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
+from coilwork.targets import declare
 from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 
 
@@ -33,7 +34,7 @@ def planned(gm: torch.fx.GraphModule, *, likely: bool = True) -> Program:
     lowered = lower(gm, name="g")
     return lower_to_program(
         lowered.graph,
-        TARGETS["sm_90"],
+        declare(Targets(main=TARGETS["sm_90"]), CompileOptions()),
         CompileOptions(),
         trace=Trace(None),
         clock=StageClock(),

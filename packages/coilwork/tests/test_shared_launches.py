@@ -10,9 +10,10 @@ from coilwork.clock import StageClock
 from coilwork.given_options import resolve
 from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
+from coilwork.targets import declare
 from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Launch
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 
 
@@ -25,7 +26,8 @@ def add_one(*steps: torch.Tensor) -> tuple[()]:
 def launches(options: CompileOptions, target: str = "sm_90") -> int:
     inputs = [torch.zeros(64 * (k + 1)) for k in range(20)]
     graph = lower(make_fx(add_one, tracing_mode="fake")(*inputs), name="g").graph
-    program = lower_to_program(graph, TARGETS[target], options, trace=Trace(None), clock=StageClock())
+    targets = declare(Targets(main=TARGETS[target]), options)
+    program = lower_to_program(graph, targets, options, trace=Trace(None), clock=StageClock())
     return sum(isinstance(instruction, Launch) for instruction in program.instructions)
 
 

@@ -17,8 +17,9 @@ Inputs = tuple[Tensor, ...]
 
 
 def row_of_an_expanded_input(x: Tensor) -> tuple[Tensor, Tensor]:
-    x[0].add_(1)
-    return x * 2, x.sum()
+    y = x * 3
+    x.detach()[0].add_(1)
+    return y, x.sum()
 
 
 def overlapping_windows(x: Tensor) -> Tensor:
@@ -38,9 +39,9 @@ def shared() -> Inputs:
 
 REFUSED, WRONG = "torch cannot trace a graph that it captured", "a tensor that has an element several times"
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], Inputs], str]] = {
-    "a row of an expanded input": (
+    "a row of an expanded input with gradients": (
         row_of_an_expanded_input,
-        lambda: (torch.arange(4.0).expand(3, 4),),
+        lambda: (torch.arange(4.0, requires_grad=True).expand(3, 4),),
         WRONG,
     ),
     "overlapping windows": (overlapping_windows, lambda: (torch.arange(8.0),), REFUSED),

@@ -1,7 +1,7 @@
 """What a code generator can do for a target, and how its kernels run as far as costs depend on it.
 
-A generator declares it (`Codegen.capabilities`), and decides by the same value itself; schedulers and lowerings read it. So a
-threshold stands in one place: where the kernels are written.
+A generator declares it (`Codegen.capabilities`), and decides by the same value itself; schedulers and
+lowerings read it. So a threshold stands in one place: where the kernels are written.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ class RowWalks:
     A row is `across` if neighbours in memory are of different rows: those of a reduction of columns.
 
     Attributes:
-        kept_bytes: the longest row that a program keeps on chip from one pass over it to the next, in bytes of f32 values. Two
-            values per element fit beside their sum; more of them shorten the row that fits.
+        kept_bytes: the longest row that a program keeps on chip from one pass over it to the next, in bytes
+            of f32 values. Two values per element fit beside their sum; more of them shorten the row that
+            fits.
         kept_across: points of the longest row across memory that is kept so.
         columns: rows across memory that one program reduces side by side.
-        loop_row: points of the longest row that a program keeps beside sums of its columns, while it goes from row to row.
+        loop_row: points of the longest row that a program keeps beside sums of its columns, while it goes
+            from row to row.
         loop_threads: threads that share such a row.
         loop_elements: elements of it that each of them has at least: of shorter rows, several at a time.
         loop_sums: registers of a thread for sums of columns.

@@ -39,6 +39,7 @@ def has_slow_depthwise_kernel(groups: int, channels: int, window: Sequence[int])
     Args:
         groups: of the convolution.
         channels: the smaller of input channels in a group and output channels.
-        window: sizes of the weight in space. What is small is written out in generated code, which takes any layout.
+        window: sizes of the weight in space. What is small is written out in generated code, which takes any
+            layout.
     """
     return groups > 1 and channels == 1 and prod(window) > _MOST_QUICK_TAPS

@@ -79,9 +79,10 @@ class KernelSource:
         grid: up to three extents as expressions over the size arguments' names and the names in `Config.meta`;
             empty for C++, whose entry runs the whole iteration space.
         configs: candidates, best guess first; never empty for Triton.
-        versions: how it runs: an open mapping for each kind of sizes, most particular first. What `configs` choose of it, and what a
-            search may try beside them, are its open numbers. One configuration gives the same bits in every run; two may add in
-            different orders. None for C++, whose mappings leave nothing open.
+        versions: how it runs: an open mapping for each kind of sizes, most particular first. What `configs`
+            choose of it, and what a search may try beside them, are its open numbers. One configuration gives
+            the same bits in every run; two may add in different orders. None for C++, whose mappings leave
+            nothing open.
         checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or `ZeroDivisionError: …`. With any, a C++ entry
             returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.

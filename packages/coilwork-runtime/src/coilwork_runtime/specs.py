@@ -42,7 +42,8 @@ class KernelVersion:
 
     Attributes:
         guard: a Python expression over size names, 0 where it is for them; empty: it is for all sizes.
-        mapping: directives, one a line; its open numbers are names of a configuration (`triton_kernels/open_mapping.py`).
+        mapping: directives, one a line; its open numbers are names of a configuration
+            (`triton_kernels/open_mapping.py`).
     """
 
     guard: str = ""
@@ -55,10 +56,10 @@ class TritonKernel:
 
     Attributes are those of `CppKernel`, and:
         grid: up to three extents, Python expressions over size names and a configuration's names.
-        configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first. `LIKELY` among
-            them is how many versions come behind the one that they are of.
-        versions: how it may run, most particular sizes first, the last for all of them; a call takes the first whose guard holds.
-            None are told of a kernel with one version of which nothing is open.
+        configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess
+            first. `LIKELY` among them is how many versions come behind the one that they are of.
+        versions: how it may run, most particular sizes first, the last for all of them; a call takes the
+            first whose guard holds. None are told of a kernel with one version of which nothing is open.
     """
 
     name: str

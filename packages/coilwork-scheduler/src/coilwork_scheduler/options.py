@@ -27,8 +27,8 @@ class ScheduleOptions:
         combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
             known (`auto`).
-        convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they gain by it. Under `strict`
-            numerics no call is: its library may add in another order.
+        convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they
+            gain by it. Under `strict` numerics no call is: its library may add in another order.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
             included.

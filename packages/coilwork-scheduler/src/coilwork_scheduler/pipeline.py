@@ -297,7 +297,8 @@ def schedule(
 
     Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
     what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with the name and the result of
-    each pass from graph to graph: to print the graph, or to verify it. `implementations` are what may compute products, all that are
+    each pass from graph to graph: to print the graph, or to verify it. `implementations` are what may compute
+        products, all that are
     registered if they are not named (docs/how-to/add-a-template.md).
 
     Raises:

@@ -69,8 +69,8 @@ class TritonCodegen:
 
         Raises:
             VerifyError: a directive is not legal.
-            EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code names
-                the directive.
+            EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code
+                names the directive.
         """
         verify_mapping(kernel, mapping)
         for arg in kernel.args:

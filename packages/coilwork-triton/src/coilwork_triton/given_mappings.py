@@ -1,7 +1,8 @@
 """Plans as a user's mappings have them, in place of what is proposed.
 
-A mapping is given to the kernel that passes leave, as a trace shows it. What it says of blocks, rows, lanes and threads is for the rules of the IR and the
-generator's refusals to judge; what a kernel promises, or is promised, stays as proposed. Versions by size keep their guards.
+A mapping is given to the kernel that passes leave, as a trace shows it. What it says of blocks, rows, lanes
+and threads is for the rules of the IR and the generator's refusals to judge; what a kernel promises, or is
+promised, stays as proposed. Versions by size keep their guards.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
     else:
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
-`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first one whose guard holds for
-the sizes of the call. The likely one is that of a kernel of known sizes but
-for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples of nothing leave the last
-two, and rows that are longer the last.
+`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first
+one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but for
+masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples
+of nothing leave the last two, and rows that are longer the last.
 """
 
 from __future__ import annotations

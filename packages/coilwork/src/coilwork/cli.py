@@ -218,8 +218,8 @@ def stats(store: LocalStore) -> None:
 def mappings(store: LocalStore, folder: Path | None) -> None:
     """Show how kernels run best, as far as searches (max-autotune) found out.
 
-    The option `mappings` takes the folder that is written. Of a kernel that was searched for sizes of several magnitudes
-    it gets what was found last.
+    The option `mappings` takes the folder that is written. Of a kernel that was searched for sizes of several
+    magnitudes it gets what was found last.
     """
     for entry in store.entries():
         data = store.get(entry.key)

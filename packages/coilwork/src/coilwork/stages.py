@@ -61,8 +61,9 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are those done by the stages themselves; `saved_strides` are those
-    of results that lie otherwise than captured, by position.
+    `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are
+    those done by the stages themselves; `saved_strides` are those of results that lie otherwise than
+    captured, by position.
     """
 
     graph: Graph

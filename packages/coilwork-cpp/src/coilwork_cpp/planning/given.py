@@ -1,7 +1,8 @@
 """Mappings that a user gives: one for each piece of a launch, with what the whole launch has to promise.
 
-What they say of loops is for the rules of the IR (`coilwork_ir.mapping`) and of the generator (`refusals.py`) to judge. What is common to a launch may be stricter than
-proposed, never freer: that functions are exact, and in what order rows combine, follows from what is computed and promised.
+What they say of loops is for the rules of the IR (`coilwork_ir.mapping`) and of the generator (`refusals.py`)
+to judge. What is common to a launch may be stricter than proposed, never freer: that functions are exact, and
+in what order rows combine, follows from what is computed and promised.
 """
 
 from __future__ import annotations

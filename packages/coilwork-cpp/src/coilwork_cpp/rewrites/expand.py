@@ -1,7 +1,8 @@
 """Welford and online softmax as two plain reductions each, and contractions as one.
 
-The first two exist to read data once. A CPU's cache makes a second pass cheap, and two passes are more accurate: sums of
-squared differences from the true mean, and exponentials of differences from the true maximum.
+The first two exist to read data once. A CPU's cache makes a second pass cheap, and two passes are more
+accurate: sums of squared differences from the true mean, and exponentials of differences from the true
+maximum.
 
 A mean is a rounded one: the second pass adds the differences from it, too, which says by how much (the corrected two-pass
 algorithm of Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The American Statistician 37, 1983). The mean

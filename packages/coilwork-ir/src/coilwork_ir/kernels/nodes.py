@@ -3,8 +3,9 @@
 A kernel is a set of stores over one iteration space. The space is a product of named ranges, some of them reduced.
 The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code generators derive
 the passes over the data from the graph: a value that needs a `Reduce`'s result and varies along a reduction range
-belongs to a later pass than that `Reduce`. Whether all passes share one tile in registers, go through rows block by
-block, or have programs share rows is not a part of the kernel: a `coilwork_ir.mapping.Mapping` says it.
+belongs to a later pass than that `Reduce`. Whether all passes share one tile in registers, go through rows
+block by block, or have programs share rows is not a part of the kernel: a `coilwork_ir.mapping.Mapping` says
+it.
 
 Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program takes its points
 one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of the reduced ranges, once per
@@ -96,8 +97,8 @@ class Likely:
     """What a kernel whose sizes are open will most often be called with. Advice: it changes no result.
 
     Attributes:
-        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely is
-            one; 0 if nothing is known of it.
+        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely
+            is one; 0 if nothing is known of it.
     """
 
     sizes: tuple[int, ...]

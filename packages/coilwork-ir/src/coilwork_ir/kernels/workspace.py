@@ -1,11 +1,13 @@
 """What programs that share the rows of scans tell each other, and where.
 
-A kernel with a `workspace` may have a program for each piece of each row. The workspace is memory of `i64`, all of it 0 before. It begins
-with a counter, from which every program takes a number: the pieces that come before its own have then been taken by programs that run
-already. Behind it lies a word for each piece of each row, in this order, and so for each 32 bits of what a scan carries from point to
-point. Its lower half are these bits; the upper half is 1 once they are there.
+A kernel with a `workspace` may have a program for each piece of each row. The workspace is memory of `i64`,
+all of it 0 before. It begins with a counter, from which every program takes a number: the pieces that come
+before its own have then been taken by programs that run already. Behind it lies a word for each piece of each
+row, in this order, and so for each 32 bits of what a scan carries from point to point. Its lower half are
+these bits; the upper half is 1 once they are there.
 
-A kernel does not say how long pieces are. A workspace has room for so many, and who has programs share rows cuts them as short as fits.
+A kernel does not say how long pieces are. A workspace has room for so many, and who has programs share rows
+cuts them as short as fits.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def workspace_elements(kernel: Kernel, length: int) -> Expr:
 def find_piece_length(kernel: Kernel) -> int | None:
     """Points of the shortest pieces, a power of two, for which the workspace of `kernel` has room.
 
-    None if it has no workspace, if programs can't share its rows, or if there is no room for two pieces of each.
+    None if it has no workspace, if programs can't share its rows, or if there is no room for two pieces of
+    each.
     """
     points = as_int(_points(kernel, "reduction"))
     if not kernel.workspace or points is None or why_not_shared(kernel) is not None:

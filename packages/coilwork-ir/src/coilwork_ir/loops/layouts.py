@@ -1,9 +1,10 @@
 """Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
 
 Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one behind: memory that
-comes from outside, that a call reads or makes, that another name shows as another type, or that the caller sees. What the
-graph cannot know by itself, that nobody depends on a result's strides, it is told: `Graph.free_results`. Views fix nothing: they are
-made anew for the strides of what they show (`view_strides.py`).
+comes from outside, that a call reads or makes, that another name shows as another type, or that the caller
+sees. What the graph cannot know by itself, that nobody depends on a result's strides, it is told:
+`Graph.free_results`. Views fix nothing: they are made anew for the strides of what they show
+(`view_strides.py`).
 
 Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and they are kept where
 no others are better.
@@ -50,7 +51,8 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
 
     Args:
         graph: the graph.
-        obliging: names of buffers that nodes at these positions do not fix, since the caller knows how they take them otherwise.
+        obliging: names of buffers that nodes at these positions do not fix, since the caller knows how they
+            take them otherwise.
     """
     roots = memory_roots(graph)
     why: dict[str, str] = {}

@@ -35,8 +35,8 @@ class MatrixProduct:
     """`output = activation(alpha * (left @ right * scales) + beta * added)`.
 
     Shapes: `left` is `[batch, m, k]`, `right` `[batch, k, n]`, `output` `[batch, m, n]`, without batch where there is none;
-    or `right` is a vector `[k]`, and `output` `[m]`. `added` and the two `scales`, one for each factor, if there are any,
-    are broadcast to the output's shape.
+    or `right` is a vector `[k]`, and `output` `[m]`. `added` and the two `scales`, one for each factor, if
+    there are any, are broadcast to the output's shape.
     """
 
     node: Contraction

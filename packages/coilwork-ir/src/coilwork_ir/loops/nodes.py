@@ -158,7 +158,8 @@ class Contraction:
     The ranges that `left` alone varies along are rows, those of `right` alone columns, those of both the batch. How it is
     computed, by a library or by a kernel, the scheduler decides: `coilwork_scheduler.contractions`.
 
-    `approximate` allows sums in fewer bits than `accumulate` has, as matrix units for floats of 8 bits add them quickest.
+    `approximate` allows sums in fewer bits than `accumulate` has, as matrix units for floats of 8 bits add
+    them quickest.
 
     Invariants: extents of `ranges` are `output.shape`; each range is one of a factor, and each axis of both.
     """

@@ -1,7 +1,8 @@
 """Mappings that a user gives to kernels: how generators find, read and refuse them.
 
-A generator's option `mappings` says, by the name of a kernel or a pattern of names, how it is to run: as a text of directives, or
-as what a trace shows of the kernel, `mapping @k for cuda { … }` for each of its pieces, with the text of pieces between them.
+A generator's option `mappings` says, by the name of a kernel or a pattern of names, how it is to run: as a
+text of directives, or as what a trace shows of the kernel, `mapping @k for cuda { … }` for each of its
+pieces, with the text of pieces between them.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class OpInfo:
         is_conversion: the result has the operand's elements in another type.
         is_idempotent: done to its own result, it changes nothing.
         is_extreme: an extreme or a median of the operand's elements, whose gradient compares them with it.
-        is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of one: its calls write into
-            given memory where they can.
+        is_contraction: a product, a convolution or an attention, which libraries compute, or a gradient of
+            one: its calls write into given memory where they can.
         product: the parts of its arguments, if it is a product that becomes a contraction.
         is_attention: an attention, fused, or its gradient.
         has_fresh_result: the results of the overload `default` share no memory with anything. Attention is left out: its gradients may be

@@ -2,7 +2,8 @@
 
 `sum over k of left(b, m, k) * right(b, k, n)`: the rows `m` only the left factor varies along, the columns `n` only the
 right one, the batch `b` both. That is what matrix units compute: each factor is read, and whatever it is computed from
-evaluated, once per block of rows or columns, not once per product. Factors of 16 bits are multiplied exactly in f32.
+evaluated, once per block of rows or columns, not once per product. Factors of 16 bits are multiplied exactly
+in f32.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def find_parts(
 ) -> ContractionParts | None:
     """The rows, columns and batch among `ranges` of the sum of `left * right` along `axes`; None if it is no contraction.
 
-    Each range is a part of a factor, and each axis of both. Ranges of extent 1 do not count. The product of a matrix with
-    a vector is no contraction: no part of it is read twice. Nor is one of what is itself reduced.
+    Each range is a part of a factor, and each axis of both. Ranges of extent 1 do not count. The product of a
+    matrix with a vector is no contraction: no part of it is read twice. Nor is one of what is itself reduced.
     """
     real = tuple(r for r in ranges if not _is_point(r))
     first, second = range_symbols((left,)), range_symbols((right,))

@@ -123,9 +123,9 @@ class Reduce(Scalar):
 class Contraction(Scalar):
     """The sum of `left * right` along the range symbols `axes`: what matrix units compute, block by block.
 
-    Both factors have one type of floats; products and sums are in the node's own, which has every product of two
-    factors of 16 bits. In a kernel the left factor alone varies along rows, the right one alone along columns, both
-    along the axes and a batch: `coilwork_ir.scalar.contraction`.
+    Both factors have one type of floats; products and sums are in the node's own, which has every product of
+    two factors of 16 bits. In a kernel the left factor alone varies along rows, the right one alone along
+    columns, both along the axes and a batch: `coilwork_ir.scalar.contraction`.
     """
 
     __slots__ = ("axes",)

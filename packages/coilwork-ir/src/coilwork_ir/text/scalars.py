@@ -7,7 +7,8 @@
 
 `%w[@0, i1] using (t5)` indexes by a computed value: `@k` stands for the k-th of the listed values.
 
-`contract (t0, t1) over (r0) : f32` multiplies two factors and adds the products. A function that combines has statements of its own, in one line:
+`contract (t0, t1) over (r0) : f32` multiplies two factors and adds the products. A function that combines has
+statements of its own, in one line:
 
     t4 = scan by { t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = add(t0, t1) yield (t2) } 0 (t3) along r0
 """

@@ -45,7 +45,8 @@ class Product:
     Attributes:
         node: the call.
         places: positions of its two matrices among its arguments.
-        added: position of what is added to the product; None if nothing is. It is copied into the result beforehand.
+        added: position of what is added to the product; None if nothing is. It is copied into the result
+            beforehand.
         tensors: what has a leading dimension in it: its two matrices and its result.
     """
 

@@ -1,11 +1,12 @@
 """Products of matrices become contractions here, by the names of operators; what comes behind lowering recognises the node.
 
-The operator table says which argument of an operator plays which part. Who computes a contraction, a library or a kernel, is
-decided by the scheduler. What it reads are whole buffers, views of other memory where an operand is one, as libraries take them.
+The operator table says which argument of an operator plays which part. Who computes a contraction, a library
+or a kernel, is decided by the scheduler. What it reads are whole buffers, views of other memory where an
+operand is one, as libraries take them.
 
-A product that has no such form stays a call of ATen's like any other operator: complex and quantised numbers, weights that the
-program computes, a summand times 0, which is not read, scales of parts of a row. `dot`, `vdot`, `outer` and `addr` come here as
-what they are, a product of two vectors and its sum, or no sum at all.
+A product that has no such form stays a call of ATen's like any other operator: complex and quantised numbers,
+weights that the program computes, a summand times 0, which is not read, scales of parts of a row. `dot`,
+`vdot`, `outer` and `addr` come here as what they are, a product of two vectors and its sum, or no sum at all.
 """
 
 from __future__ import annotations

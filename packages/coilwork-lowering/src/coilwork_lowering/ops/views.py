@@ -113,7 +113,8 @@ def _place_empty_part(
 ) -> TensorValue | None:
     """A part without elements behind the only element along `dim`, at eager's place; None of others.
 
-    A map has no variable for a dimension of one element, and so forgets where such a part begins, which its caller sees.
+    A map has no variable for a dimension of one element, and so forgets where such a part begins, which its
+    caller sees.
     """
     value = call.tensor("self")
     if not is_returned or as_int(size) != 0 or as_int(value.shape[dim]) != 1 or as_int(start) == 0:

@@ -4,7 +4,8 @@ ATen works out descriptors, asks for an algorithm and looks after a workspace in
 shape (native/libraries/products.hpp). Results may differ from ATen's in the last bits, where the library is asked for an algorithm in
 another way; they are the same in every call. What is refused is done by ATen.
 
-A call says that it implements a product, of two matrices or of batches of them, or one with an activation: its arguments are those of ATen's
+A call says that it implements a product, of two matrices or of batches of them, or one with an activation:
+    its arguments are those of ATen's
 operators.
 """
 

@@ -54,7 +54,8 @@ class LoadedFunction:
 class DriverNames:
     """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where there is none.
 
-    `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they ask.
+    `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they
+        ask.
     """
 
     library: str

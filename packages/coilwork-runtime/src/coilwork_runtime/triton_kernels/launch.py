@@ -95,7 +95,8 @@ def make_launcher(
     return _Versions(spec, versions).entry
 
 
-# How often calls that only other versions are for wait for one of the first version's, which times its candidates.
+# How often calls that only other versions are for wait for one of the first version's, which times its
+# candidates.
 _PATIENCE: Final = 8
 
 

@@ -1,7 +1,7 @@
 """Which sums that the scheduler has written, or that a program spells itself, are contractions, and their form in a kernel.
 
-Factors are in f32, often 16-bit numbers widened: the product of two of these is exact, so that a unit which multiplies
-16-bit numbers and adds in f32 computes just this.
+Factors are in f32, often 16-bit numbers widened: the product of two of these is exact, so that a unit which
+multiplies 16-bit numbers and adds in f32 computes just this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
 
 The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and what follows is fused
-behind it. A reduction of this form is what matrix units compute: `known.contraction_of`, and `kernels/contraction.py` on GPUs.
+behind it. A reduction of this form is what matrix units compute: `known.contraction_of`, and
+    `kernels/contraction.py` on GPUs.
 """
 
 from __future__ import annotations

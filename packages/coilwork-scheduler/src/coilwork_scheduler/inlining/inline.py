@@ -296,8 +296,8 @@ class Inliner:
     def _is_computed_beside(self, position: int, consumers: list[int], factor: float) -> bool:
         """True if one consumer reads the node at `position` at its own points, and others a few, as slices that are assigned.
 
-        A kernel of both computes it once. Inside all of them a value with such copies in it would be written out
-        twice as often at each step of a chain.
+        A kernel of both computes it once. Inside all of them a value with such copies in it would be written
+        out twice as often at each step of a chain.
         """
         if factor > _FEW_MORE or not self._facts[position].has_copies:
             return False

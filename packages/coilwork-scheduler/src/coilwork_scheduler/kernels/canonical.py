@@ -58,8 +58,8 @@ def canonical(
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
     `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of
-    their symbols. A kernel that `contracts` has a contraction in the place of its sum of products. The kernel's name is
-    provisional: see `KernelTable`.
+    their symbols. A kernel that `contracts` has a contraction in the place of its sum of products. The
+    kernel's name is provisional: see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)

@@ -1,7 +1,9 @@
 """Convolutions as calls of a library, which computes in channels-last or as captured, and converts what lies otherwise around each call.
 
-Which of both it takes, it reads off the strides of its input and its weight, and its result lies so: `follows_channels_last`. So the
-operands' layouts decide the result's, and a call is possible only where these agree. What conversions cost is in `coilwork_ir.convolution_rates`.
+Which of both it takes, it reads off the strides of its input and its weight, and its result lies so:
+    `follows_channels_last`. So the
+operands' layouts decide the result's, and a call is possible only where these agree. What conversions cost is
+in `coilwork_ir.convolution_rates`.
 """
 
 from __future__ import annotations
@@ -166,9 +168,9 @@ class ConvolutionSite:
 def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a convolution or its gradients that may lie otherwise, if it is one.
 
-    It is left as captured where it is channels-last already, since less is known of what others would gain without; where a size is one, so
-    that strides do not tell a layout; where its result lies as none would expect; and on devices whose library is not known to
-    follow its operands.
+    It is left as captured where it is channels-last already, since less is known of what others would gain
+    without; where a size is one, so that strides do not tell a layout; where its result lies as none would
+    expect; and on devices whose library is not known to follow its operands.
     """
     form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:

@@ -1,7 +1,7 @@
 """Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before each call.
 
-A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is where rows begin between
-vectors, measured rates say (`coilwork_ir.product_rates`).
+A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is
+where rows begin between vectors, measured rates say (`coilwork_ir.product_rates`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ProductSite:
         around: what is known.
         matrices: left, right and result.
         added: other operands.
-        lost: eighths of bytes that memory moves while the product takes longer because rows begin between vectors.
+        lost: eighths of bytes that memory moves while the product takes longer because rows begin between
+            vectors.
     """
 
     around: Around

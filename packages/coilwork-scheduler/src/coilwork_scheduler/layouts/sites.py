@@ -1,7 +1,8 @@
 """A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would like. Rules make these.
 
-A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several rules say of one node adds up.
-A call that no rule claims holds its operands and results to their strides, since nobody knows what it makes of others.
+A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several
+rules say of one node adds up. A call that no rule claims holds its operands and results to their strides,
+since nobody knows what it makes of others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Conversion:
         buffer: what is copied, or what is made by copying the call's result.
         candidates: strides that the call may be given instead, or may give.
         is_result: the call's result is copied, and not an operand.
-        bytes_moved: what the copy reads and writes; the writing alone where it runs in the kernel that makes the operand.
+        bytes_moved: what the copy reads and writes; the writing alone where it runs in the kernel that makes
+            the operand.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """Along which ranges each value varies, and in which pass over the data it can be computed.
 
-A value varies along the ranges of its index expressions and of its operands; a `Reduce` or `Contraction` removes its axes, and a `Scan` is
-made for every point of the kernel. Values that vary along a reduction range live in *stages*, the passes over the reduction
-tile: stage s may use results of reductions whose operands live in stages before s.
+A value varies along the ranges of its index expressions and of its operands; a `Reduce` or `Contraction`
+removes its axes, and a `Scan` is made for every point of the kernel. Values that vary along a reduction range
+live in *stages*, the passes over the reduction tile: stage s may use results of reductions whose operands
+live in stages before s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shape of a kernel's text, as its mapping says: a function of the two, and nothing else decides.
 
-`shape_of` is total over the mappings that are legal by the IR's rules: what there is no text for it refuses by the
-directive's name. An open mapping has the shape that is right for each of its choices.
+`shape_of` is total over the mappings that are legal by the IR's rules: what there is no text for it refuses
+by the directive's name. An open mapping has the shape that is right for each of its choices.
 """
 
 from __future__ import annotations

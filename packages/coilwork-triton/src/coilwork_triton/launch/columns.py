@@ -74,7 +74,7 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
 
 
 def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
-    """`configs` with the length of threads' runs along a scan, if there is one and all of them have room for runs."""
+    """`configs` with the length of threads' runs along a scan, if there is one and all of them have runs for all threads."""
     sizes = [dict(c.meta) for c in configs]
     if not facts.work.scan_words or any(s["XBLOCK"] < 2 or s["R0_BLOCK"] < _SHORTEST for s in sizes):
         return list(configs)
@@ -86,5 +86,8 @@ def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Con
         threads = warps * target.warp_size
         # threads side by side share a row of the block; the others have a run each
         runs = min(max(2, threads // max(1, x // lanes)), r // 2)
+        if threads > x * runs:
+            # each thread has a run of its own, or Triton's scans mix up the copies
+            return list(configs)
         found.append(replace(one, num_warps=warps, meta=(*one.meta, (RUN, r // runs))))
     return found

@@ -3,15 +3,15 @@
     ?XBLOCK in 512 64 128 256 1024
     ?num_warps in 4 1 2 8
 
-A number is named as the parameter that launches it, and its first value is the first candidate's. Parameters in which
-candidates differ, but which no search may vary, are chosen together.
+A number is named as the parameter that launches it, and its first value is the first candidate's. Parameters
+in which candidates differ, but which no search may vary, are chosen together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coilwork_ir.index import Expr, as_expr, provably_le, substitute
+from coilwork_ir.index import Expr, as_expr, evaluate, provably_le, substitute
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
 from coilwork_triton.launch.search_space import WARPS
@@ -36,12 +36,18 @@ def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Num
 def limits_between(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
-    """What has to hold of the open ones of `numbers` together, if they are of `configs` and `space`."""
+    """What has to hold of the open ones of `numbers` together, if they are of `configs` and `space`.
+
+    A candidate that a limit of the search forbids may be launched all the same, and the limit is none.
+    """
     free = {name for name, _ in space.values}
     tied = tuple(n for n, number in numbers.items() if isinstance(number, Open) and n not in free)
     rows = dict.fromkeys(tuple(numbers_of(config)[name] for name in tied) for config in configs)
     found: list[Directive] = [Choose(names=tied, values=row) for row in rows] if tied else []
+    known = [numbers_of(config) for config in configs]
     for left, right in space.limits:
+        if any(evaluate(left, one) > evaluate(right, one) for one in known):
+            continue
         ends = [_with_closed(side, numbers) for side in (left, right)]
         if not provably_le(*ends):
             found.append(Limit(left=ends[0], right=ends[1]))

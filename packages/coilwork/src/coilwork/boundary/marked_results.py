@@ -1,10 +1,11 @@
 """Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z * 2).mH[1:]`.
 
-Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a view and
-marks its base, where eager writes into the base: the marks of both come out exchanged, and are exchanged again.
+Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a
+view and marks its base, where eager writes into the base: the marks of both come out exchanged, and are
+exchanged again.
 
-A program returns memory. It is given back what a mark would negate or conjugate, so that neither side computes that,
-and the mark is set after the call.
+A program returns memory. It is given back what a mark would negate or conjugate, so that neither side
+computes that, and the mark is set after the call.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def returning_memory(
 ) -> tuple[fx.GraphModule, tuple[tuple[int, Marks], ...]]:
     """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views of that.
 
-    Views that mark and views that undo that are left out. Only the first `returned` results go to the caller, `None`: all.
+    Views that mark and views that undo that are left out. Only the first `returned` results go to the caller,
+        `None`: all.
     What is computed with the other sign, or marked before the graph is entered, stays.
     """
     items: Any = gm.graph.output_node().args[0]

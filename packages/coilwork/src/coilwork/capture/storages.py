@@ -82,8 +82,8 @@ def give_expanded_storages(
 ) -> tuple[Sequence[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and what hands them over.
 
-    AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its place is
-    known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
+    AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its
+    place is known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)} - {None}

@@ -214,7 +214,8 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
         found = sub(begun, const(1, width))
         if bags.device.startswith("cpu") or bags.in_bounds:
             return found
-        # the first bag has what lies in front of its offset, the last one what lies behind an offset that ends it
+        # the first bag has what lies in front of its offset, the last one what lies behind an offset that
+        # ends it
         found = op("maximum", found, const(0, width))
         if provably_eq(count, bags.count):
             return found
