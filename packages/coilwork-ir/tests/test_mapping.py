@@ -166,7 +166,12 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "grain": (COPY, "grain 65536 at 3", "grain 65536 at 0", "less than 1"),
     "join": (COPY, "threads over x0 join", "join", "threads share no range"),
     "accumulators": (SOFTMAX, "accumulators 64 pass 0", "accumulators 48 pass 0", "no power of two"),
-    "fold": (SOFTMAX, "fold r0 every 64 pass 0", "fold x0 every 64 pass 0", "parallel range"),
+    "fold": (
+        SOFTMAX,
+        "accumulators 32 pass 0 fold r0 every 64 pass 0",
+        "accumulators 32 pass 0 fold r0 every 16 pass 0",
+        "whole groups",
+    ),
     "peel": (
         SOFTMAX,
         "accumulators 32 pass 0 peel r0 last 8 pass 0",

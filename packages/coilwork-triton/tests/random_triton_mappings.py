@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 
@@ -36,9 +37,10 @@ from coilwork_ir.mapping import (
     Warps,
     format_mapping,
 )
-from coilwork_ir.scalar import Load, Scan, postorder
+from coilwork_ir.scalar import Load, Scan, find_contraction, postorder
 from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
+from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.vectorized import find_whole_vectors
@@ -80,16 +82,30 @@ class RandomlyMapped:
     def emit(self, kernel: Kernel, target: Target, options: MappingOf[str, object]) -> KernelSource:
         rng = random.Random(f"{self.seed} {kernel.name} {len(kernel.args)}")
         found = LEGALIZATION.run(kernel, target)
+        if find_contraction(roots_of(found)) is not None:
+            # products have blocks of their own, whose numbers are drawn
+            proposed = find_mapping(kernel, target, TritonOptions(max_configs=1)).versions.general
+            return self._emit(found, target, proposed, lambda: _resize_all(rng, proposed))
         draft = Draft(kernel=found)
         if rng.random() < 0.8:
             draft = KERNEL_PASSES.run(draft, target)
         setting = Setting(draft=draft, target=target, options=TritonOptions())
         planned = REFINEMENTS.run(propose(setting), TritonOptions())
         proposed = close(planned, planned.configs[0])
+        return self._emit(draft.kernel, target, proposed, lambda: draw(rng, draft.kernel, proposed, target))
+
+    def _emit(
+        self,
+        kernel: Kernel,
+        target: Target,
+        proposed: Mapping,
+        draw_one: Callable[[], Mapping],
+    ) -> KernelSource:
+        """The text of the first mapping drawn that has one; that of what is `proposed` if none has."""
         for _ in range(TRIES):
-            mapping = draw(rng, draft.kernel, proposed, target)
+            mapping = draw_one()
             try:
-                source = TritonCodegen().emit_mapping(draft.kernel, mapping, target)
+                source = TritonCodegen().emit_mapping(kernel, mapping, target)
             except (VerifyError, EmitError) as error:
                 if not error.code.startswith("mapping"):
                     raise
@@ -97,13 +113,17 @@ class RandomlyMapped:
                 continue
             self.drawn[kernel.name] = format_mapping(mapping)
             return source
-        return TritonCodegen().emit_mapping(draft.kernel, proposed, target)
+        return TritonCodegen().emit_mapping(kernel, proposed, target)
+
+
+def _resize_all(rng: random.Random, mapping: Mapping) -> Mapping:
+    return Mapping(directives=tuple(_resized(rng, one) for one in mapping.directives))
 
 
 def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) -> Mapping:
     """Another way to run `kernel` than what is `proposed`, most often a legal one."""
     if rng.random() < 0.3:
-        return Mapping(directives=tuple(_resized(rng, one) for one in proposed.directives))
+        return _resize_all(rng, proposed)
     tiles = _tiles(rng, kernel)
     if proposed.find(Share) is not None and rng.random() < 0.5:
         tiles = [replace(tile, by=1, padded=0) for tile in tiles]

@@ -246,12 +246,19 @@ class Fold(Directive):
     step: int
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """A reduced range."""
-        return (
+        """A reduced range; along the innermost one, whole groups of accumulators."""
+        reason = (
             why_no_ranges(kernel, (self.range,), ("reduction",))
             or why_not_positive(self.by, "the block")
             or _why_no_pass(kernel, self, self.step, beside)
         )
+        if reason is not None:
+            return reason
+        innermost = [r.symbol.name for r in kernel.ranges if r.kind == "reduction"][-1]
+        each = [one.count for one in beside if isinstance(one, Accumulators) and one.step == self.step]
+        if self.range == innermost and any(self.by % count for count in each):
+            return f"{self.by} points are no whole groups of accumulators"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
