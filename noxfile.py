@@ -25,18 +25,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = (
-    "coilwork-ir",
-    "coilwork-cache",
-    "coilwork-scheduler",
-    "coilwork-triton",
-    "coilwork-cpp",
-    "coilwork-runtime",
-    "coilwork-lowering",
-    "coilwork-wrapper",
-    "coilwork-cpp-wrapper",
-    "coilwork",
-)
+# The one list of packages is the folder; what cannot read it is held to it by `integration_tests/test_package_lists.py`.
+PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))
 REPORTS = ROOT / ".nox" / "reports"
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 
@@ -172,7 +162,7 @@ def report(session: nox.Session) -> list[str]:
 def demo(session: nox.Session) -> None:
     """Compile GPT-2, check it, time it beside eager and Inductor, train a step, hit the cache."""
     install_ours(session, "coilwork[demo]")
-    session.run("python", "-m", "coilwork.demo", *session.posargs)
+    session.run("python", "-m", "coilwork_tools.demo", *session.posargs)
 
 
 @nox.session(venv_backend="none")

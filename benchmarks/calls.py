@@ -27,7 +27,7 @@ from benchmarks.backends import resolve_backend
 from benchmarks.breakdown import breakdown
 from benchmarks.machine import machine_description
 from benchmarks.worker import coilwork_launches, inductor_launches
-from coilwork.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_lowering import partition
 
 BACKENDS = ("dynamo", "aot", "inductor", "python", "native")

@@ -16,19 +16,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from coilwork.boundary.alignment import aligned_inputs
-from coilwork.boundary.updates import names_at
-from coilwork.capture.resizing import keep_resizing
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
-from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
-from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork.trace import Trace
+from coilwork_frontend.calling_convention.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.updates import names_at
+from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.likely_sizes import likely_sizes
+from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets

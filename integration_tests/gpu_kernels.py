@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace
+from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module

@@ -221,7 +221,7 @@ PLANTED: Sequence[tuple[str, str, str]] = (
 
 
 def plant(root: Path, files: Mapping[str, str]) -> Tree:
-    """A repository of ten empty packages and the given files (paths below packages/)."""
+    """A repository of empty packages and the given files (paths below packages/)."""
     for package in layers.ALLOWED:
         folder = root / "packages" / package
         source = folder / "src" / package.replace("-", "_")
@@ -332,7 +332,7 @@ def test_private_api_has_a_module_or_a_room_per_package(tmp_path: Path) -> None:
 
 def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:
     text = "from torch._functorch._aot_autograd.aot_autograd_result import OutputCode\n"
-    tree = plant(tmp_path, {"coilwork/src/coilwork/a.py": text, "coilwork/src/coilwork/b.py": text})
+    tree = plant(tmp_path, {f"coilwork-frontend/src/coilwork_frontend/{name}.py": text for name in "ab"})
     (violation,) = torch_border.check_output_code(tree.sources)
     assert violation.path.endswith("/b.py")
 

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.flop_counter import FlopCounterMode
 
-from coilwork.boundary.operator_call import operator_call
+from coilwork_frontend.calling_convention.operator_call import operator_call
 
 DRIVERS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {

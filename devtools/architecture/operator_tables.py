@@ -67,16 +67,17 @@ ALLOWED: Mapping[tuple[str, str], str] = {
         "_CHAINS",
     ): "functions of Triton's, which are called as ATen's are",
     ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
-    ("coilwork.capture.refused_types", "_BY_MODE"): _SPELLING,
-    ("coilwork.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
-    ("coilwork.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_BY_MODE"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_ROW_POOLS"): _SPELLING,
     (
-        "coilwork.boundary.marked_results",
+        "coilwork_frontend.calling_convention.marked_results",
         "_OPERATORS",
     ): "operators that set a tensor's bits, and views that drop them",
-    ("coilwork.capture.resizing", "_OPERATORS"): _SPELLING,
-    ("coilwork.capture.value_checks", "_ONE_HOT"): _SPELLING,
-    ("coilwork.capture.value_checks", "_QUANTILES"): _SPELLING,
+    ("coilwork_frontend.capture.resizing", "_OPERATORS"): _SPELLING,
+    ("coilwork_frontend.capture.squeezed_unbacked_sizes", "_SQUEEZES"): "the overloads of one operator",
+    ("coilwork_frontend.capture.value_checks", "_ONE_HOT"): _SPELLING,
+    ("coilwork_frontend.capture.value_checks", "_QUANTILES"): _SPELLING,
 }
 
 ATTENTION = re.compile(r"(^|\b(aten)(\.|::))_(scaled_dot_product|flash|efficient|cudnn)_(\w+_)?attention")

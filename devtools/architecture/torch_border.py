@@ -38,15 +38,15 @@ def inductor_mentions(source: Source) -> Iterator[Violation]:
 
 
 def check_output_code(sources: Sequence[Source]) -> list[Violation]:
-    """`OutputCode` comes from torch._functorch's re-export, in one file of the package coilwork."""
+    """`OutputCode` comes from torch._functorch's re-export, in one file of the package coilwork-frontend."""
     sites = [(s, site) for s in sources for site in s.imports if site.name == OUTPUT_CODE]
     torch_sites = [(s, site) for s, site in sites if site.top == "torch"]
     found = [
         source.violation(
-            site.line, f"{OUTPUT_CODE} may be taken from torch._functorch, by the package coilwork"
+            site.line, f"{OUTPUT_CODE} may be taken from torch._functorch, by the package coilwork-frontend"
         )
         for source, site in torch_sites
-        if source.package != "coilwork" or not site.module.startswith("torch._functorch.")
+        if source.package != "coilwork-frontend" or not site.module.startswith("torch._functorch.")
     ]
     files = sorted({source.path for source, _ in torch_sites})
     found += [

@@ -9,10 +9,6 @@ from typing import Any
 
 import torch
 
-from coilwork.capture.masked_selection import broadcast_selections
-from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
-from coilwork.capture.storages import given_storages
-from coilwork.capture.tensor_indices import read_indices
 from coilwork.clock import StageClock
 from coilwork.compile_graph import finished
 from coilwork.drive import make_call
@@ -21,8 +17,16 @@ from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
-from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_cache import Store
+from coilwork_frontend.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.squeezed_unbacked_sizes import (
+    Assertions,
+    copy_for_squeezed_sizes,
+    with_squeezed_sizes,
+)
+from coilwork_frontend.capture.storages import given_storages
+from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph

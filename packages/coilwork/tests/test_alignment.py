@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.boundary.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_lowering import lower
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from coilwork.backend import backend as registered
-from coilwork.bench_worker import build, distance, judge, measure
-from coilwork.demo_worker import compile_function
+from coilwork_tools.bench.worker import build, distance, judge, measure
+from coilwork_tools.demo.worker import compile_function
 
 SCRIPT = """
 import torch

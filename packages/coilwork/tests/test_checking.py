@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, fx
 
 from coilwork import stages
-from coilwork.checking.compare import disagreement
-from coilwork.checking.reference import copied, run_reference
 from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
 from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
+from coilwork_tools.check_mode.compare import disagreement
+from coilwork_tools.check_mode.reference import copied, run_reference
 
 Compile = Callable[..., Callable[..., Any]]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork import backend as backend_module
-from coilwork.collector import collector_paused
+from coilwork_frontend.collector import collector_paused
 
 
 def test_it_is_off_inside_and_on_again_after_an_error() -> None:

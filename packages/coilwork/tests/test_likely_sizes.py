@@ -12,11 +12,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.clock import StageClock
-from coilwork.likely_sizes import likely_sizes, likely_texts, rounded
 from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace
+from coilwork_frontend.likely_sizes import likely_sizes, likely_texts, rounded
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower

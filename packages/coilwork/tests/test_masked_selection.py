@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.masked_selection import broadcast_selections
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "function": torch.masked_select,

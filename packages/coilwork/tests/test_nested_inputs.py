@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo import compiled_autograd
 
 from coilwork.backend import backend
-from coilwork.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
 
 
 def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:

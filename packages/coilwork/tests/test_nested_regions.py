@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch._higher_order_ops import foreach_map
 
 from coilwork.backend import backend
-from coilwork.capture.nested_regions import put_in_place
+from coilwork_frontend.capture.nested_regions import put_in_place
 
 STRICT = {"strict": True}
 

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork import attempts
 from coilwork.backend import backend
-from coilwork.capture.refused_calls import EagerTrial
-from coilwork.capture.value_checks import check_values
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork_frontend.capture.refused_calls import EagerTrial
+from coilwork_frontend.capture.value_checks import check_values
 
 Program = Callable[..., object]
 

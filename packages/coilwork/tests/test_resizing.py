@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from coilwork.backend import backend
-from coilwork.capture.resizing import keep_resizing
-from coilwork.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_lowering import decompositions, partition
 
 SHAPES = {

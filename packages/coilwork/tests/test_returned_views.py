@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.boundary.returned_views import with_views
+from coilwork_frontend.calling_convention.returned_views import with_views
 
 
 def half_written(x: Tensor) -> Tensor:

@@ -16,10 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import coilwork.compile_graph as compiling
 from coilwork.attempts import build_with_retries
 from coilwork.backend import backend
-from coilwork.boundary.operator_call import operator_call
-from coilwork.boundary.saved_strides import captured_operands, lay_out_operands, lay_out_results
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.job import Job
+from coilwork_frontend.calling_convention.operator_call import operator_call
+from coilwork_frontend.calling_convention.saved_strides import (
+    captured_operands,
+    lay_out_operands,
+    lay_out_results,
+)
 
 
 class Stream(nn.Module):

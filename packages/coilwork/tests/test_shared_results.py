@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from coilwork.backend import backend
-from coilwork.boundary.captured_results import CapturedResult
-from coilwork.boundary.shared_results import plan_shared_results
-from coilwork.torch_compat.autograd import ResultFacts
-from coilwork.torch_compat.tensors import creation_of, storage_identity
+from coilwork_frontend.calling_convention.captured_results import CapturedResult
+from coilwork_frontend.calling_convention.shared_results import plan_shared_results
+from coilwork_frontend.torch_compat.autograd import ResultFacts
+from coilwork_frontend.torch_compat.tensors import creation_of, storage_identity
 
 Compile = Callable[..., Callable[..., Any]]
 Group = Callable[[Tensor], Sequence[Tensor]]

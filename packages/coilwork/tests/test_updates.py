@@ -10,8 +10,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.boundary.updates import aligned_updates, names_at, with_aligned_updates
+from coilwork_frontend.calling_convention.updates import aligned_updates, names_at, with_aligned_updates
 from coilwork_lowering import lower
+from coilwork_runtime import any_unaligned
 
 
 def updates(function: Callable[..., object], *inputs: torch.Tensor, on_cpu: bool = True) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ def test_what_is_not_aligned_goes_through_a_copy() -> None:
         args[1] *= 2
         return (args[0] + args[1],)
 
-    checked = with_aligned_updates(call, (0, 1))
+    checked = with_aligned_updates(call, (0, 1), any_unaligned)
     base = torch.arange(9.0)
     inside, beside = base[1:], torch.ones(8)
     (result,) = checked([inside, beside, 5])
@@ -79,7 +80,7 @@ def test_what_is_not_aligned_goes_through_a_copy() -> None:
 @pytest.mark.parametrize("positions", [(), (0,)])
 def test_aligned_inputs_are_passed_as_they_are(positions: tuple[int, ...]) -> None:
     value = torch.zeros(8)
-    assert with_aligned_updates(lambda args: args, positions)([value])[0] is value
+    assert with_aligned_updates(lambda args: args, positions, any_unaligned)([value])[0] is value
 
 
 class Counting(torch.nn.Module):

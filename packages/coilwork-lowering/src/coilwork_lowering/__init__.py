@@ -9,7 +9,6 @@ from coilwork_lowering.lower import lower
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch, watched_decompositions
-from coilwork_lowering.sizes.squeezed import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 
 __version__ = "0.1.0"
 
@@ -24,14 +23,11 @@ __all__ = [
     "MistracedError",
     "PaddingDecision",
     "RewriteOptions",
-    "SQUEEZED_ONE",
     "__version__",
-    "asserts_squeezed_size",
     "decompositions",
     "lay_out_convolutions",
     "list_generated_calls",
     "lower",
-    "name_squeezed_sizes",
     "pad_products",
     "partition",
     "watched_decompositions",

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork.caching.remedies import RemedyCache, StoredStep
-from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.culprits import Budget, find_smallest_calls
 from coilwork.drive import make_call
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, OptionError, describe
@@ -24,6 +23,7 @@ from coilwork.job import Job
 from coilwork.stages import Compiled, list_calls, run_stages
 from coilwork.trace import Trace
 from coilwork_cache import Store
+from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels

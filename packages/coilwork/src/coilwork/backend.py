@@ -10,56 +10,7 @@ from typing import Any
 
 import torch
 
-from coilwork.boundary.captured_results import (
-    CapturedResult,
-    captured_results,
-    list_marks,
-    with_created_views,
-)
-from coilwork.boundary.marked_results import restore_marks
-from coilwork.boundary.shared_results import (
-    ResultObject,
-    SharedMemory,
-    plan_shared_results,
-    result_objects,
-)
 from coilwork.caching.shared_cache import shared_store
-from coilwork.capture.collectives_in_place import write_collectives_out
-from coilwork.capture.forward_mode import in_forward_mode
-from coilwork.capture.label_margins import write_out_label_margins
-from coilwork.capture.masked_selection import broadcast_selections
-from coilwork.capture.nested_inputs import flattened, has_nested_inputs
-from coilwork.capture.nested_regions import put_in_place
-from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
-from coilwork.capture.overlapping_writes import (
-    fill_what_is_expanded,
-    repeated_elements,
-    write_to_what_is_expanded,
-    writes_to_overlaps,
-)
-from coilwork.capture.process_groups import has_group_inputs, with_named_groups
-from coilwork.capture.refused_calls import (
-    EagerTrial,
-    RefusedCallError,
-    calls_gradients,
-    restore_shapes,
-    run_refused,
-)
-from coilwork.capture.refused_outputs import writes_other_types
-from coilwork.capture.refused_types import has_refused_types
-from coilwork.capture.resizing import keep_resizing
-from coilwork.capture.scaled_products import restore_scaled_products
-from coilwork.capture.shared_memory import with_shared_memory
-from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
-from coilwork.capture.storages import copy_of, give_expanded_storages, given_storages
-from coilwork.capture.taken_sizes import TakenSizes
-from coilwork.capture.tensor_indices import read_indices
-from coilwork.capture.told_checks import put_told_checks_first
-from coilwork.capture.untraced import is_told, run_as_captured
-from coilwork.capture.value_checks import check_values
-from coilwork.checking.captured import with_captured_check
-from coilwork.checking.watch import watched_in_eager
-from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.errors import describe
 from coilwork.fallback_names import check_fallback
@@ -81,15 +32,66 @@ from coilwork.rewriting import (
     warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
-from coilwork.torch_compat.autograd import (
+from coilwork_frontend.calling_convention.captured_results import (
+    CapturedResult,
+    captured_results,
+    list_marks,
+    with_created_views,
+)
+from coilwork_frontend.calling_convention.marked_results import restore_marks
+from coilwork_frontend.calling_convention.shared_results import (
+    ResultObject,
+    SharedMemory,
+    plan_shared_results,
+    result_objects,
+)
+from coilwork_frontend.capture.collectives_in_place import write_collectives_out
+from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
+from coilwork_frontend.capture.forward_mode import in_forward_mode
+from coilwork_frontend.capture.margin_loss import write_out_label_margins
+from coilwork_frontend.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork_frontend.capture.nested_regions import put_in_place
+from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork_frontend.capture.overlapping_writes import (
+    fill_what_is_expanded,
+    repeated_elements,
+    write_to_what_is_expanded,
+    writes_to_overlaps,
+)
+from coilwork_frontend.capture.process_groups import has_group_inputs, with_named_groups
+from coilwork_frontend.capture.refused_calls import (
+    EagerTrial,
+    RefusedCallError,
+    calls_gradients,
+    restore_shapes,
+    run_refused,
+)
+from coilwork_frontend.capture.refused_outputs import writes_other_types
+from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
+from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.capture.scaled_products import restore_scaled_products
+from coilwork_frontend.capture.shared_memory import with_shared_memory
+from coilwork_frontend.capture.squeezed_unbacked_sizes import (
+    Assertions,
+    copy_for_squeezed_sizes,
+    with_squeezed_sizes,
+)
+from coilwork_frontend.capture.storages import copy_of, give_expanded_storages, given_storages
+from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
+from coilwork_frontend.capture.user_checks import put_told_checks_first
+from coilwork_frontend.capture.value_checks import check_values
+from coilwork_frontend.collector import collector_paused
+from coilwork_frontend.torch_compat.autograd import (
     BoxedCallable,
     compile_with_aot_autograd,
     result_facts,
     static_input_positions,
 )
-from coilwork.torch_compat.forked_compiles import free_compile_lock_in_children
-from coilwork.torch_compat.registry import allow_registering_again
-from coilwork.torch_compat.versions import check_torch_version
+from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
+from coilwork_frontend.torch_compat.registry import allow_registering_again
+from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -99,9 +101,16 @@ from coilwork_lowering import (
     partition,
     watched_decompositions,
 )
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers
+from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
+from coilwork_runtime import LayoutError
+from coilwork_tools.check_mode.captured_check import with_captured_check
+from coilwork_tools.check_mode.watch import watch_in_eager
 
 logger = logging.getLogger("coilwork")
+
+_EAGER_KERNELS = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
 
 # Torch loads this module as its entry point, and then registers `backend`.
 allow_registering_again("coilwork")
@@ -144,21 +153,21 @@ def compile_dynamo_graph(
         return with_named_groups(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     if has_opaque_inputs(gm, example_inputs):
         left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
-        return watched_in_eager(left, options, "a captured graph")
+        return watch_in_eager(left, options.checks, "a captured graph")
     restore_scaled_products(gm)
-    if has_refused_types(gm):
+    if has_refused_types(gm, _EAGER_KERNELS):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
     as_captured = in_forward_mode(gm, only_compiled=options.batch_invariant)
     if as_captured is not None:
-        return watched_in_eager(as_captured, options, "a captured graph")
+        return watch_in_eager(as_captured, options.checks, "a captured graph")
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured, results = copy_of(gm), captured_results(gm)
     creating = with_created_views(gm)
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
-    taken = TakenSizes(gm)
+    taken = TakenSizes(gm, is_other_shape=_is_other_shape)
     trial = EagerTrial(captured, example_inputs)
     inputs, giving = give_expanded_storages(gm, example_inputs, captured)
     _mend_captured(gm)
@@ -221,7 +230,7 @@ def compile_dynamo_graph(
                 return forward
         if options.strict or options.batch_invariant or is_told(error):
             raise
-        return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
+        return watch_in_eager(run_as_captured(captured, error), options.checks, "a captured graph")
     compiled = creating(sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions))))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if not options.check or not (log or passes):
@@ -229,6 +238,11 @@ def compile_dynamo_graph(
     return with_captured_check(
         compiled, captured, fired=log, passes=passes, same_numbers=not draws_its_own(options, example_inputs)
     )
+
+
+def _is_other_shape(error: Exception) -> bool:
+    """Tell if an operator returned another shape than was captured."""
+    return isinstance(error, LayoutError) and error.code == "operator-shape"
 
 
 def _mend_captured(gm: torch.fx.GraphModule) -> None:
@@ -266,7 +280,7 @@ def _uncompiled_calls(
         return None
     if options.strict or options.batch_invariant:
         raise repeated
-    return watched_in_eager(run_as_captured(captured, repeated), options, "a captured graph")
+    return watch_in_eager(run_as_captured(captured, repeated), options.checks, "a captured graph")
 
 
 def _partition(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,29 +14,20 @@ from rich.console import Console
 from rich.table import Table
 
 import coilwork
-from coilwork.bench import findings, to_json, to_markdown
-from coilwork.bench_worker import Finding
+from coilwork.caching.identity import COMPONENTS
 from coilwork.options import option_list
 from coilwork.trace import MAPPING_SUFFIX
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device
 from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
+from coilwork_tools.bench.comparison import findings, to_json, to_markdown
+from coilwork_tools.bench.worker import Finding
 
-PACKAGES = (
-    "coilwork",
-    "coilwork-ir",
-    "coilwork-lowering",
-    "coilwork-scheduler",
-    "coilwork-triton",
-    "coilwork-cpp",
-    "coilwork-wrapper",
-    "coilwork-cpp-wrapper",
-    "coilwork-runtime",
-    "coilwork-cache",
-    "torch",
-    "triton",
-)
+PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
+
+
+_PLACES = MappingProxyType({"coilwork": "coilwork.backend:backend"})
 
 
 class ToldErrors(click.Group):
@@ -174,7 +166,9 @@ def bench(
         if not path.absolute().parent.is_dir():
             raise click.UsageError(f"there is no folder for {str(path)!r}")
     found: list[Finding] = []
-    for finding in findings(script, name, backends.split(","), backward=backward, timeout_s=timeout):
+    for finding in findings(
+        script, name, backends.split(","), backward=backward, timeout_s=timeout, places=_PLACES
+    ):
         found.append(finding)
         said = finding.failure or f"{finding.busy_us or 0.0:.1f} us"
         click.echo(f"{finding.backend}: {said}", err=True)

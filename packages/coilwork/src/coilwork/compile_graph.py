@@ -13,22 +13,9 @@ import torch
 
 from coilwork.added_guards import announced
 from coilwork.attempts import build_with_retries
-from coilwork.boundary.composed import with_composed
-from coilwork.boundary.counted_versions import with_counted_versions
-from coilwork.boundary.exchanged import with_exchanged
-from coilwork.boundary.marked_results import with_marked_results
-from coilwork.boundary.negated_inputs import resolve_constant, resolve_marked_inputs
-from coilwork.boundary.numbers import with_numbers
-from coilwork.boundary.replayed_views import with_replayed_views
-from coilwork.boundary.saved_strides import Strides, report_chosen_strides
-from coilwork.boundary.shared_results import SharedMemory, separate_direct_results, with_shared_results
-from coilwork.boundary.transformed import with_transforms
-from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
 from coilwork.caching.remedies import RemedyCache
-from coilwork.capture.refused_calls import RefusedCallError
-from coilwork.checking.watch import watched, watched_in_eager, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
 from coilwork.executors import Call, Driven, Loadable, load
@@ -39,7 +26,23 @@ from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
-from coilwork.torch_compat.autograd import BoxedCallable, aliased_inputs
+from coilwork_frontend.calling_convention.marked_results import with_marked_results
+from coilwork_frontend.calling_convention.negated_inputs import resolve_constant, resolve_marked_inputs
+from coilwork_frontend.calling_convention.nonstrided_outputs import with_composed
+from coilwork_frontend.calling_convention.numbers import with_numbers
+from coilwork_frontend.calling_convention.replayed_views import with_replayed_views
+from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
+from coilwork_frontend.calling_convention.set_outputs import with_exchanged
+from coilwork_frontend.calling_convention.shared_results import (
+    SharedMemory,
+    separate_direct_results,
+    with_shared_results,
+)
+from coilwork_frontend.calling_convention.transformed import with_transforms
+from coilwork_frontend.calling_convention.updates import with_aligned_updates
+from coilwork_frontend.calling_convention.version_counters import with_counted_versions
+from coilwork_frontend.capture.refused_calls import RefusedCallError
+from coilwork_frontend.torch_compat.autograd import BoxedCallable, aliased_inputs
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import (
@@ -47,9 +50,12 @@ from coilwork_runtime import (
     KernelBuildError,
     ModuleTextError,
     ProgramBytesError,
+    any_unaligned,
     warm_executor,
 )
+from coilwork_runtime.loader import execute_module
 from coilwork_runtime.triton_kernels.descent import Trial
+from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 
 log = logging.getLogger("coilwork")
 
@@ -181,7 +187,7 @@ def _compile(job: Job) -> CompiledGraph:
     built = build_with_retries(job, builder, caches.kernels, RemedyCache(caches=caches, key=key))
     compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
-    call = watched(driven.call, compiled, job, builder, partial(finished, job))
+    call = _watched(driven.call, compiled, job, builder)
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings
     if key is not None and not guards and not built.steps:
@@ -199,8 +205,24 @@ def _compile(job: Job) -> CompiledGraph:
 def finished(job: Job, call: Call) -> Call:
     """`call` with what its program leaves to its surroundings."""
     return with_numbers(
-        job.gm, resolve_marked_inputs(job.gm, with_aligned_updates(call, job.aligned_updates))
+        job.gm, resolve_marked_inputs(job.gm, with_aligned_updates(call, job.aligned_updates, any_unaligned))
     )
+
+
+def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
+    """`call`, finished, with the checks that the options ask for."""
+    finish = partial(finished, job)
+    if not job.options.checks.has_any:
+        return finish(call)
+    graph = Watched(
+        name=job.graph_id,
+        gm=job.gm,
+        program=compiled.program,
+        launchers=builder.build(execute_module(compiled.module, job.graph_id).specs),
+        constants=compiled.constants,
+        donated=job.donated,
+    )
+    return watch_call(call, job.options.checks, graph, finish)
 
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:
@@ -222,7 +244,7 @@ def _cache_key(job: Job, caches: Caches) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = job.options.wrapper == "python" and not watches(job.options)
+    restorable = job.options.wrapper == "python" and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)
@@ -320,5 +342,5 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
         fallback=str(error) or type(error).__name__,
     )
     return CompiledGraph(
-        watched_in_eager(job.as_captured(boxed(job.gm)), job.options, f"graph {job.graph_id}"), report
+        watch_in_eager(job.as_captured(boxed(job.gm)), job.options.checks, f"graph {job.graph_id}"), report
     )

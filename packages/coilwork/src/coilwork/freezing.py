@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from coilwork.executors import Call
-from coilwork.torch_compat.tensors import version_of
+from coilwork_frontend.torch_compat.tensors import version_of
 from coilwork_lowering.rewrites import Prepared
 
 _Stamp = tuple[tuple[int, int], ...]

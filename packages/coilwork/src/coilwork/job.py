@@ -10,28 +10,28 @@ from typing import Any, Final, Literal
 
 import torch
 
-from coilwork.boundary.composed import Composition, returning_parts
-from coilwork.boundary.donated import donated_inputs
-from coilwork.boundary.exchanged import returning_exchanged
-from coilwork.boundary.marked_results import returning_memory
-from coilwork.boundary.operator_call import Call, operator_call
-from coilwork.boundary.returned_views import returning_views_of_inputs
-from coilwork.boundary.saved_strides import (
+from coilwork.clock import StageClock
+from coilwork.layout import layout_options
+from coilwork.options import Accumulation, CompileOptions
+from coilwork.targets import devices_of
+from coilwork.trace import Trace, open_trace
+from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
+from coilwork_frontend.calling_convention.marked_results import returning_memory
+from coilwork_frontend.calling_convention.nonstrided_outputs import Composition, returning_parts
+from coilwork_frontend.calling_convention.operator_call import Call, operator_call
+from coilwork_frontend.calling_convention.returned_views import returning_views_of_inputs
+from coilwork_frontend.calling_convention.saved_strides import (
     Strides,
     captured_operands,
     lay_out_operands,
     lay_out_results,
     list_free_results,
 )
-from coilwork.boundary.updates import aligned_updates
-from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text
-from coilwork.clock import StageClock
-from coilwork.layout import layout_options
-from coilwork.options import Accumulation, CompileOptions
-from coilwork.targets import devices_of
-from coilwork.torch_compat.autograd import can_report_strides, returned_outputs
-from coilwork.torch_compat.tensors import Marks
-from coilwork.trace import Trace, open_trace
+from coilwork_frontend.calling_convention.set_outputs import returning_exchanged
+from coilwork_frontend.calling_convention.updates import aligned_updates
+from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork_frontend.torch_compat.autograd import can_report_strides, returned_outputs
+from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
@@ -167,8 +167,7 @@ def open_job(
     gm, marked = returning_memory(gm, returned)
     if exchanged or composition is not None:
         returned = None
-    is_watched = options.check or options.check_nan != "off" or options.check_inf != "off"
-    asked = reports_strides and can_report_strides() and not options.passes and not is_watched
+    asked = reports_strides and can_report_strides() and not options.passes and not options.checks.has_any
     free = list_free_results(gm, returned) if asked and returned is not None else ()
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED

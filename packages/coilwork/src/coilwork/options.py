@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork.passes import GraphPass, keys_of, without_uuid
 from coilwork_lowering.rewrites import Rewrite
+from coilwork_tools.check_mode.watch import CheckedValues, Checks
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -26,7 +27,6 @@ Products = Literal["auto", "aten", "cublaslt"]
 Convolutions = Literal["auto", "aten", "cudnn"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
-CheckedValues = Literal["off", "results", "kernels"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 # The type of the option that texts by names are.
@@ -273,6 +273,11 @@ class CompileOptions:
     def _key_of(self, name: str) -> str:
         found = getattr(self, name)
         return keys_of(found) if name in HOLDING_CODE else repr(found)
+
+    @property
+    def checks(self) -> Checks:
+        """The checks of calls that are asked for."""
+        return Checks(against_eager=self.check, nan=self.check_nan, inf=self.check_inf)
 
     @property
     def unkeyed(self) -> tuple[str, ...]:

@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import torch
 
-from coilwork.boundary.alignment import aligned_inputs
-from coilwork.boundary.negated_inputs import resolve_constant
-from coilwork.boundary.saved_strides import Strides, chosen_strides
-from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
-from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork.trace import MAPPING_SUFFIX, Trace
+from coilwork_frontend.calling_convention.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
+from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
+from coilwork_frontend.calling_convention.updates import names_at
+from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_ir.codegen import Describing
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int

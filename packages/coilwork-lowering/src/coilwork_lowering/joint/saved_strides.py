@@ -6,17 +6,16 @@ where an operator of the backward graph reads strides: one that runs as a call, 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from coilwork_ir.graph_marks import FREE_STRIDES
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
-
-_MARK: Final = "coilwork_free_strides"
 
 
 def free_saved_strides(
@@ -41,14 +40,14 @@ def free_saved_strides(
         reader = given.get(node.name)
         if reader is None or not _is_static(node.meta.get("val")) or _reads_strides(reader, lowering):
             continue
-        node.meta[_MARK] = True
+        node.meta[FREE_STRIDES] = True
         count += 1
     return count
 
 
 def has_free_strides(node: Any) -> bool:
     """Tell if `node` of a forward graph is marked."""
-    return isinstance(node, torch.fx.Node) and bool(node.meta.get(_MARK))
+    return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))
 
 
 def _is_static(value: Any) -> bool:

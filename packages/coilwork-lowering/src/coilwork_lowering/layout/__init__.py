@@ -2,6 +2,6 @@
 
 from coilwork_lowering.layout.choose import lay_out_convolutions
 from coilwork_lowering.layout.cost import LayoutDecision
-from coilwork_lowering.layout.padding import OWN_PADDING, PaddingDecision, pad_products
+from coilwork_lowering.layout.padding import PaddingDecision, pad_products
 
-__all__ = ["OWN_PADDING", "LayoutDecision", "PaddingDecision", "lay_out_convolutions", "pad_products"]
+__all__ = ["LayoutDecision", "PaddingDecision", "lay_out_convolutions", "pad_products"]

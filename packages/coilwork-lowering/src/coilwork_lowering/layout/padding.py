@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.graph_marks import OWN_PADDING
 from coilwork_ir.product_rates import VECTOR_BYTES
 from coilwork_lowering.facts.generated import is_computed, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
@@ -27,8 +28,6 @@ from coilwork_lowering.torch_compat.graphs import copied_graph
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""
-OWN_PADDING: Final = "own_padding"
-"""Metadata of a node whose memory, its own or a view's, has rows padded here: nothing else lies between them."""
 
 # Padding is read and written with the rows, about this often, at this many bytes per microsecond.
 _TOUCHES: Final = 3

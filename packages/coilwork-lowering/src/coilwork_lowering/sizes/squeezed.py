@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat.sizes import is_from_data, is_unequal, surely
+from coilwork_ir.graph_marks import SQUEEZED_ONE
+from coilwork_lowering.torch_compat.sizes import is_from_data, surely
 
 aten: Final = torch.ops.aten
 _SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 _ASSERTION: Final = aten._assert_scalar.default
-SQUEEZED_ONE: Final = "squeeze() of a size from data: it is 1, and the graph was captured for all others"
-"""The message of the assertion."""
 
 
 def squeeze_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -38,22 +37,6 @@ def _squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> l
     chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     sizes: list[Any] = [value.shape[k] for k in chosen if value.dim() > 0]
     return [size for size in sizes if is_from_data(size)]
-
-
-def name_squeezed_sizes(gm: torch.nn.Module) -> None:
-    """Give the assertion its message, in place, in branches and loop bodies: torch has put its own in the place of ours there."""
-    for part in gm.modules():
-        nodes = list(part.graph.nodes) if isinstance(part, torch.fx.GraphModule) else []
-        sizes = [
-            size for node in nodes if node.target in _SQUEEZES for size in _squeezed(*map(_fake, node.args))
-        ]
-        for node in nodes if sizes else ():
-            if node.target is _ASSERTION and any(is_unequal(_fake(node.args[0]), size, 1) for size in sizes):
-                node.args = (node.args[0], SQUEEZED_ONE)
-
-
-def _fake(argument: Any) -> Any:
-    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
 
 
 def asserts_squeezed_size(node: torch.fx.Node) -> bool:

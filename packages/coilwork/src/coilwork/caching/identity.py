@@ -15,18 +15,23 @@ from typing import Final
 
 from coilwork.codegens import plugged_codegens
 
-# The cache is not among them: it checks by itself what it reads.
-_STAGES: Final = (
+COMPONENTS: Final = (
     "coilwork",
+    "coilwork_cache",
     "coilwork_cpp",
     "coilwork_cpp_wrapper",
+    "coilwork_frontend",
     "coilwork_ir",
     "coilwork_lowering",
     "coilwork_runtime",
     "coilwork_scheduler",
+    "coilwork_tools",
     "coilwork_triton",
     "coilwork_wrapper",
 )
+"""The packages that make one compiler."""
+# The cache checks by itself what it reads; tools decide nothing about what is compiled.
+_STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cache", "coilwork_tools"))
 _SOURCES: Final = (".py", ".triton", ".cpp", ".hpp", ".ll")
 
 

@@ -1,0 +1,131 @@
+"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes are counted together.
+
+All of it is read off the tensors that Dynamo computed with, before anything is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.autograd import ResultFacts
+from coilwork_frontend.torch_compat.nesting import leaves_of
+from coilwork_frontend.torch_compat.tensors import (
+    Creation,
+    Marks,
+    creation_of,
+    marks_of,
+    set_creation,
+    shared_counts,
+    strided_storage,
+)
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedResult:
+    """One result.
+
+    Attributes:
+        base: what it is a view of: the position of a result, or a negative number for what is none. `None`: it is no view.
+        creation: how a view was made, which decides if it takes writes that are recorded.
+        count: a number that results have in common if writes to one are counted as writes to the others.
+        marks: torch's bits; `None`: it is no tensor with strides.
+    """
+
+    base: int | None = None
+    creation: Creation | None = None
+    count: int = 0
+    marks: Marks | None = None
+
+
+def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
+    """The results of Dynamo's graph."""
+    values = _values(gm)
+    positions = {
+        id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
+    }
+    hidden: dict[int, int] = {}
+    counts = shared_counts(values)
+    found = []
+    for value, count in zip(values, counts, strict=True):
+        base = value._base if value is not None and value._is_view() else None
+        if value is None or base is None:
+            found.append(CapturedResult(count=count, marks=_marks(value)))
+            continue
+        place = positions.get(id(base))
+        place = hidden.setdefault(id(base), -1 - len(hidden)) if place is None else place
+        found.append(CapturedResult(place, creation_of(value), count, _marks(value)))
+    return tuple(found)
+
+
+def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[int, Marks]:
+    """By position of an output of AOTAutograd's graph: the marks that it has in eager mode."""
+    # subclasses that are taken apart have more results than were captured
+    known = results if len(results) == facts.count else ()
+    return {
+        position: result.marks
+        for position, result in enumerate(known, start=facts.start)
+        if result.marks is not None
+    }
+
+
+def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
+    """Let views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's writes.
+
+    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded.
+    There autograd takes all views for parts of one function's result, and parts that `split` and the like
+    give come back as tensors of their own: a write to the whole would leave them the gradients of what they
+    showed before. Other views are made by
+    `boundary.shared_results`. `gm` is looked at at once.
+    """
+    given = {
+        strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
+    } - {None}
+    views = []
+    values = _values(gm)
+    recorded = any(value is not None and value.requires_grad for value in values)
+    for position, value in enumerate(values):
+        creation = None if value is None else creation_of(value)
+        if value is None or creation is None:
+            continue
+        is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
+        if is_changed or strided_storage(value) in given:
+            views.append((position, creation))
+    first: dict[int, int] = {}
+    repeated = tuple(
+        (position, first[id(value)])
+        for position, value in enumerate(values)
+        if strided_storage(value) in given and first.setdefault(id(value), position) != position
+    )
+    if not views and not repeated:
+        return lambda compiled: compiled
+
+    def around(compiled: Compiled) -> Compiled:
+        def called(*args: Any) -> Any:
+            results = list(compiled(*args))
+            for position, creation in views:
+                results[position] = set_creation(results[position], creation)
+            # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
+            for position, same in repeated:
+                results[position] = results[same]
+            return results
+
+        return called
+
+    return around
+
+
+def _marks(value: torch.Tensor | None) -> Marks | None:
+    return marks_of(value) if value is not None and value.layout == torch.strided else None
+
+
+def _values(gm: fx.GraphModule) -> list[torch.Tensor | None]:
+    nodes = leaves_of(gm.graph.output_node().args)
+    values = [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in nodes]
+    return [value if isinstance(value, torch.Tensor) else None for value in values]

@@ -1,0 +1,259 @@
+"""Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z * 2).mH[1:]`.
+
+Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a
+view and marks its base, where eager writes into the base: the marks of both come out exchanged, and are
+exchanged again.
+
+A program returns memory. It is given back what a mark would negate or conjugate, so that neither side
+computes that, and the mark is set after the call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.operators import is_view
+from coilwork_frontend.torch_compat.tensors import (
+    Marks,
+    creation_of,
+    marks_of,
+    run_on_fakes,
+    set_creation,
+    strided_storage,
+)
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+_OTHER_TYPE: Final = torch.ops.aten.view.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _MarkOperators:
+    """The operators of one of torch's marks.
+
+    Attributes:
+        view: sets or clears it.
+        compute: changes the numbers in its stead.
+        unlike: views of a marked tensor that are not marked views of the same memory.
+    """
+
+    view: Any
+    compute: Any
+    unlike: frozenset[object]
+
+
+# in the order of the fields of `Marks`
+_OPERATORS: Final = (
+    _MarkOperators(
+        torch.ops.aten._neg_view.default, torch.ops.aten.neg.default, unlike=frozenset({_OTHER_TYPE})
+    ),
+    _MarkOperators(
+        torch.ops.aten._conj.default,
+        torch.ops.aten._conj_physical.default,
+        unlike=frozenset(
+            {_OTHER_TYPE, torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default}
+        ),
+    ),
+)
+_VIEWS: Final = frozenset(operators.view for operators in _OPERATORS)
+
+
+def restore_marks(gm: fx.GraphModule, marks: Mapping[int, Marks]) -> fx.GraphModule:
+    """`gm`, or a copy in which results that lie in one memory are marked where eager's are: `marks`, by position."""
+    for index, operators in enumerate(_OPERATORS):
+        expected = {position: wanted[index] for position, wanted in marks.items()}
+        gm = _restore_mark(gm, expected, index, operators)
+    return gm
+
+
+def _restore_mark(
+    gm: fx.GraphModule, expected: Mapping[int, bool], index: int, operators: _MarkOperators
+) -> fx.GraphModule:
+    items: Any = gm.graph.output_node().args[0]
+    listed = items if isinstance(items, list | tuple) else ()
+    groups: dict[fx.Node, dict[int, list[fx.Node]]] = {}
+    for position, item in enumerate(listed):
+        if isinstance(item, fx.Node):
+            root, views = _views_behind(item)
+            groups.setdefault(root, {})[position] = views
+    wrong = [
+        (root, group)
+        for root, group in groups.items()
+        if root.op == "call_function" and _are_exchanged(group, listed, expected, index)
+    ]
+    if not wrong:
+        return gm
+    copies: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    results: list[Any] = [copies.get(item, item) for item in listed]
+    last = graph.output_node()
+    with graph.inserting_before(last):
+        for root, group in wrong:
+            memory = graph.call_function(operators.compute, (copies[root],))
+            memory.meta = dict(copies[root].meta)
+            memory.meta["val"] = run_on_fakes(memory)
+            for position, views in group.items():
+                results[position] = _mark_once(graph, memory, views, copies, operators)
+    last.args = (tuple(results),)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def _mark_once(
+    graph: fx.Graph,
+    memory: fx.Node,
+    views: Sequence[fx.Node],
+    copies: Mapping[fx.Node, fx.Node],
+    operators: _MarkOperators,
+) -> fx.Node:
+    """`views` of `memory`, whose numbers have the other mark: those that do not mark, and one that does if that is needed."""
+    is_marked = True
+    found = memory
+    for view in views:
+        if view.target is operators.view:
+            is_marked = not is_marked
+            continue
+        (source, *_) = view.all_input_nodes
+        replaced = {**copies, source: found}
+        found = graph.node_copy(view, replaced.__getitem__)
+        found.meta["val"] = run_on_fakes(found)
+    if is_marked:
+        found = graph.call_function(operators.view, (found,))
+        found.meta["val"] = run_on_fakes(found)
+    return found
+
+
+def _are_exchanged(
+    group: Mapping[int, Sequence[fx.Node]], results: Sequence[Any], expected: Mapping[int, bool], index: int
+) -> bool:
+    """Tell if mark number `index` of all results of `group` of which eager's are known is not eager's."""
+    known = [position for position in group if position in expected]
+    memory = {_storage(results[position]) for position in group}
+    others = {_storage(result) for position, result in enumerate(results) if position not in group}
+    is_movable = not memory & others and all(
+        view.target not in _OPERATORS[index].unlike for views in group.values() for view in views
+    )
+    return (
+        bool(known)
+        and is_movable
+        and all(_marks(results[position])[index] is not expected[position] for position in known)
+    )
+
+
+def _views_behind(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """The node that `node` is a view of, and the views from there to it."""
+    views: list[fx.Node] = []
+    while _is_view_or_part(node) and isinstance(node.args[0], fx.Node):
+        views.insert(0, node)
+        node = node.args[0]
+    return node, views
+
+
+def _is_view_or_part(node: fx.Node) -> bool:
+    """Tell if `node` is a view, one of several that an operator gives, or all of these."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
+
+
+def returning_memory(
+    gm: fx.GraphModule, returned: int | None
+) -> tuple[fx.GraphModule, tuple[tuple[int, Marks], ...]]:
+    """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views of that.
+
+    Views that mark and views that undo that are left out. Only the first `returned` results go to the caller,
+        `None`: all.
+    What is computed with the other sign, or marked before the graph is entered, stays.
+    """
+    items: Any = gm.graph.output_node().args[0]
+    listed = items if isinstance(items, list | tuple) else ()
+    chains = {position: _chain(item) for position, item in enumerate(listed[:returned])}
+    chains = {position: chain for position, chain in chains.items() if chain}
+    if not chains:
+        return gm, ()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    last = graph.output_node()
+    results: list[Any] = [copies.get(item, item) for item in listed]
+    with graph.inserting_before(last):
+        for position, chain in chains.items():
+            replaced = dict(copies)
+            for node in chain:
+                if node.target in _VIEWS:
+                    (source,) = node.args
+                    assert isinstance(source, fx.Node)
+                    replaced[node] = replaced[source]
+                else:
+                    replaced[node] = graph.node_copy(node, replaced.__getitem__)
+                    replaced[node].meta["val"] = run_on_fakes(replaced[node])
+            results[position] = replaced[chain[-1]]
+    last.args = (tuple(results),)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made, tuple((position, _marks(listed[position])) for position in chains)
+
+
+def with_marked_results(call: Call, marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> Call:
+    """`call`, whose results at the positions of `marked` are returned with these marks; gradients are views then, as in eager mode."""
+    if not marked:
+        return call
+    views = tuple(
+        (position, tuple(one.view for one, is_set in zip(_OPERATORS, marks, strict=True) if is_set))
+        for position, marks in marked
+    )
+
+    def marking(args: list[Any]) -> Sequence[Any]:
+        results = list(call(args))
+        for position, operators in views:
+            found = memory = results[position]
+            for view in operators:
+                found = view(found)
+            creation = creation_of(memory)
+            if creation is not None:
+                # it takes the writes that the view takes
+                found = set_creation(found, creation)
+            elif not are_gradients:
+                found = found.detach()
+            results[position] = found
+        return results
+
+    return marking
+
+
+def _chain(item: object) -> list[fx.Node]:
+    """The views, some of which mark, from what memory holds to the result `item`; empty if there are none."""
+    chain: list[fx.Node] = []
+    length = 0
+    node = item
+    while isinstance(node, fx.Node) and _is_view_or_part(node):
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or (node.target is _OTHER_TYPE and any(_marks(source))):
+            break
+        chain.insert(0, node)
+        if node.target in _VIEWS and not any(_marks(source)):
+            length = len(chain)
+        node = source
+    return chain[len(chain) - length :]
+
+
+def _storage(node: object) -> int | None:
+    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+
+
+def _marks(node: fx.Node) -> Marks:
+    """The marks of a tensor, or those that several have in common."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else (value,)
+    found = [marks_of(part) for part in values]
+    return Marks(*map(all, zip(*found, strict=True))) if found else Marks()

@@ -1,0 +1,102 @@
+"""Results that are views of an input whose elements share memory, as those of `expand` do: made of the input anew, view by view.
+
+AOTAutograd hands such a result to the caller as a view of the input, and its gradients go the way that the view came. Where sizes
+are open it learns that way from the tensor that the graph returns: from the views that it is, if torch has made them. Of any
+other tensor it takes place and strides, and what `as_strided` gives back to elements that share memory is their mean.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.operators import is_view
+from coilwork_frontend.torch_compat.sizes import are_equal_sizes
+from coilwork_frontend.torch_compat.tensors import remembered_views
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+def with_replayed_views(gm: fx.GraphModule, call: Call, aliases: Sequence[tuple[int, int]]) -> Call:
+    """`call`, that of `gm`, with such results among the outputs that `aliases` names: pairs (output, input)."""
+    (results,) = gm.graph.output_node().args
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    assert isinstance(results, list | tuple)
+    replayed: dict[int, Any] = {
+        output: results[output]
+        for output, base in aliases
+        if _shares_memory(inputs[base].meta.get("val")) and _is_open_view(results[output], inputs[base])
+    }
+    if not replayed:
+        return call
+    views, needed = _views_alone(gm, list(replayed.values()), inputs)
+
+    def with_views(args: list[Any]) -> Sequence[Any]:
+        # the others may go while the program runs
+        given = [args[position] for position in needed]
+        found = list(call(args))
+        with remembered_views():
+            made = views(*given)
+        for output, view in zip(replayed, made, strict=True):
+            found[output] = view
+        return found
+
+    return with_views
+
+
+def _shares_memory(value: object) -> bool:
+    """Whether elements of `value` share memory: along a dimension of more than one of them nothing is stepped over."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    return any(
+        are_equal_sizes([stride], [0]) and not are_equal_sizes([size], [1])
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def _is_open_view(result: object, base: fx.Node) -> bool:
+    """Whether `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed ones AOTAutograd knows."""
+    if not isinstance(result, fx.Node) or result is base:
+        return False
+    made = [
+        node
+        for node in _behind(result)
+        if isinstance(node.meta.get("val"), torch.Tensor) and node is not base
+    ]
+    sizes = [size for node in made for size in node.meta["val"].shape]
+    return all(_is_view(node) for node in made) and any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _behind(result: fx.Node) -> Iterator[fx.Node]:
+    """`result` and all that it is made from."""
+    seen: dict[fx.Node, None] = {result: None}
+    pending = [result]
+    while pending:
+        node = pending.pop()
+        yield node
+        new = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(dict.fromkeys(new))
+        pending += new
+
+
+def _is_view(node: fx.Node) -> bool:
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
+
+
+def _views_alone(
+    gm: fx.GraphModule, results: Sequence[fx.Node], inputs: Sequence[fx.Node]
+) -> tuple[Callable[..., Sequence[Any]], list[int]]:
+    """What computes `results` alone, and the positions of the inputs that it takes."""
+    wanted = {node for result in results for node in _behind(result)}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node in wanted:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[result] for result in results))
+    return fx.GraphModule(gm, graph), [position for position, node in enumerate(inputs) if node in wanted]

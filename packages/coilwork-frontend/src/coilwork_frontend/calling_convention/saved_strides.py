@@ -1,0 +1,110 @@
+"""Saved tensors that lie otherwise than captured: told to autograd, and made so where kernels do not run.
+
+The scheduler chooses the strides of what only the backward graph sees. Autograd hands these strides on, and the backward graph is compiled
+for them. Its operators were captured with others, and the forward graph's operators make others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from coilwork_frontend.torch_compat.autograd import report_output_strides
+from coilwork_ir.buffers import Ref
+from coilwork_ir.graph_marks import FREE_STRIDES
+from coilwork_ir.index import as_int
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.program.nodes import Program
+from coilwork_ir.program.walk import buffers
+
+Call = Callable[[list[Any]], Sequence[Any]]
+Strides: TypeAlias = tuple[int, ...]
+
+
+def list_free_results(gm: fx.GraphModule, returned: int) -> tuple[int, ...]:
+    """Positions of results of the forward graph `gm`, behind the first `returned`, that may lie as it likes."""
+    results = gm.graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    return tuple(k for k, node in enumerate(results) if k >= returned and _has_free_strides(node))
+
+
+def _has_free_strides(node: object) -> bool:
+    return isinstance(node, fx.Node) and bool(node.meta.get(FREE_STRIDES))
+
+
+def chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
+    """Strides of the results of `program` that differ from those of `graph`, which it computes, by position."""
+    if not graph.free_results:
+        return {}
+    made = buffers(program)
+    captured = {buffer.name: buffer.strides for node in graph.nodes for buffer in defined(node)}
+    found: dict[int, Strides] = {}
+    for position, output in enumerate(graph.outputs):
+        if isinstance(output, Ref) and output.name in graph.free_results:
+            strides = made[output.name].strides
+            if strides != captured[output.name]:
+                found[position] = tuple(int(as_int(stride) or 0) for stride in strides)
+    return found
+
+
+def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> None:
+    """Tell autograd how results of the forward graph `gm` lie that lie otherwise than captured."""
+    if chosen:
+        results = gm.graph.output_node().args[0]
+        assert isinstance(results, list | tuple)
+        report_output_strides([chosen.get(position) for position in range(len(results))])
+
+
+def captured_operands(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
+    """Strides with which inputs of the backward graph `gm` were captured that it gets with others, by position."""
+    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    found: dict[int, Strides] = {}
+    for position, (captured, given) in enumerate(zip(inputs, example_inputs, strict=False)):
+        strides = _static_strides(captured)
+        if strides is not None and strides != (_static_strides(given) or strides):
+            found[position] = strides
+    return found
+
+
+def lay_out_operands(call: Call, strides: Mapping[int, Strides]) -> Call:
+    """`call` for inputs at these positions that may lie otherwise than it takes them."""
+    if not strides:
+        return call
+
+    def relaying(args: list[Any]) -> Sequence[Any]:
+        for position, wanted in strides.items():
+            args[position] = _lay_out(args[position], wanted)
+        return call(args)
+
+    return relaying
+
+
+def lay_out_results(call: Call, strides: Mapping[int, Strides]) -> Call:
+    """`call` with these strides for its results at these positions."""
+    if not strides:
+        return call
+
+    def relaying(args: list[Any]) -> Sequence[Any]:
+        results = list(call(args))
+        for position, wanted in strides.items():
+            results[position] = _lay_out(results[position], wanted)
+        return results
+
+    return relaying
+
+
+def _static_strides(value: object) -> Strides | None:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    strides = value.stride()
+    return tuple(strides) if all(type(stride) is int for stride in strides) else None
+
+
+def _lay_out(value: Any, strides: Strides) -> Any:
+    if not isinstance(value, torch.Tensor) or value.stride() == strides:
+        return value
+    return value.new_empty_strided(value.shape, strides).copy_(value)

@@ -1,0 +1,233 @@
+"""Results that share memory: as many tensor objects as in eager mode, and one count of their writes.
+
+A program drops views that change nothing and merges equal ones, so one tensor may come back for several results; other views it
+makes by place and strides alone. Hence results that share memory are made of one of them once the program has run. Which of
+them are one object is read off the graph before anything is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from torch import fx
+
+from coilwork_frontend.calling_convention.captured_results import CapturedResult
+from coilwork_frontend.torch_compat.autograd import ResultFacts, take_view_results
+from coilwork_frontend.torch_compat.nesting import leaves_of
+from coilwork_frontend.torch_compat.tensors import (
+    Creation,
+    count_apart,
+    make_view,
+    share_count,
+    strided_storage,
+    view_whole,
+)
+
+Call = Callable[[list[Any]], Sequence[Any]]
+# The positions of the first result in the same memory, and of the first that is the same object.
+ResultObject: TypeAlias = tuple[int, int]
+_HIDDEN: Final = -1 << 20
+
+
+class SharedView(NamedTuple):
+    """A result that is a view of `base`, made in the way of `creation`."""
+
+    position: int
+    base: int
+    creation: Creation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """Results that share memory.
+
+    Views are of a base that autograd knows. It is a result, by its position, or hidden from the caller, by a negative number.
+
+    Attributes:
+        whole: the base that is what the program returns, as it is.
+        source: position of the result that is the memory.
+        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are counted);
+            `None`: with nobody's, as those of `unsafe_split`.
+        views: what else lies in that memory.
+        repeated: pairs (position, position of the result that is the same object).
+    """
+
+    whole: int
+    source: int
+    detached: tuple[tuple[int, int | None], ...]
+    views: tuple[SharedView, ...]
+    repeated: tuple[tuple[int, int], ...]
+
+    @property
+    def is_lone_view(self) -> bool:
+        """Tell if this is one result, a view of memory that the caller does not see."""
+        return self.whole < 0 and len(self.views) == 1 and not (self.detached or self.repeated)
+
+
+def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[ResultObject | None, ...]:
+    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `count` are results.
+
+    `None` stands for results in the memory of inputs, which AOTAutograd makes, and for what is no tensor.
+    """
+    given = {_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
+    memories: dict[int, int] = {}
+    objects: dict[object, int] = {}
+    found: list[ResultObject | None] = []
+    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:count]):
+        storage = _storage(node)
+        if storage is None or storage in given:
+            found.append(None)
+        else:
+            found.append((memories.setdefault(storage, position), objects.setdefault(node, position)))
+    return tuple(found)
+
+
+def plan_shared_results(
+    objects: Sequence[ResultObject | None],
+    captured: Sequence[CapturedResult],
+    facts: ResultFacts,
+    *,
+    recorded: bool,
+) -> tuple[SharedMemory, ...]:
+    """What there is to do for groups of several objects in one memory.
+
+    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what asks for gradients
+    must be no view.
+    """
+    groups: dict[int, dict[int, int]] = {}
+    for position, found in enumerate(objects):
+        if found is not None and position not in facts.remade:
+            memory, same = found
+            groups.setdefault(memory, {})[position] = same
+    # subclasses that are taken apart have more results than were captured
+    known = captured if len(captured) == facts.count else ()
+    views: dict[int, SharedView] = {}
+    counts: dict[int, int] = {}
+    for position, result in enumerate(known, start=facts.start):
+        counts[position] = result.count
+        if result.base is None:
+            continue
+        base = result.base + facts.start if result.base >= 0 else result.base
+        counts.setdefault(base, result.count)
+        if position in facts.constant or not recorded:
+            views[position] = SharedView(position, base, result.creation)
+    # a view that comes alone is one of a hidden base
+    return tuple(
+        _plan(group, views, counts)
+        for group in groups.values()
+        if len(set(group.values())) > 1 or min(group) in views
+    )
+
+
+def with_shared_results(call: Call, groups: Sequence[SharedMemory], *, recorded: bool) -> Call:
+    """`call`, with the results of `groups` as separate objects; `recorded`: AOTAutograd records it for a backward."""
+    if not groups:
+        return call
+    views = take_view_results() if recorded else ()
+    separate = _separation(groups)
+
+    def separating(args: list[Any]) -> Sequence[Any]:
+        results = list(call(args))
+        for position in views:
+            if results[position]._is_view():
+                results[position] = results[position].detach()
+        separate(results)
+        return results
+
+    return separating
+
+
+def separate_direct_results(
+    direct: Callable[..., Sequence[Any]] | None, groups: Sequence[SharedMemory]
+) -> Callable[..., Sequence[Any]] | None:
+    """`direct`, which takes the inputs one by one, with the results of `groups` as separate objects."""
+    if direct is None or not groups:
+        return direct
+    separate = _separation(groups)
+
+    def separating(*args: Any) -> Sequence[Any]:
+        results = list(direct(*args))
+        separate(results)
+        return results
+
+    return separating
+
+
+def _plan(
+    group: Mapping[int, int], known: Mapping[int, SharedView], counts: Mapping[int, int]
+) -> SharedMemory:
+    """How results that share memory are made of one of them.
+
+    `group` has the first of the same object for each position, `known` the results that are views, `counts` numbers that those have
+    in common whose writes are counted together.
+    """
+    first: dict[int, int] = {}
+    for position, same in group.items():
+        first.setdefault(same, position)
+    own = [position for position in first.values() if position not in known]
+    views = []
+    for position in first.values():
+        if position in known:
+            base = known[position].base
+            base = first[group[base]] if base in group else base
+            if base >= 0 and base not in own:
+                # the caller gets it in another way, if at all
+                base = _HIDDEN - base
+            views.append(known[position]._replace(base=base))
+    whole, *others = (*own, *dict.fromkeys(view.base for view in views if view.base < 0))
+    numbers = {base: counts.get(base if base > _HIDDEN else _HIDDEN - base) for base in (whole, *others)}
+    # what is not among the captured results is what AOTAutograd makes some of them of
+    usual = next((number for number in numbers.values() if number is not None), None)
+    counted: dict[int | None, int] = {}
+    detached: list[tuple[int, int | None]] = []
+    for base, number in numbers.items():
+        source = counted.setdefault(usual if number is None else number, base)
+        if base != whole:
+            detached.append((base, None if source == base else source))
+    return SharedMemory(
+        whole=whole,
+        source=whole if own else min(group),
+        detached=tuple(detached),
+        views=tuple(views),
+        repeated=tuple(
+            (position, first[same]) for position, same in group.items() if position != first[same]
+        ),
+    )
+
+
+def _storage(node: object) -> int | None:
+    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
+
+
+def _separation(groups: Sequence[SharedMemory]) -> Callable[[list[Any]], None]:
+    """What makes separate objects of the results of `groups`, in their place."""
+    lone = tuple((group.views[0].position, group.views[0].creation) for group in groups if group.is_lone_view)
+    others = tuple(group for group in groups if not group.is_lone_view)
+
+    def separate(results: list[Any]) -> None:
+        for position, creation in lone:
+            results[position] = view_whole(results[position], creation)
+        for group in others:
+            _separate(results, group)
+
+    return separate
+
+
+def _separate(results: list[Any], group: SharedMemory) -> None:
+    source = results[group.source]
+    if group.whole >= 0 and source._is_view():
+        # an operator's result that the program shows otherwise
+        source = results[group.whole] = source.detach()
+    bases = {group.whole: source}
+    for base, counted in group.detached:
+        value = source if base < 0 else results[base]
+        bases[base] = count_apart(value) if counted is None else share_count(value, bases[counted])
+    for position, base, creation in group.views:
+        results[position] = make_view(results[position], bases[base], creation)
+    for base, _ in group.detached:
+        if base >= 0:
+            results[base] = bases[base]
+    for position, same in group.repeated:
+        results[position] = results[same]

@@ -1,0 +1,90 @@
+"""Inputs that a graph overwrites, and that kernels may take to start at multiples of 16 bytes.
+
+The promise is kept outside of the program: an input that breaks it is replaced by an aligned copy, whose values go back
+where they belong after the call. That needs an input whose memory nothing but its own values leaves by: no result and no
+view shares it. Parameters and moments in an optimizer's step are of this kind, and most of what it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.calling_convention.alignment import ALIGNMENT_BYTES, starts_aligned
+from coilwork_frontend.torch_compat.operators import shares_nothing
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.operators import find_target_info
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+_COPY: Final = torch.ops.aten.copy_.default
+
+
+def aligned_updates(gm: fx.GraphModule, *, on_cpu: bool) -> tuple[int, ...]:
+    """Positions of the inputs of `gm`; those on a CPU only if Triton runs there.
+
+    Single elements are left out: they gain nothing.
+    """
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        position
+        for position, node in enumerate(placeholders)
+        if starts_aligned(node.meta.get("val"))
+        and (on_cpu or node.meta["val"].device.type != "cpu")
+        and not _is_single(node.meta["val"])
+        and any(user.target is _COPY and user.args[0] is node for user in node.users)
+        and all(_keeps_to_itself(user, node) for user in node.users)
+    )
+
+
+def names_at(graph: Graph, positions: Sequence[int]) -> tuple[str, ...]:
+    """The buffers of `graph`, lowered from a graph module, that are its inputs at `positions`."""
+    entries = [graph.inputs[position] for position in positions]
+    return tuple(entry.name for entry in entries if isinstance(entry, Buffer))
+
+
+def with_aligned_updates(
+    call: Call, positions: Sequence[int], any_unaligned: Callable[[list[Any], tuple[int, ...]], bool]
+) -> Call:
+    """`call`, which may take the inputs at `positions` to be aligned and overwrites them.
+
+    `any_unaligned` tells if one of a call's inputs, at these positions, is not.
+    """
+    if not positions:
+        return call
+
+    where = tuple(positions)
+
+    def checked(args: list[Any]) -> Sequence[Any]:
+        return _through_copies(call, args, where) if any_unaligned(args, where) else call(args)
+
+    return checked
+
+
+def _through_copies(call: Call, args: list[Any], positions: Sequence[int]) -> Sequence[Any]:
+    copies = []
+    for position in positions:
+        value = args[position]
+        if value.data_ptr() % ALIGNMENT_BYTES:
+            copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            args[position] = copy.copy_(value)
+            copies.append((value, copy))
+    results = call(args)
+    for value, copy in copies:
+        value.copy_(copy)
+    return results
+
+
+def _keeps_to_itself(user: fx.Node, source: fx.Node) -> bool:
+    """`user` makes nothing that shares the memory of `source`, and overwrites it only as a whole, at last."""
+    if user.target is _COPY and user.args[0] is source:
+        return not user.users
+    return shares_nothing(user.target) and not find_target_info(str(user.target)).counts_from_storage
+
+
+def _is_single(value: torch.Tensor) -> bool:
+    return all(type(extent) is int and extent == 1 for extent in value.shape)

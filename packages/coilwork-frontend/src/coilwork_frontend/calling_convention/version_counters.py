@@ -1,0 +1,65 @@
+"""Tensors saved for the backward that share memory with an input or a result: writing to these is noticed.
+
+Torch counts how often a tensor is written to, views share the count, and the backward refuses saved tensors that were written to
+since. What a program makes of memory it knows has a count of its own, so that, say, the saved transpose of a weight would not show that
+an optimizer's step came between. Such tensors take the count of the input or the result.
+
+What is saved may be a result although eager saves something else. Writing to it is then refused where eager takes it, as with any
+backend: AOTAutograd saves what costs least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from coilwork_frontend.torch_compat.autograd import take_view_results
+from coilwork_frontend.torch_compat.tensors import share_count, strided_storage
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+def with_counted_versions(gm: fx.GraphModule, call: Call, returned: int | None) -> Call:
+    """`call`, that of the forward graph `gm`, whose results behind the first `returned` are saved; `None`: none is."""
+    pairs = () if returned is None else _sharing(gm, returned)
+    if not pairs:
+        return call
+
+    count = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    views = take_view_results() if any(source >= count for _, source in pairs) else ()
+
+    def counted(args: list[Any]) -> Sequence[Any]:
+        inputs = list(args)
+        results = list(call(args))
+        for position in views:
+            if results[position]._is_view():
+                results[position] = results[position].detach()
+        known = inputs + results
+        for position, source in pairs:
+            results[position] = share_count(results[position], known[source])
+        return results
+
+    return counted
+
+
+def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of a saved result and what has its memory, counted through inputs and results; first come, first taken."""
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results: Any = gm.graph.output_node().args[0]
+    known: dict[int, int] = {}
+    for place, node in enumerate([*inputs, *results[:returned]]):
+        storage = _storage(node)
+        if storage is not None:
+            known.setdefault(storage, place)
+    saved = ((position, results[position]) for position in range(returned, len(results)))
+    pairs = ((position, node, known.get(_storage(node) or 0)) for position, node in saved)
+    shown = (*inputs, *results[:returned])
+    return tuple(
+        (position, source) for position, node, source in pairs if source is not None and node not in shown
+    )
+
+
+def _storage(node: object) -> int | None:
+    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None

@@ -1,0 +1,96 @@
+"""Captured graphs that are given lists, tuples or dictionaries of tensors, as compiled autograd does.
+
+AOTAutograd and the passes on captured graphs know flat inputs, so each such input becomes one placeholder per leaf, and
+taking an item out of it becomes that leaf.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from coilwork_frontend.torch_compat.nesting import TreeSpec, leaves_of, nested_like, nesting_of
+
+_NESTED: Final = (list, tuple, dict)
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
+    """Whether one of them is a list, a tuple or a dictionary."""
+    return any(isinstance(value, _NESTED) for value in example_inputs)
+
+
+def flattened(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
+    """`compiler` of the graph of `gm` with flat inputs, behind a function that takes nested ones.
+
+    Lists that Dynamo lets the callee empty are emptied, so that nobody else keeps what they held.
+    """
+    specs = [nesting_of(value) if isinstance(value, _NESTED) else None for value in example_inputs]
+    emptied = [
+        position
+        for position, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+        if node.meta.get("steal_arg", False)
+    ]
+    compiled = compiler(_with_flat_inputs(gm, specs), _flat(example_inputs, specs))
+
+    def call(*args: Any) -> Any:
+        flat = _flat(args, specs)
+        for position in emptied:
+            args[position].clear()
+        return compiled(*flat)
+
+    return call
+
+
+def _flat(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:
+    flat: list[Any] = []
+    for value, spec in zip(values, specs, strict=True):
+        if spec is None:
+            flat.append(value)
+        else:
+            flat.extend(leaves_of(value))
+    return flat
+
+
+def _with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> fx.GraphModule:
+    """The calls of `gm` with a placeholder per leaf of its inputs, whose nesting `specs` says; None says: not nested."""
+    graph = fx.Graph()
+    values: dict[fx.Node, Any] = {}
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    for node, spec in zip(placeholders, specs, strict=True):
+        if spec is None:
+            values[node] = graph.node_copy(node)
+        else:
+            values[node] = nested_like([_leaf(graph, node, k) for k in range(spec.num_leaves)], spec)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            continue
+        whole = values.get(node.args[0]) if _takes_item(node) else None
+        if isinstance(whole, _NESTED):
+            values[node] = whole[node.args[1]]
+        else:
+            # `node_copy` wants nodes, and a list of leaves may stand where a nested input stood.
+            copied = graph.node_copy(node, lambda other: other)
+            copied.args, copied.kwargs = _replaced(node.args, values), _replaced(node.kwargs, values)
+            values[node] = copied
+    return fx.GraphModule(gm, graph)
+
+
+def _leaf(graph: fx.Graph, nested: fx.Node, k: int) -> fx.Node:
+    leaf = graph.placeholder(f"{nested.name}_{k}")
+    if "example_value" in nested.meta:
+        leaf.meta["example_value"] = leaves_of(nested.meta["example_value"])[k]
+    return leaf
+
+
+def _takes_item(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target is operator.getitem
+
+
+def _replaced(tree: Any, values: dict[fx.Node, Any]) -> Any:
+    return map_arg(tree, values.__getitem__)

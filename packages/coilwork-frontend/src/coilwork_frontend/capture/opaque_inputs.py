@@ -1,0 +1,49 @@
+"""Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`).
+
+Torch's fake tensors show them as tensors with strides, which they do not have, so nothing in a captured graph tells them apart; the real
+inputs do. Torch's guards do, too: a graph that was compiled for others is never called with them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
+
+
+def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether a real input of Dynamo's graph lies in memory in another way than the graph says."""
+    return bool(_opaque(gm, example_inputs))
+
+
+def left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: bool) -> Callable[..., Any]:
+    """The captured graph as it is, with a warning that says which of its inputs are such tensors.
+
+    Raises:
+        CompileError: instead, with `strict`.
+    """
+    node, value = _opaque(gm, example_inputs)[0]
+    error = CompileError(
+        "opaque-input",
+        f"input {node.name} has layout {value.layout}, which generated code cannot read",
+        reason="torch captures it as a tensor with strides, which it does not have",
+        remedy="call .to_dense() before the compiled function",
+    )
+    if strict:
+        raise error
+    warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=3)
+    return gm
+
+
+def _opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tuple[fx.Node, torch.Tensor]]:
+    found: list[tuple[fx.Node, torch.Tensor]] = []
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
+        captured = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor):
+            found += [(node, value)] if value.layout != captured.layout else []
+    return found

@@ -1,0 +1,237 @@
+"""Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`, `x.expand(3, 2).add_(1)`.
+
+Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed.
+AOTAutograd makes them functional, and gives results. So eager is asked, on copies of the inputs that lie in
+memory as they do, if there is one in a captured graph.
+
+Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAutograd adds to `x` what every
+copy of an element gained, which is three times the difference, and rounded. So the expansion is not
+written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
+is looked for in the memory of `x`, with `as_strided`. Of inputs that are expanded already the graph is given
+the storage (`give_expanded_storages`); where it cannot be, as with gradients, the graph is eager's.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+
+from coilwork_frontend.capture.storages import overwritten_values, storage_of
+from coilwork_frontend.errors import CompileError
+from coilwork_frontend.torch_compat.nesting import leaves_of
+from coilwork_frontend.torch_compat.sizes import hint_of
+from coilwork_frontend.torch_compat.tensors import mode_of
+
+_FILLING: Final = frozenset({"fill_", "zero_", torch.fill_, torch.zero_})
+_EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broadcast_to})
+
+
+def writes_to_overlaps(gm: fx.GraphModule) -> bool:
+    """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand lies in part."""
+    return any(_overlaps(node) for node in gm.graph.nodes)
+
+
+def fill_what_is_expanded(gm: fx.GraphModule) -> None:
+    """Let Dynamo's graph `gm`, in place, fill a tensor in the stead of its expansion."""
+    changed = False
+    for node in gm.graph.nodes:
+        filled = node.args[0] if node.target in _FILLING and node.args else None
+        if node.op not in ("call_function", "call_method") or not _repeats(filled):
+            continue
+        whole = filled
+        while isinstance(whole, fx.Node) and _is_expansion(whole):
+            whole = whole.args[0]
+        if isinstance(whole, fx.Node) and whole is not filled and not _repeats(whole):
+            node.replace_all_uses_with(filled)
+            node.args = (whole, *node.args[1:])
+            changed = True
+    if changed:
+        gm.recompile()
+
+
+def write_to_what_is_expanded(gm: fx.GraphModule) -> None:
+    """Let writes to views of expansions in Dynamo's graph `gm`, in place, be to views of what is expanded."""
+    origins: dict[int, fx.Node] = {}
+    changed = False
+    for node in list(gm.graph.nodes):
+        storage = storage_of(node)
+        if storage is not None:
+            origins.setdefault(storage, node)
+        changed |= node.target is operator.setitem and _assign_to_view(node)
+        for value in overwritten_values(node):
+            if _comes_of_repeats(value):
+                changed |= _write_to_origin(node, value, origins[storage_of(value) or 0])
+    if changed:
+        gm.recompile()
+
+
+def _assign_to_view(node: fx.Node) -> bool:
+    """Take the view that an assignment writes to out of it, if it is of a tensor with repeated elements."""
+    whole, key, value = node.args
+    keys = key if isinstance(key, tuple) else (key,)
+    if not isinstance(whole, fx.Node) or not _comes_of_repeats(whole) or not all(map(_is_plain_key, keys)):
+        return False
+    with node.graph.inserting_before(node), torch.no_grad():
+        view = node.graph.call_function(operator.getitem, (whole, key))
+        shown = whole.meta["example_value"]
+        with mode_of(shown):
+            view.meta["example_value"] = shown[key]
+    if isinstance(value, bool | int | float | complex):
+        node.op, node.target, node.args = "call_method", "fill_", (view, value)
+    else:
+        everything: Any = ...
+        node.args = (view, everything, value)
+    return True
+
+
+def _is_plain_key(key: object) -> bool:
+    """Tell if indexing by `key` gives a view, and does not depend on sizes that a graph computes."""
+    if isinstance(key, slice):
+        return all(one is None or type(one) is int for one in (key.start, key.stop, key.step))
+    return key is None or key is ... or type(key) is int
+
+
+def _write_to_origin(node: fx.Node, value: fx.Node, origin: fx.Node) -> bool:
+    """Let `node` write to the place of `value` in the memory of `origin`, of which it is a view."""
+    shown: Tensor = value.meta["example_value"]
+    repeated = [dim for dim, n in enumerate(shown.shape) if shown.stride(dim) == 0 and n != 1]
+    # all copies of an element are filled alike
+    is_masked = node.target == "masked_fill_" and len(node.args) == 3
+    if _repeats(origin) or (repeated and node.target not in _FILLING and not is_masked):
+        return False
+    dims = [dim for dim in range(shown.dim()) if dim not in repeated]
+    graph = node.graph
+    with graph.inserting_before(node):
+        numbers = [
+            *(_number(graph, value, "size", dim) for dim in dims),
+            *(_number(graph, value, "stride", dim) for dim in dims),
+        ]
+        sizes, strides = numbers[: len(dims)], numbers[len(dims) :]
+        place = (sizes, strides, _number(graph, value, "storage_offset"))
+        made = graph.call_function(torch.as_strided, (origin, *place))
+    known = fx.map_arg(place, lambda one: one.meta["example_value"])
+    with torch.no_grad(), mode_of(shown):
+        made.meta["example_value"] = origin.meta["example_value"].as_strided(*known)
+    if storage_of(node) is not None:
+        node.replace_all_uses_with(value)
+    if repeated and is_masked:
+        # an element is filled if the mask says so of one of its copies
+        with graph.inserting_before(node):
+            whole = [_number(graph, value, "size", dim) for dim in range(shown.dim())]
+            mask = graph.call_function(torch.broadcast_to, (node.args[1], whole))
+            for dim in reversed(repeated):
+                mask = graph.call_method("any", (mask, dim))
+        node.update_arg(1, mask)
+    node.replace_input_with(value, made)
+    return True
+
+
+def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.Node:
+    """A number that says where `value` lies: itself where it is known, else what asks `value` for it."""
+    number = getattr(value.meta["example_value"], name)(*dims)
+    if type(number) is int:
+        return number
+    asked = graph.call_method(name, (value, *dims))
+    asked.meta["example_value"] = number
+    return asked
+
+
+def repeated_elements(gm: fx.GraphModule) -> CompileError | None:
+    """The error for a write to a part of a tensor with repeated elements; None if there is none."""
+    for node in gm.graph.nodes:
+        if any(_comes_of_repeats(value) for value in overwritten_values(node)):
+            return CompileError(
+                "repeated-elements",
+                f"{node.name} writes to a tensor that has an element several times",
+                reason="torch adds up what each copy of the element gains",
+                remedy="write to the tensor before it is expanded",
+            )
+    return None
+
+
+def _comes_of_repeats(node: object) -> bool:
+    """Tell if `node` stands for a view of a tensor with repeated elements, or for one."""
+    place = _place(node)
+    pending = [node] if isinstance(node, fx.Node) and place is not None else []
+    seen: set[fx.Node] = set()
+    while pending:
+        view = pending.pop()
+        storage = storage_of(view)
+        # a list of views has no place itself
+        if view in seen or isinstance(view.meta.get("example_value"), int | torch.SymInt):
+            continue
+        if storage is not None and place is not None and storage != place.storage:
+            continue
+        if _repeats(view):
+            return True
+        seen.add(view)
+        pending += view.all_input_nodes
+    return False
+
+
+def _is_expansion(node: fx.Node) -> bool:
+    return node.target in _EXPANDING and bool(node.args) and storage_of(node) == storage_of(node.args[0])
+
+
+def _repeats(node: object) -> bool:
+    place = _place(node)
+    return place is not None and place.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a tensor in its storage: its first element, sizes and strides."""
+
+    storage: int
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Several of its elements are one by a stride of 0, of which alone eager takes notice."""
+        return any(size > 1 and stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))
+
+    @property
+    def end(self) -> int:
+        """The element behind its last one."""
+        return self.offset + 1 + sum((n - 1) * step for n, step in zip(self.sizes, self.strides, strict=True))
+
+
+def _overlaps(node: fx.Node) -> bool:
+    written = [place for value in overwritten_values(node) if (place := _place(value)) is not None]
+    if not written:
+        return False
+    given = [place for value in leaves_of((node.args, node.kwargs)) if (place := _place(value)) is not None]
+    return any(one.repeats or any(_lie_in_part(one, other) for other in given) for one in written)
+
+
+def _lie_in_part(one: _Place, other: _Place) -> bool:
+    """Tell if both have elements between the same ends, and are not the same."""
+    return (
+        one.storage == other.storage
+        and one != other
+        and max(one.offset, other.offset) < min(one.end, other.end)
+    )
+
+
+def _place(node: object) -> _Place | None:
+    """The place of the tensor that `node` stands for; None of others, and of tensors without elements."""
+    storage = storage_of(node)
+    value = node.meta["example_value"] if isinstance(node, fx.Node) and storage is not None else None
+    if storage is None or not isinstance(value, Tensor):
+        return None
+    numbers = [_known(one) for one in (value.storage_offset(), *value.shape, *value.stride())]
+    known = [one for one in numbers if one is not None]
+    if len(known) < len(numbers):
+        return None
+    sizes, strides = tuple(known[1 : 1 + value.dim()]), tuple(known[1 + value.dim() :])
+    return None if 0 in sizes else _Place(storage, known[0], sizes, strides)
+
+
+def _known(size: int | torch.SymInt) -> int | None:
+    return hint_of(size) if isinstance(size, torch.SymInt) else int(size)

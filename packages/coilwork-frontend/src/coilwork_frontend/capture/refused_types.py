@@ -1,0 +1,159 @@
+"""What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
+
+Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
+tensor's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.nn import functional
+
+from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork_frontend.torch_compat.operators import native_function
+
+# operators that are others inside, which have the kernels
+_KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
+_RESIZING: Final = (
+    *(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"{kind}{count}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for count in (1, 2, 3)),
+)
+_RESIZED: Final = MappingProxyType(
+    {
+        function: getattr(torch.ops.aten, name).default
+        for name in _RESIZING
+        for function in (
+            native_function(name),
+            getattr(torch.ops.aten, name),
+            getattr(torch.ops.aten, name).default,
+        )
+    }
+)
+# The kernels of one mode take the same types, whatever the dimensions.
+_BY_MODE: Final = MappingProxyType(
+    {
+        "nearest": torch.ops.aten.upsample_nearest2d.default,
+        "nearest-exact": torch.ops.aten._upsample_nearest_exact2d.default,
+        "linear": torch.ops.aten.upsample_linear1d.default,
+        "bilinear": torch.ops.aten.upsample_bilinear2d.default,
+        "bicubic": torch.ops.aten.upsample_bicubic2d.default,
+        "trilinear": torch.ops.aten.upsample_trilinear3d.default,
+    }
+)
+# Other names of `interpolate`, which say the mode.
+_NAMED_MODES: Final = MappingProxyType(
+    {functional.upsample_nearest: "nearest", functional.upsample_bilinear: "bilinear"}
+)
+_CHOSEN_MODES: Final = frozenset({functional.interpolate, functional.upsample})
+_POOLS_WITH_POSITIONS: Final = frozenset(
+    {
+        *(functional.max_pool1d_with_indices, torch.max_pool1d_with_indices),
+        *(torch.ops.aten.max_pool1d_with_indices, torch.ops.aten.max_pool1d_with_indices.default),
+    }
+)
+_ROW_POOLS: Final = frozenset(
+    {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
+)
+_HARDSHRINK: Final = torch.ops.aten.hardshrink.default
+_NARROW: Final = torch.iinfo(torch.int32)
+_SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overloadpacket})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerKernels:
+    """What eager's kernels take, as far as the table of operators says. Both ask of an operator and its arguments by name."""
+
+    accept_types: Callable[[Any, Mapping[str, object]], bool]
+    accept_numbers: Callable[[Any, Mapping[str, object]], bool]
+
+
+def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
+    """Whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured graph raises eager's error.
+
+    That has to be run: of no elements, eager refuses none of them.
+    """
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    calls = [margin_call(node) for node in nodes]
+    return any(call is not None and _is_refused(call, kernels) for call in calls) or any(
+        _is_shrunk_otherwise(node, kernels)
+        or _is_resized_otherwise(node, kernels)
+        or _pools_other_than_floats(node)
+        or _has_long_windows(node)
+        for node in nodes
+    )
+
+
+def _has_long_windows(node: fx.Node) -> bool:
+    """Tell if a row is pooled with positions, or for a gradient, by windows of more than 32 bits.
+
+    Otherwise eager counts in 64.
+    """
+    if node.op != "call_function" or node.target not in _ROW_POOLS | _POOLS_WITH_POSITIONS or not node.args:
+        return False
+    row = node.args[0].meta.get("example_value") if isinstance(node.args[0], fx.Node) else None
+    asked = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
+    counted = node.target in _POOLS_WITH_POSITIONS or bool(asked)
+    if not counted and not (isinstance(row, torch.Tensor) and row.requires_grad):
+        return False
+    given = [item for one in (*node.args[1:], *node.kwargs.values()) for item in _items(one)]
+    return any(type(one) is int and not _NARROW.min <= one <= _NARROW.max for one in given)
+
+
+def _items(given: object) -> tuple[object, ...]:
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def _pools_other_than_floats(node: fx.Node) -> bool:
+    """Tell if a row of integers is pooled on a CPU: eager takes images alone, and tracing makes one."""
+    if node.op != "call_function" or node.target not in _ROW_POOLS:
+        return False
+    given = node.args[0] if node.args else node.kwargs.get("input")
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_floating_point()
+
+
+def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
+    """Tell if an image is resized that eager refuses: of integers, or without elements in more than its batch."""
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    kernel = _RESIZED.get(target)
+    if target in _CHOSEN_MODES or target in _NAMED_MODES:
+        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
+        antialias = node.kwargs.get("antialias", False) or len(node.args) > 6
+        kernel = None if antialias else _BY_MODE.get(_NAMED_MODES.get(target, str(mode)))
+    if kernel is None:
+        return False
+    given = node.args[0] if node.args else node.kwargs.get("input")
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    result = node.meta.get("example_value")
+    sizes = [size for one in (value, result) if isinstance(one, torch.Tensor) for size in one.shape[1:]]
+    is_empty = any(type(size) is int and size == 0 for size in sizes)
+    return isinstance(value, torch.Tensor) and (is_empty or not kernels.accept_types(kernel, {"self": value}))
+
+
+def _is_shrunk_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
+    """Tell if other numbers than floats are shrunk, or by a number that does not fit their type."""
+    if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
+        return False
+    given = node.args[0]
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("lambd")
+    arguments = {"self": value, "lambd": bound}
+    return not (
+        kernels.accept_numbers(_HARDSHRINK, arguments) and kernels.accept_types(_HARDSHRINK, arguments)
+    )
+
+
+def _is_refused(call: MarginCall, kernels: EagerKernels) -> bool:
+    kernel = _KERNELS.get(call.operator, call.operator)
+    weighed = call.weight is not None and call.weight.dtype is not call.scores.dtype
+    is_taken = call.labels.dtype is torch.int64 and kernels.accept_types(kernel, {"self": call.scores})
+    return weighed or not is_taken

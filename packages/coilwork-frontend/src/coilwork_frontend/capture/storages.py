@@ -1,0 +1,298 @@
+"""Inputs that a program overwrites and in whose storage it looks for places with `as_strided`.
+
+AOTAutograd gives such an input's new contents memory of their own, which begins with them. `as_strided` counts in the
+storage and reaches beyond the input, so what it finds there is something else. Hence AOTAutograd is given the storage, up
+to the last element that the program reaches, in the input's stead: whatever replaces that is a storage as well. Offsets
+become part of what is compiled. Dynamo has no guard for them, so a call whose inputs begin elsewhere runs the captured
+graph itself.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.capture.captured_graph import CapturedGraph
+from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
+from coilwork_frontend.torch_compat.nesting import leaves_of
+from coilwork_frontend.torch_compat.operators import overwritten_operands
+from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, mode_of, storage_identity
+from coilwork_ir.operators import list_operators
+
+_NAMES: Final = list_operators(lambda info: info.counts_from_storage)
+_FUNCTIONS: Final = tuple(getattr(torch, name) for name in _NAMES)
+_OVERLOADS: Final = tuple(getattr(torch.ops.aten, name).default for name in _NAMES)
+_ASSIGNMENTS: Final = (
+    *(operator.setitem, operator.iadd, operator.isub, operator.imul, operator.imatmul, operator.itruediv),
+    *(operator.ifloordiv, operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor),
+    *(operator.ilshift, operator.irshift),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where inputs lie in a storage that they share: `positions` among the inputs, and `offsets` in elements.
+
+    The storage, up to `count` elements, is given in the first one's stead, and nothing for the others. If `count` is
+    `None`, the only one is given as it is.
+    """
+
+    positions: tuple[int, ...]
+    offsets: tuple[int, ...]
+    count: int | None
+
+
+def given_storages(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
+    *,
+    strict: bool = False,
+) -> Callable[..., Any]:
+    """`compiler(gm, example_inputs)`, with storages in the stead of such inputs. `gm` is changed in place.
+
+    An input may be of another form than AOTAutograd would give it anew, and its storage may not be able to take its place,
+    because it asks for gradients, sizes are symbolic, or it is seen in several types or by `vmap`. Then the graph runs as it is.
+
+    Raises:
+        CompileError: then, with `strict`.
+    """
+    try:
+        found = _sought(gm)
+    except CompileError as error:
+        if strict:
+            raise
+        warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=3)
+        return gm
+    if not found:
+        return compiler(gm, example_inputs)
+    captured = copy_of(gm)
+    values = _begin_with_storages(gm, example_inputs, found)
+    return _Placed(compiler(gm, values), captured, found)
+
+
+def give_expanded_storages(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
+) -> tuple[Sequence[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and what hands them over.
+
+    AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its
+    place is known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)} - {None}
+    expanded = {
+        storage_of(node)
+        for node in inputs
+        if storage_of(node) in written and _repeats_elements(node.meta["example_value"])
+    }
+    found: list[Place] = []
+    for storage in expanded:
+        sharing = [node for node in gm.graph.nodes if storage_of(node) == storage]
+        positions = tuple(position for position, node in enumerate(inputs) if node in sharing)
+        place = _known_place(positions, inputs, sharing)
+        if place is not None:
+            found.append(place)
+    if not found:
+        return example_inputs, lambda compiled: compiled
+    values = _begin_with_storages(gm, example_inputs, found)
+    return values, lambda compiled: _Placed(compiled, captured, tuple(found))
+
+
+def _repeats_elements(value: torch.Tensor) -> bool:
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return any(type(stride) is int and stride == 0 and size != 1 for size, stride in pairs)
+
+
+def _begin_with_storages(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[Place]
+) -> list[Any]:
+    """The inputs of `gm`, which is changed in place to take storages in the stead of inputs at `places`."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    values = list(example_inputs)
+    for place in places:
+        if place.count is not None:
+            _begin_with_storage(gm.graph, inputs, place)
+            for position in place.positions:
+                values[position] = inputs[position].meta["example_value"]
+    gm.recompile()
+    return values
+
+
+def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
+    """A module of the same calls and parameters, of which `gm` may be changed in place."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return fx.GraphModule(gm, graph)
+
+
+class _Placed:
+    """A compiled program of `places` in storages, and the `captured` graph for calls in which inputs lie elsewhere."""
+
+    def __init__(
+        self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[Place, ...]
+    ) -> None:
+        self._compiled = compiled
+        self._captured = CapturedGraph(captured, "inputs lie elsewhere in their storages than before")
+        self._places = places
+
+    def __call__(self, *args: Any) -> Any:
+        if not all(_lies_as_before(args, place) for place in self._places):
+            self._captured.announce()
+            return self._captured.run(*args)
+        given = list(args)
+        for place in self._places:
+            if place.count is not None:
+                first, *others = place.positions
+                given[first] = _storage(args[first], place.count)
+                for other in others:
+                    given[other] = _nothing(args[other])
+        return self._compiled(*given)
+
+
+def _lies_as_before(args: Sequence[Any], place: Place) -> bool:
+    """Whether inputs lie as `place` says, and no others in that storage."""
+    storage = storage_identity(args[place.positions[0]])
+    sharing = tuple(
+        position
+        for position, value in enumerate(args)
+        if isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and storage_identity(value) == storage
+    )
+    return sharing == place.positions and place.offsets == tuple(args[k].storage_offset() for k in sharing)
+
+
+def _storage(value: torch.Tensor, count: int) -> torch.Tensor:
+    with torch.no_grad():
+        return value.as_strided((count,), (1,), 0)
+
+
+def _nothing(value: torch.Tensor) -> torch.Tensor:
+    return value.new_empty(0)
+
+
+def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: Place) -> None:
+    """Let the first input of `place` be the storage, of which it and the others have been parts."""
+    assert place.count is not None
+    stored = inputs[place.positions[0]]
+    parts = [inputs[position] for position in place.positions]
+    sought = [node for node in graph.nodes if _seeks(node) and storage_of(node) == storage_of(stored)]
+    made: list[fx.Node] = []
+    for node in parts:
+        value: torch.Tensor = node.meta["example_value"]
+        with graph.inserting_after(inputs[-1]):
+            part = graph.call_function(torch.as_strided, (stored, *_form(value)))
+        part.meta["example_value"] = value
+        made.append(part)
+        node.replace_all_uses_with(part, delete_user_cb=lambda user: user not in made)
+    # AOTAutograd refuses writes to what `as_strided` finds through another one.
+    for node in sought:
+        node.op, node.target, node.kwargs = "call_function", torch.as_strided, {}
+        node.args = (stored, *_form(node.meta["example_value"]))
+    for node in parts:
+        value = node.meta["example_value"]
+        with mode_of(value):
+            node.meta["example_value"] = _storage(value, place.count) if node is stored else _nothing(value)
+
+
+def _form(value: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(value.shape), tuple(value.stride()), value.storage_offset()
+
+
+def _sought(gm: fx.GraphModule) -> tuple[Place, ...]:
+    """Where the inputs in question lie."""
+    sharing: dict[int, list[fx.Node]] = {}
+    for node in gm.graph.nodes:
+        storage = storage_of(node)
+        if storage is not None:
+            sharing.setdefault(storage, []).append(node)
+    sought = {storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
+    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)}
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    found: list[Place] = []
+    for storage, nodes in sharing.items():
+        positions = tuple(position for position, node in enumerate(inputs) if node in nodes)
+        if positions and storage in sought & written:
+            found.append(_place(positions, inputs, nodes))
+    return tuple(found)
+
+
+def _known_place(
+    positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]
+) -> Place | None:
+    """The place of inputs whose storage can be given in their stead; None of others."""
+    value: torch.Tensor = inputs[positions[0]].meta["example_value"]
+    views: list[torch.Tensor] = [node.meta["example_value"] for node in sharing]
+    numbers = [n for view in views for n in (*view.shape, *view.stride(), view.storage_offset())]
+    if (
+        all(type(n) is int for n in numbers)
+        and all(view.dtype == value.dtype for view in views)
+        and not any(view.requires_grad or is_functorch_tensor(view) for view in views)
+    ):
+        offsets = tuple(inputs[position].meta["example_value"].storage_offset() for position in positions)
+        return Place(positions=positions, offsets=offsets, count=max(map(_end, views)))
+    return None
+
+
+def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Sequence[fx.Node]) -> Place:
+    found = _known_place(positions, inputs, sharing)
+    if found is not None:
+        return found
+    first = inputs[positions[0]]
+    value: torch.Tensor = first.meta["example_value"]
+    offset = value.storage_offset()
+    if len(positions) == 1 and type(offset) is int and offset == 0 and value.is_contiguous():
+        return Place(positions=positions, offsets=(0,), count=None)
+    raise CompileError(
+        "places-in-storage",
+        f"input {first.name} is overwritten, and as_strided looks for places in its storage",
+        reason="it is not all of the storage, and asks for gradients, has symbolic sizes, or is seen in several types or by vmap",
+        remedy="pass an input that is contiguous and has a storage of its own",
+    )
+
+
+def _end(view: torch.Tensor) -> int:
+    """How many elements of its storage there are up to its last one."""
+    if not view.numel():
+        return 0
+    steps = zip(view.shape, view.stride(), strict=True)
+    return int(1 + view.storage_offset() + sum((size - 1) * step for size, step in steps))
+
+
+def _seeks(node: fx.Node) -> bool:
+    return (node.op == "call_method" and node.target in _NAMES) or node.target in _FUNCTIONS + _OVERLOADS
+
+
+def _first(node: fx.Node) -> object:
+    arguments: Mapping[str, Any] = node.kwargs
+    return node.args[0] if node.args else arguments.get("input", arguments.get("self"))
+
+
+def overwritten_values(node: fx.Node) -> list[Any]:
+    """Operands that `node`, a call in Dynamo's graph, may overwrite."""
+    found: list[object] = list(overwritten_operands(node))
+    found.append(node.kwargs.get("out"))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op in ("call_method", "call_function") and (
+        node.target in _ASSIGNMENTS
+        or (name.endswith("_") and not name.endswith("__"))
+        or name in ("__setitem__", *(f"__{one.__name__}__" for one in _ASSIGNMENTS))
+        or node.kwargs.get("inplace")
+    ):
+        found.append(_first(node))
+    return leaves_of(found)
+
+
+def storage_of(node: object) -> int | None:
+    """The identity of the storage of what `node` in Dynamo's graph gives, if it is a tensor with strides."""
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return storage_identity(value)

@@ -1,0 +1,133 @@
+"""Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)`.
+
+Torch broadcasts such a size as if it were the other operand's, and everything behind it accordingly. Eager broadcasts one element too,
+and refuses any other number. The compiled program finds out where the operator that makes the tensor returns; such a call then runs what
+Dynamo captured, without its assertion that the sizes are equal, in eager mode.
+
+What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured graph (one of them may have been
+read off the size that was taken for another), it serves for its errors alone.
+
+So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it everywhere, also into the check.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_frontend.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork_frontend.capture.storages import copy_of
+from coilwork_frontend.capture.user_checks import OF_TORCH, put_told_checks_first
+from coilwork_frontend.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork_frontend.torch_compat.operators import draws_numbers, overwritten_operands
+from coilwork_frontend.torch_compat.sizes import guards_taken_sizes
+
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
+_OF_EQUALITY: Final = f"{OF_TORCH}Eq("
+
+
+class TakenSizes:
+    """Such sizes in one captured graph, and in what is compiled of it.
+
+    Raises nothing itself; a graph without them costs nothing per call.
+    """
+
+    def __init__(self, gm: fx.GraphModule, *, is_other_shape: Callable[[Exception], bool]) -> None:
+        """`gm`, Dynamo's graph, is looked at before anything changes it.
+
+        `is_other_shape` tells if an error of the compiled program says that an operator returned another shape than captured.
+        """
+        self._is_other_shape = is_other_shape
+        takes, settles = _takes_sizes(gm), _settles_sizes(gm)
+        self._captured = _relaxed(gm) if takes else _checked(gm) if settles else None
+        self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_taken_sizes(gm))
+        self._overwrites = False
+        self._random = False
+
+    def noting(self, compiler: GraphCompiler) -> GraphCompiler:
+        """`compiler` of forward or inference graphs, looked at before."""
+        if self._captured is None:
+            return compiler
+
+        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+            self._overwrites |= any(overwritten_operands(node) for node in gm.graph.nodes)
+            self._random |= any(draws_numbers(node.target) for node in gm.graph.nodes)
+            return compiler(gm, example_inputs)
+
+        return compile_graph
+
+    def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """`compiled`, with the captured graph for the calls that it is not for.
+
+        Inputs that the call may have overwritten before it failed are not what they were: then its error stands.
+        """
+        if self._captured is None or self._overwrites:
+            return compiled
+        return WithCaptured(
+            compiled,
+            CapturedGraph(self._captured, "a size from data was taken for another, and is 1"),
+            is_failure=self._is_other_shape,
+            random=self._random,
+            faithful=self._is_faithful,
+        )
+
+
+def _takes_sizes(gm: fx.GraphModule) -> bool:
+    """Whether torch asserts that sizes are equal because it has taken them to be."""
+    return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
+
+
+def _settles_sizes(gm: fx.GraphModule) -> bool:
+    """Whether torch asserts that a size is as large as a number, and as small."""
+    bounds: dict[Any, set[tuple[fx.Node, int]]] = {operator.ge: set(), operator.le: set()}
+    for node in gm.graph.nodes:
+        condition = node.args[0] if _is_of_torch(node) else None
+        if isinstance(condition, fx.Node) and condition.target in bounds:
+            size, bound = condition.args
+            if isinstance(size, fx.Node) and isinstance(bound, int):
+                bounds[condition.target].add((size, bound))
+    return not bounds[operator.ge].isdisjoint(bounds[operator.le])
+
+
+def _is_of_torch(node: fx.Node, message: str = OF_TORCH) -> bool:
+    return node.target is _ASSERTION and str(node.args[1]).startswith(message)
+
+
+def _relaxed(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `gm` without torch's own assertions; those of the user have other messages."""
+    relaxed = copy_of(gm)
+    for node in reversed(relaxed.graph.nodes):
+        if _is_of_torch(node) or (not node.users and _is_number(node) and node.op == "call_function"):
+            relaxed.graph.erase_node(node)
+    relaxed.recompile()
+    return relaxed
+
+
+def _checked(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `gm` that checks first what the user wrote."""
+    checked = copy_of(gm)
+    put_told_checks_first(checked)
+    return checked
+
+
+def _computes_with_sizes(gm: fx.GraphModule) -> bool:
+    """Whether a number made of sizes serves anything but torch's assertions, or a size was taken for a constant, which leaves no trace."""
+    asserting: set[fx.Node] = set()
+    for node in reversed(gm.graph.nodes):
+        if _is_of_torch(node) or (_is_number(node) and node.users and asserting.issuperset(node.users)):
+            asserting.add(node)
+    numbers = [node for node in gm.graph.nodes if _is_number(node)]
+    constants = (
+        any(isinstance(side, int) for side in node.args[0].args)
+        for node in asserting
+        if _is_of_torch(node, _OF_EQUALITY) and isinstance(node.args[0], fx.Node)
+    )
+    return any(constants) or not asserting.issuperset(user for node in numbers for user in node.users)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymBool, int, bool))

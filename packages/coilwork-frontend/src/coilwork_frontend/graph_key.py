@@ -1,0 +1,158 @@
+"""The cache key of a captured graph: a hash of everything that decides what is compiled from it.
+
+Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its name and
+contents.
+The user's source lines are left out: they change comments in the generated code, never what it computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coilwork_frontend.likely_sizes import likely_texts
+from coilwork_frontend.torch_compat.operators import is_operator
+from coilwork_frontend.torch_compat.sizes import symbol_facts
+from coilwork_frontend.torch_compat.tensors import real_tensors
+
+
+def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+    """Canonical text of `gm` as called with `example_inputs`; equal texts compile to equal code.
+
+    Raises:
+        UnkeyableGraphError: an argument has no canonical text (a script object, say): do not cache this graph.
+    """
+    lines = [f"input {position} {_value_text(value)}" for position, value in enumerate(example_inputs)]
+    lines.append(_symbol_text(gm))
+    lines.extend(_graph_lines(gm))
+    return "\n".join(lines)
+
+
+class UnkeyableGraphError(Exception):
+    """The graph holds something without canonical text. It is compiled, but not cached."""
+
+
+def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
+    numbers: dict[torch.fx.Node, int] = {}
+    lines: list[str] = []
+    for number, node in enumerate(gm.graph.nodes):
+        numbers[node] = number
+        if node.op == "placeholder":
+            lines.append(f"{number} placeholder {_value_text(node.meta.get('val'))}")
+        elif node.op == "get_attr":
+            # by name too: a cached module asks for its constants by their names
+            lines.append(f"{number} attribute {node.target} {_attribute_text(gm, str(node.target))}")
+        else:
+            args = _argument_text(node.args, numbers)
+            kwargs = _argument_text(node.kwargs, numbers)
+            value = _value_text(node.meta.get("val")) if node.op == "call_function" else ""
+            # what the call is a part of may decide how it is lowered
+            original = node.meta.get("original_aten")
+            part = f" of {original}" if is_operator(original) and original is not node.target else ""
+            lines.append(f"{number} {_target_text(node.target)}{part} {args} {kwargs} -> {value}")
+    return lines
+
+
+def _target_text(target: object) -> str:
+    if is_operator(target):
+        return str(target)
+    if isinstance(target, str):
+        return target
+    module = getattr(target, "__module__", "")
+    name = getattr(target, "__qualname__", "")
+    if not name:
+        raise UnkeyableGraphError(f"call of {target!r}")
+    return f"{module}.{name}"
+
+
+def _attribute_text(gm: torch.fx.GraphModule, path: str) -> str:
+    value: object = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    if isinstance(value, torch.fx.GraphModule):
+        return "{" + "; ".join(_graph_lines(value)) + "}"
+    if isinstance(value, torch.Tensor):
+        return f"{_value_text(value)} {tensor_digest(value)}"
+    raise UnkeyableGraphError(f"attribute {path} is a {type(value).__name__}")
+
+
+def tensor_digest(value: torch.Tensor) -> str:
+    """Hash of the contents of `value`, row-major.
+
+    Raises:
+        UnkeyableGraphError: the tensor is sparse, quantized or the like.
+    """
+    if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
+        raise UnkeyableGraphError(f"tensor attribute of layout {value.layout} on {value.device}")
+    with real_tensors():
+        dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    size_bytes = dense.numel() * dense.element_size()
+    data = (ctypes.c_char * size_bytes).from_address(dense.data_ptr()) if size_bytes else b""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _value_text(value: object) -> str:
+    match value:
+        case torch.Tensor():
+            shape = ",".join(str(extent) for extent in value.shape)
+            if value.layout != torch.strided:
+                return f"{value.dtype}[{shape}]({value.layout}){value.device}"
+            strides = ",".join(str(s) for s in value.stride())
+            # decides on alignment, and on what lies at a place in the storage
+            offset = value.storage_offset()
+            begins = "" if type(offset) is int and offset == 0 else f"+{offset}"
+            marks = f"{'*' * value.is_conj()}{'-' * value.is_neg()}"
+            return f"{value.dtype}{marks}[{shape}]({strides}){begins}{value.device}"
+        case None | bool() | int() | float() | str():
+            return repr(value)
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return str(value)
+        case list() | tuple():
+            return "(" + ",".join(_value_text(item) for item in value) + ")"
+        case _:
+            raise UnkeyableGraphError(f"value of type {type(value).__name__}")
+
+
+def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
+    match value:
+        case torch.fx.Node():
+            return f"%{numbers[value]}"
+        case Mapping():
+            return "{" + ",".join(f"{k}={_argument_text(v, numbers)}" for k, v in value.items()) + "}"
+        case slice():
+            return f"slice({','.join(_argument_text(v, numbers) for v in (value.start, value.stop, value.step))})"
+        case list() | tuple():
+            return "(" + ",".join(_argument_text(item, numbers) for item in value) + ")"
+        case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
+            return str(value)
+        case _ if is_operator(value):
+            return str(value)
+        case _:
+            return _value_text(value)
+
+
+def _symbol_text(gm: torch.fx.GraphModule) -> str:
+    """Bounds of the size symbols, what is guarded of them and how large they likely are: that was used while compiling.
+
+    Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are guarded not to be.
+    """
+    for node in gm.graph.nodes:
+        for size in _symbolic_sizes(node.meta.get("val")):
+            environment = size.node.shape_env
+            if environment is not None:
+                ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
+                facts = [*ranges, *symbol_facts(environment), *likely_texts(gm)]
+                return "symbols " + "; ".join(facts)
+    return "symbols"
+
+
+def _symbolic_sizes(value: object) -> Iterator[torch.SymInt]:
+    if isinstance(value, torch.SymInt):
+        yield value
+    elif isinstance(value, torch.Tensor):
+        sizes: Sequence[object] = value.shape
+        yield from (size for size in sizes if isinstance(size, torch.SymInt))

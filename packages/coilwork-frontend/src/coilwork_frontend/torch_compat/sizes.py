@@ -1,0 +1,81 @@
+"""Sizes that torch keeps open, and what it holds for true of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols, statically_known_true
+
+
+def are_equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are known to be equal, however they are written; to ask adds no guard."""
+    return len(one) == len(other) and all(statically_known_true(a == b) for a, b in zip(one, other))
+
+
+def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
+    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which only run time knows."""
+    parts = [part for part in captured.modules() if isinstance(part, torch.fx.GraphModule)]
+    values = [node.meta.get("example_value") for part in parts for node in part.graph.nodes]
+    sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
+
+
+def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
+    """Whether tracing has decided something by a size that torch put in the place of one from data."""
+    values = [node.meta.get("example_value") for node in captured.graph.nodes]
+    sizes: list[Any] = [
+        size
+        for value in values
+        for size in (value.shape if isinstance(value, torch.Tensor) else (value,))
+        if isinstance(size, torch.SymInt)
+    ]
+    if not sizes:
+        return False
+    env = sizes[0].node.shape_env
+    replaced = [new for old, new in env.replacements.items() if free_unbacked_symbols(old)]
+    taken = {symbol for new in replaced for symbol in new.free_symbols}
+    return any(taken & guard.expr.free_symbols for guard in env.guards)
+
+
+def symbol_facts(environment: ShapeEnv) -> list[str]:
+    """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand, as sorted texts."""
+    facts = {str(fact) for fact in environment.get_axioms()}
+    return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
+
+
+def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
+    """Torch's symbols in sizes of `gm`, and of what it is given, by the numbers that they were traced with. Adds no guard.
+
+    Those that data decides are left out.
+    """
+    found: dict[object, int] = {}
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                known = size.node.shape_env.backed_var_to_val
+                names = size.node.expr.free_symbols
+                found |= {name: int(known[name]) for name in names - found.keys() if name in known}
+    return found
+
+
+def hint_of(size: torch.SymInt) -> int | None:
+    """The size in the call that is traced, which adds no guard; None if only run time knows."""
+    found = size.node.hint
+    return int(found) if isinstance(found, int) else None
+
+
+def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
+    """Tell if `condition` is written as `size != number`. Adds no guard."""
+    given: Any = condition
+    written: Any = size != number
+    both = isinstance(given, torch.SymBool) and isinstance(written, torch.SymBool)
+    return both and bool(given.node.expr == written.node.expr)
+
+
+def is_from_data(size: int | torch.SymInt) -> bool:
+    """Tell if a size depends on values that only run time knows."""
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))

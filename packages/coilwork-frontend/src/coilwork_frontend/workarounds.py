@@ -1,0 +1,119 @@
+"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with the versions that need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workaround:
+    """One fault of torch's.
+
+    Attributes:
+        what: what a user would see.
+        versions: the supported versions of torch that were seen to have it.
+        issue: torch's issue, if one is known.
+        fix: module and function or class that mends it.
+        test: file and function, from the folder of packages, that fails without it.
+    """
+
+    what: str
+    versions: tuple[str, ...]
+    fix: str
+    test: str
+    issue: str = ""
+
+
+WORKAROUNDS: Final = (
+    Workaround(
+        what="operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph",
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.first_calls:FirstCall",
+        test="coilwork/tests/test_first_calls.py:test_complex_matrices",
+    ),
+    Workaround(
+        what="results are written into tensors of types that eager says they cannot be cast to",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.refused_outputs:writes_other_types",
+        test="coilwork/tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
+    ),
+    Workaround(
+        what="what is written to lies in one place with another operand, or with itself, and gets a result",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.overlapping_writes:writes_to_overlaps",
+        test="coilwork/tests/test_refused_calls.py:test_writes_to_memory_that_is_read",
+    ),
+    Workaround(
+        what="what is written to an expanded tensor changes its elements by several times the difference",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.overlapping_writes:write_to_what_is_expanded",
+        test="coilwork/tests/test_refused_calls.py:test_views_of_expansions_are_written_to",
+    ),
+    Workaround(
+        what="what is written to an input that is expanded already changes its elements by several times the difference",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.storages:give_expanded_storages",
+        test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
+    ),
+    Workaround(
+        what="addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to multiply by",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.scaled_products:restore_scaled_products",
+        test="coilwork/tests/test_refused_calls.py:test_scaled_products_of_integers",
+    ),
+    Workaround(
+        what="classes that one_hot is not told of, and quantiles beyond 0 and 1, are computed with",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.value_checks:check_values",
+        test="coilwork/tests/test_refused_calls.py:test_values_that_tracing_does_not_see",
+    ),
+    Workaround(
+        what="fakes of tensors that are overwritten with more than they hold grow, and guards of their sizes fail",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.refused_calls:restore_shapes",
+        test="coilwork/tests/test_refused_calls.py:test_more_than_a_tensor_holds",
+    ),
+    Workaround(
+        what="losses, resized images and pooled rows of types that eager has no kernel for are computed",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        test="coilwork/tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
+    ),
+    Workaround(
+        what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.margin_loss:write_out_label_margins",
+        test="coilwork/tests/test_margin_loss.py:test_labels_end_at_the_first_that_is_none",
+    ),
+    Workaround(
+        what="masked_select of a row by a matrix is held to the number of the row's elements",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.masked_selection:broadcast_selections",
+        test="coilwork/tests/test_masked_selection.py:test_as_eager",
+    ),
+    Workaround(
+        what="before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code",
+        versions=("2.11", "2.12"),
+        fix="coilwork_frontend.torch_compat.autograd:checks_have_effects",
+        test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",
+    ),
+    Workaround(
+        what="a user's torch._check is told as an expression of torch's names",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.user_checks:put_told_checks_first",
+        test="coilwork/tests/test_user_checks.py:test_in_the_users_words",
+    ),
+    Workaround(
+        what="a child that is forked while a thread compiles waits for ever in its own first compilation",
+        versions=("2.11", "2.12", "2.13"),
+        fix="coilwork_frontend.torch_compat.forked_compiles:free_compile_lock_in_children",
+        test="coilwork/tests/test_forked_compiles.py:test_a_child_compiles_whatever_a_thread_of_its_parent_does",
+    ),
+    Workaround(
+        what="in training `y.detach()`, returned beside a view `y`, is turned twice, an error, or a crash",
+        versions=("2.13",),
+        fix="coilwork_frontend.torch_compat.autograd:forget_repeated_views",
+        test="coilwork/tests/test_shared_results.py:test_detached_views_beside_the_views",
+    ),
+)

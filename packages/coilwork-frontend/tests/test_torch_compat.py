@@ -1,0 +1,80 @@
+"""The supported range of torch, and what is told of operators and real tensors."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch._higher_order_ops.effects import has_effects
+from torch._subclasses import FakeTensorMode
+
+from coilwork_frontend.errors import UnsupportedTorchError
+from coilwork_frontend.torch_compat.autograd import checks_have_effects
+from coilwork_frontend.torch_compat.nesting import map_tensors, tensors_in
+from coilwork_frontend.torch_compat.operators import OperatorCounter, is_operator
+from coilwork_frontend.torch_compat.tensors import real_tensors
+from coilwork_frontend.torch_compat.versions import check_torch_version
+from coilwork_frontend.workarounds import WORKAROUNDS
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])
+def test_supported_versions(version: str) -> None:
+    check_torch_version(version)
+
+
+@pytest.mark.parametrize("version", ["2.10.9", "2.14.0", "1.13.1+cu117", "3.0.0", "nonsense"])
+def test_unsupported_versions_say_what_works(version: str) -> None:
+    with pytest.raises(UnsupportedTorchError, match=r"works with torch 2\.11 to 2\.13") as caught:
+        check_torch_version(version)
+    assert caught.value.code == "torch-version"
+    assert "pip install" in str(caught.value)
+
+
+def test_operators() -> None:
+    assert is_operator(torch.ops.aten.add.Tensor)
+    assert is_operator(torch.ops.higher_order.cond)
+    assert not is_operator(torch.add)
+
+
+def test_real_tensors_under_a_fake_mode() -> None:
+    with FakeTensorMode(), real_tensors():
+        assert type(torch.ones(2)) is torch.Tensor
+
+
+def test_counter_leaves_views_out() -> None:
+    x = torch.ones(2, 3)
+    with OperatorCounter() as counter:
+        _ = (x.t() + 1).exp()
+    assert counter.count == 2
+
+
+def test_checks_are_in_graphs_whatever_torch_registers() -> None:
+    check = torch.ops.aten._linalg_check_errors.default
+    before = has_effects(check)
+    with checks_have_effects():
+        assert has_effects(check)
+        with checks_have_effects():
+            assert has_effects(check)
+        assert has_effects(check)
+    assert has_effects(check) == before
+
+
+def test_nested_tensors_are_found_and_replaced() -> None:
+    one, two = torch.ones(2), torch.zeros(3)
+    nested = ([one, 5], {"two": two})
+    assert [value.shape for value in tensors_in(nested)] == [(2,), (3,)]
+    ([doubled, five], mapping) = map_tensors(lambda value: value * 2, nested)
+    assert doubled.tolist() == [2.0, 2.0] and five == 5 and list(mapping) == ["two"]
+
+
+def test_workarounds_are_there_and_tested() -> None:
+    folder = Path(__file__).parents[2]
+    for row in WORKAROUNDS:
+        module, _, name = row.fix.partition(":")
+        assert hasattr(import_module(module), name), row
+        file, _, test = row.test.partition(":")
+        assert f"def {test}(" in (folder / file).read_text(), row
+        for version in row.versions:
+            check_torch_version(f"{version}.0")

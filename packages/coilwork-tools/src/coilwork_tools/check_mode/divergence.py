@@ -1,0 +1,152 @@
+"""Check mode: every call runs beside eager and float64; the first difference names the kernel that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+
+from coilwork_frontend.random_state import RandomState, random_state, restore
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.program.interpret import Step
+from coilwork_ir.program.nodes import Launch, Program, Return
+from coilwork_tools.check_mode.compare import disagreement
+from coilwork_tools.check_mode.reference import Reference, copied, run_reference
+from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
+from coilwork_tools.errors import DivergenceError
+
+
+def with_check(
+    call: Call, gm: fx.GraphModule, stepped: Stepper, name: str, *, donated: Sequence[int] = ()
+) -> Call:
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `gm` gives in eager.
+
+    `call` takes one list of inputs, which it empties. It runs as ever; eager, float64 and the search for the kernel run
+    on copies, with the random numbers that it drew. Inputs at the positions `donated` are the call's, to leave as it likes.
+    """
+
+    def checked(args: list[Any]) -> Sequence[Any]:
+        given = list(args)
+        before = copied(given)
+        numbers = random_state()
+        results = call(args)
+        afterwards = random_state()
+        try:
+            restore(numbers)
+            reference = run_reference(gm, copied(before))
+            found = _first_difference(stepped.program, results, given, reference, donated)
+            if found is not None:
+                restore(numbers)
+                raise _error(found, gm, stepped, before, numbers, name)
+        finally:
+            restore(afterwards)
+        return results
+
+    return checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """An output that is wrong: words for it, the buffer that it is, and in what it differs."""
+
+    what: str
+    buffer: str
+    detail: str
+
+
+def _first_difference(
+    program: Program,
+    results: Sequence[Any],
+    inputs: Sequence[Any],
+    reference: Reference,
+    donated: Sequence[int],
+) -> _Difference | None:
+    returned = program.instructions[-1]
+    assert isinstance(returned, Return)
+    names = [value.name if isinstance(value, Ref) else "" for value in returned.values]
+    for position, (ours, eager, wide) in enumerate(
+        zip(results, reference.results, reference.wide_results, strict=True)
+    ):
+        if detail := disagreement(ours, eager, wide):
+            return _Difference(what=f"result {position}", buffer=names[position], detail=detail)
+    triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if position not in donated and (detail := disagreement(ours, eager, wide)):
+            entry = program.inputs[position]
+            name = entry.name if isinstance(entry, Buffer) else ""
+            return _Difference(what=f"input {position} afterwards", buffer=name, detail=detail)
+    return None
+
+
+def _error(
+    found: _Difference,
+    gm: fx.GraphModule,
+    stepped: Stepper,
+    inputs: Sequence[Any],
+    numbers: RandomState,
+    name: str,
+) -> DivergenceError:
+    """The error, after a search for the kernel."""
+    reference = run_reference(gm, copied(inputs), keep=True)
+    restore(numbers)
+    search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
+    stepped.run(copied(inputs), before=None, after=search.look)
+    if search.culprit is None:
+        reason = "launched one by one, all kernels compute what eager does: the order of launches, the reuse of memory or the wrapper is at fault"
+        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
+    else:
+        reason = f"%{search.buffer} is the first value that differs: {search.detail}"
+        blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
+    return DivergenceError(
+        "diverged",
+        f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: {found.detail}",
+        reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
+        remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """Looks at every buffer when its last writer is through; keeps the first that is not its node's value."""
+
+    stepped: Stepper
+    values: Mapping[str, tuple[Any, Any]]
+    last: Mapping[str, int]
+    culprit: Step | None = None
+    buffer: str = ""
+    detail: str = ""
+    _count: int = field(default=0)
+
+    def look(self, program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
+        # Nested programs have names of their own, and no nodes of the graph.
+        if program is not self.stepped.program:
+            return
+        if self.culprit is None:
+            for name in self.stepped.written(step):
+                if self.last[name] == self._count and (pair := self._value(name, step)) is not None:
+                    self._judge(name, step, pair, tensors[name])
+        self._count += 1
+
+    def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
+        """What eager and float64 give for the buffer `name`. Of several results, the first has the name of their node."""
+        nodes = [
+            origin.node
+            for origin in step.origins
+            if isinstance(self.values.get(origin.node, ("",))[0], list | tuple)
+        ]
+        if isinstance(step, Launch) or not nodes:
+            return self.values.get(name)
+        outputs = [output.name if isinstance(output, Buffer) else "" for output in step.outputs]
+        place = outputs.index(name) if name in outputs else len(outputs)
+        eager, wide = self.values[nodes[0]]
+        return (eager[place], wide[place]) if place < len(eager) else None
+
+    def _judge(self, name: str, step: Step, value: tuple[Any, Any], ours: Tensor) -> None:
+        eager, wide = value
+        # A stage may have given the buffer another form, as padded rows.
+        if not isinstance(eager, Tensor) or eager.shape != ours.shape or eager.dtype != ours.dtype:
+            return
+        if self.culprit is None and (detail := disagreement(ours, eager, wide)):
+            self.culprit, self.buffer, self.detail = step, name, detail

@@ -1,0 +1,13 @@
+"""What check mode raises. Codes are stable and documented."""
+
+from __future__ import annotations
+
+from coilwork_frontend.errors import CoilworkError
+
+
+class DivergenceError(CoilworkError):
+    """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at fault."""
+
+
+class NotFiniteError(CoilworkError):
+    """With `check_nan` or `check_inf`, a value is NaN or infinite; names the kernel and the source lines at fault."""

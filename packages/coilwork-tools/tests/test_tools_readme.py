@@ -1,0 +1,15 @@
+"""The program in the package's README runs, with this package and what it declares alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+
+def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    assert "result 0 is not eager's" in capsys.readouterr().out
