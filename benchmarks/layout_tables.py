@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planner import Planner
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from coilwork.clock import StageClock
+from coilwork.compile_options import CompileOptions
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
-from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable
 
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.memory_bound.traffic import traffic
 from benchmarks.planner import Planner
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_ir.index import as_int
 from coilwork_ir.target import TARGETS
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from coilwork.clock import StageClock
+from coilwork.compile_options import CompileOptions, Executor, Wrapper
 from coilwork.drive import boxed, make_call
 from coilwork.job import Job, Role, open_job
-from coilwork.options import CompileOptions, Executor, Wrapper
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from coilwork.clock import StageClock
+from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace

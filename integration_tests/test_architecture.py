@@ -114,7 +114,7 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     (
         "packages import only those below them",
         "coilwork-cache/src/coilwork_cache/a.py",
-        "import importlib\n> importlib.import_module('coilwork.options')\n",
+        "import importlib\n> importlib.import_module('coilwork.compile_options')\n",
     ),
     (
         "the runtime imports only the store",

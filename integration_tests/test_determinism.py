@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.clock import StageClock
+from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
-from coilwork.options import Accumulation, CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace

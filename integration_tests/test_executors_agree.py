@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from coilwork.compile_options import CompileOptions
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, LifetimeChecker, load_native

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.planner import Planner
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Op, postorder
 from integration_tests.beside_eager import compiled

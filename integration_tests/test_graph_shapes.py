@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.graph_shapes.recorder import Recorder
 from benchmarks.graph_shapes.shapes import SHAPES
+from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
 
 aten = torch.ops.aten

@@ -18,8 +18,8 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import interpolate, pad, pixel_shuffle, pixel_unshuffle
 
+from coilwork.compile_options import CompileOptions
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import Compiled, run_stages
 from coilwork_ir.index import written_size
 from coilwork_ir.kernels.roots import kernel_roots

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.clock import StageClock
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace

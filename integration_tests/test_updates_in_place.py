@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.updates import CASES, planned
+from coilwork.compile_options import CompileOptions
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd

@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from coilwork.attempts import build_with_retries
 from coilwork.caching.graph_cache import open_caches
 from coilwork.clock import StageClock
+from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.options import CompileOptions
 from coilwork_runtime import Builder
 
 

@@ -9,7 +9,7 @@ function. `functools.cache` on a function of immutable arguments is no state tha
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from architecture.sources import Source, Violation, last_name
 
@@ -29,6 +29,13 @@ READ_ONLY = frozenset(
 BUILDERS = frozenset({"__init__", "__new__", "__post_init__"})
 # The module whose classes may be bound at module level though they grow.
 INTERNING = "coilwork_ir.interning"
+# State at the edge, of immutable values: which module holds it, by what name, and why.
+ALLOWED: Mapping[tuple[str | None, str], str] = {
+    (
+        "coilwork.given_options",
+        "_AROUND",
+    ): "what the blocks `with coilwork.options(...)` say that a thread is in",
+}
 # Ours that hold no values, as those of `threading`.
 LOCKS = frozenset({"ForkedLock"})
 
@@ -59,6 +66,8 @@ def mutable_bindings(source: Source, changing: frozenset[str]) -> Iterator[Viola
             continue
         names = [last_name(target) or "_" for target in targets]
         if all(is_dunder(name) for name in names) or is_read_only(annotation):
+            continue
+        if all((source.module, name) in ALLOWED for name in names):
             continue
         kind = mutable_kind(value, changing)
         if kind is not None:

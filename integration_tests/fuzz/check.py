@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_cache import Store
 from integration_tests.fuzz.apart import Apart, InVectors
 from integration_tests.fuzz.draw import default_dtype

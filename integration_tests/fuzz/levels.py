@@ -11,9 +11,9 @@ import torch
 
 from coilwork.clock import StageClock
 from coilwork.compile_graph import finished
+from coilwork.compile_options import CompileOptions
 from coilwork.drive import make_call
 from coilwork.job import Job, Role, open_job
-from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare

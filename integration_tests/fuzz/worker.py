@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from coilwork.caching.graph_cache import open_caches
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz.check import Finding, check
 from integration_tests.fuzz.generate import generate

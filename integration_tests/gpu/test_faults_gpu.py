@@ -14,8 +14,8 @@ from torch import Tensor
 from coilwork import stages
 from coilwork.backend import backend
 from coilwork.codegens import codegen_for
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Target

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.compile_graph import compile_graph
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_lowering import LoweringOptions, decompositions
 from coilwork_runtime import Builder, save_artifact
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, fx
 
 from coilwork import stages
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
-from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 from coilwork_tools.check_mode.compare import disagreement

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 import coilwork
 from coilwork.cli import main
+from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
-from coilwork.options import CompileOptions
 from coilwork_cache import Bundle, KernelCache, LocalStore
 from coilwork_runtime.specs import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial

@@ -12,8 +12,8 @@ import pytest
 
 from coilwork import codegens
 from coilwork.codegens import ENTRY_POINT_GROUP, codegen_for
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CompileError
-from coilwork.options import CompileOptions
 from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
@@ -70,7 +70,7 @@ def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str,
 import sys
 import coilwork.backend
 from coilwork.codegens import codegen_for
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.caching.identity import compiler_identity
 from coilwork_ir.target import TARGETS
 compiler_identity()

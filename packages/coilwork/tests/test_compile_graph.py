@@ -20,9 +20,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork import attempts, stages
 from coilwork.backend import backend
 from coilwork.compile_graph import compile_graph
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.job import Job
-from coilwork.options import CompileOptions
 from coilwork.stages import Compiled
 from coilwork_cpp import CppCodegen
 from coilwork_ir.capabilities import Capabilities

@@ -13,9 +13,9 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import executors, stages
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.executors import Loadable
-from coilwork.options import CompileOptions
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError

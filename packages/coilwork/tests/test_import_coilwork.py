@@ -6,6 +6,8 @@ import importlib.metadata
 import subprocess
 import sys
 
+import pytest
+
 import coilwork
 
 
@@ -16,6 +18,17 @@ def test_version_is_the_wheels() -> None:
 def test_backend_is_registered_by_entry_point() -> None:
     found = importlib.metadata.entry_points(group="torch_dynamo_backends", name="coilwork")
     assert [point.value for point in found] == ["coilwork.backend:backend"]
+
+
+def test_public_names_are_loaded_on_use() -> None:
+    code = (
+        "import coilwork, sys; assert 'torch' not in sys.modules, 'torch'; coilwork.options; "
+        "import coilwork.backend; from coilwork import compile, list_options, options; "
+        "assert callable(coilwork.options) and {*coilwork.__all__} <= {*dir(coilwork)}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing"):
+        coilwork.nothing  # noqa: B018
 
 
 def test_import_does_not_load_inductor() -> None:

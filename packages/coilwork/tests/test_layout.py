@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, Role, open_job
 from coilwork.layout import layout_options
-from coilwork.options import CompileOptions
 from coilwork_lowering import LayoutOptions
 
 Compile = Callable[..., Callable[..., Any]]

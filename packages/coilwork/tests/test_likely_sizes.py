@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.clock import StageClock
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace

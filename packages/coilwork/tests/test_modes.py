@@ -7,8 +7,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from coilwork.compile_options import CompileOptions, Mode
 from coilwork.modes import search_of
-from coilwork.options import CompileOptions, Mode
 from coilwork_runtime.triton_kernels.descent import Trial
 
 PROGRAM = """

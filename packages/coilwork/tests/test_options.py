@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from coilwork.errors import OptionError
+import coilwork
+from coilwork.compile_options import CompileOptions, list_options
+from coilwork.errors import IgnoredOptionWarning, OptionError
 from coilwork.given_options import resolve
-from coilwork.options import CompileOptions, option_list
 
 
 def test_defaults() -> None:
@@ -109,7 +111,6 @@ def test_environment_variables_of_each_type() -> None:
         ("COILWORK_STRICT", "maybe", "not a boolean"),
         ("COILWORK_WORKERS", "many", "not a number"),
         ("COILWORK_WRAPPER", "pyton", "did you mean 'python'"),
-        ("COILWORK_TRACEE", "x", "did you mean 'trace'"),
     ],
 )
 def test_wrong_environment_variables_are_named(variable: str, text: str, said: str) -> None:
@@ -118,8 +119,95 @@ def test_wrong_environment_variables_are_named(variable: str, text: str, said: s
     assert variable in str(caught.value)
 
 
-def test_variables_of_other_parts_are_left_alone() -> None:
-    assert resolve(environ={"COILWORK_REDIS_KEY": "a secret"}) == CompileOptions()
+def test_variables_of_other_parts_are_left_alone(recwarn: pytest.WarningsRecorder) -> None:
+    environ = {"COILWORK_REDIS_KEY": "a secret", "COILWORK_PURE_WHEEL": "1"}
+    assert resolve(environ=environ) == CompileOptions()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [("COILWORK_TRACEE", "did you mean COILWORK_TRACE?"), ("COILWORK_ZZZ", "`coilwork options` lists them")],
+)
+def test_an_unknown_variable_is_warned_of_and_stops_nothing(variable: str, hint: str) -> None:
+    with pytest.warns(IgnoredOptionWarning, match=variable) as caught:
+        found = resolve(environ={variable: "x", "COILWORK_WORKERS": "3"})
+    assert found == CompileOptions(workers=3)
+    assert hint in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"wrapper": "cpp", "executor": "native"}, "executor='native'"),
+        ({"wrapper": "fx", "executor": "python"}, "executor='python'"),
+        ({"wrapper": "cpp", "check_lifetimes": True}, "check_lifetimes=True"),
+        ({"executor": "python", "check_lifetimes": True}, "check_lifetimes=True"),
+        ({"wrapper": "fx", "products": "cublaslt"}, "products='cublaslt'"),
+        ({"executor": "python", "convolutions": "cudnn"}, "convolutions='cudnn'"),
+        ({"wrapper": "fx", "replay": True}, "replay=True"),
+        ({"check_nan": "results", "replay": True}, "replay=True"),
+        ({"autotune_budget": 8}, "autotune_budget=8"),
+        ({"fusion": False, "combine": True}, "combine=True"),
+        ({"cache": False, "cache_dir": "/some/where"}, "cache_dir='/some/where'"),
+        ({"cache": False, "redis_url": "redis://there"}, "redis_url='redis://there'"),
+    ],
+)
+def test_an_option_without_effect_says_so(given: dict[str, object], named: str) -> None:
+    with pytest.warns(IgnoredOptionWarning, match=named) as caught:
+        resolve(options=given, environ={})
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"wrapper": "cpp"},
+        {"wrapper": "fx", "executor": "auto", "check_lifetimes": False, "replay": False},
+        {"executor": "native", "check_lifetimes": True, "products": "cublaslt", "replay": True},
+        {"wrapper": "cpp", "products": "aten"},
+        {"mode": "max-autotune-no-cudagraphs", "autotune_budget": 8},
+        {"autotune_budget": 0, "check_nan": "results"},
+        {"cache": False},
+    ],
+)
+def test_options_with_an_effect_are_silent(
+    given: dict[str, object], recwarn: pytest.WarningsRecorder
+) -> None:
+    resolve(options=given, environ={})
+    assert not recwarn.list
+
+
+def test_a_block_gives_options_to_what_is_compiled_in_it() -> None:
+    environ = {"COILWORK_WORKERS": "2", "COILWORK_NUMERICS": "eager"}
+    with coilwork.options(numerics="strict", strict=True):
+        with coilwork.options(strict=False, trace="there"):
+            found = resolve(options={"numerics": "fast"}, environ=environ)
+        assert (found.numerics, found.strict, found.trace, found.workers) == ("fast", False, "there", 2)
+        assert resolve(environ=environ) == CompileOptions(numerics="strict", strict=True, workers=2)
+    assert resolve(environ={}) == CompileOptions()
+
+
+def test_a_block_is_its_threads_and_ends_with_an_error() -> None:
+    seen: list[CompileOptions] = []
+
+    def fail_in_a_block() -> None:
+        with coilwork.options(strict=True):
+            thread = threading.Thread(target=lambda: seen.append(resolve(environ={})))
+            thread.start()
+            thread.join()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_in_a_block()
+    assert seen == [CompileOptions()] and resolve(environ={}) == CompileOptions()
+
+
+def test_a_block_refuses_what_is_no_option() -> None:
+    with pytest.raises(OptionError, match="did you mean 'strict'"), coilwork.options(stricct=True):
+        pass
+    with pytest.raises(OptionError, match="wrong type"), coilwork.options(strict=1):
+        pass
 
 
 def test_arguments_win_over_the_environment() -> None:
@@ -148,7 +236,7 @@ def test_the_key_holds_what_changes_code_and_nothing_else() -> None:
 
 
 def test_every_option_is_described() -> None:
-    listed = {option.name: option for option in option_list()}
+    listed = {option.name: option for option in list_options()}
     assert list(listed) == [field.name for field in fields(CompileOptions)]
     assert all(option.effect for option in listed.values())
     assert listed["numerics"].values == "fast, eager, strict"

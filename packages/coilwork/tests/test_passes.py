@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import PassError, UncachedPassWarning
-from coilwork.options import CompileOptions
 from coilwork.passes import name_of, run_passes, uuid_of
 
 Compile = Callable[..., Callable[..., Any]]

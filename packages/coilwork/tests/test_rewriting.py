@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
-from coilwork.options import CompileOptions
 from coilwork.rewriting import check_names, rewrites_of
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 

@@ -7,8 +7,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.clock import StageClock
+from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
-from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork.trace import Trace

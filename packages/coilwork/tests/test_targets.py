@@ -7,8 +7,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
 from coilwork.targets import choose_targets, resident_bytes, target_of_device, targets_text
 from coilwork_ir.index import as_int

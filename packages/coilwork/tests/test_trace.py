@@ -15,9 +15,9 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import open_job
-from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
 from coilwork.trace import open_trace
 from coilwork_ir.kernels.text import format_kernel, parse_kernel, parse_schedule

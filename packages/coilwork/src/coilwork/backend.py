@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
 from coilwork.caching.shared_cache import shared_store
 from coilwork.compile_graph import compile_graph
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import describe
 from coilwork.fallback_names import check_fallback
-from coilwork.given_options import resolve
+from coilwork.given_options import around_options, resolve
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
-from coilwork.options import CompileOptions
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
     NAMES,
@@ -109,6 +109,8 @@ from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
 logger = logging.getLogger("coilwork")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _EAGER_KERNELS = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
 
@@ -131,6 +133,16 @@ def backend(
         UnsupportedTorchError: torch is outside the supported range.
         CompileError: with `options={"strict": True}`, when a graph cannot be compiled.
     """
+    return compile_dynamo_graph(gm, example_inputs, check_settings(mode, options))
+
+
+def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
+    """The settings of one compilation, all that can be said of them without a graph being said.
+
+    Raises:
+        OptionError: unknown mode or option, operator or rewrite; a shared cache without a secret.
+        UnsupportedTorchError: torch is outside the supported range.
+    """
     check_torch_version()
     settings = resolve(mode=mode, options=options)
     announce_mode(settings.mode)
@@ -140,7 +152,47 @@ def backend(
         shared_store(
             settings.redis_url
         )  # wrong settings are the user's to know of, not a reason for eager mode
-    return compile_dynamo_graph(gm, example_inputs, settings)
+    return settings
+
+
+@overload
+def compile(
+    function: Callable[_P, _R], /, *, fullgraph: bool = ..., dynamic: bool | None = ..., **options: object
+) -> Callable[_P, _R]: ...
+
+
+@overload
+def compile(
+    function: None = None, /, *, fullgraph: bool = ..., dynamic: bool | None = ..., **options: object
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
+
+
+def compile(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    **options: object,
+) -> Callable[..., Any]:
+    """`function`, or a module, compiled by Coilwork; without one, a decorator.
+
+    `fullgraph` and `dynamic` are `torch.compile`'s; all others are Coilwork's options by name, `mode` among them. They are checked
+    now, where `torch.compile` hands them on at the first call. What `with coilwork.options(...)` says around this call goes for the
+    compiled function, too.
+
+    Raises:
+        OptionError: unknown option, or a value that it cannot take; the message names the nearest known one.
+        UnsupportedTorchError: torch is outside the supported range.
+    """
+    if function is None:
+        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, **options)
+    given = {**around_options(), **options}
+    check_settings(None, given)
+    compiled: Callable[..., Any] = torch.compile(
+        function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=given
+    )
+    return compiled
 
 
 def compile_dynamo_graph(

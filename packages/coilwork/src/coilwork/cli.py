@@ -15,7 +15,7 @@ from rich.table import Table
 
 import coilwork
 from coilwork.caching.identity import COMPONENTS
-from coilwork.options import option_list
+from coilwork.compile_options import list_options
 from coilwork.trace import MAPPING_SUFFIX
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device
@@ -113,14 +113,14 @@ def options(markdown: bool) -> None:
     """
     if markdown:
         headings = ("option", "values", "default", "environment variable", "effect")
-        rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in option_list()]
+        rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in list_options()]
         for row in (headings, ("---",) * len(headings), *rows):
             click.echo(f"| {' | '.join(row)} |")
         return
     # one below the other: a terminal has no room for five columns, and would cut names short
     formatter = click.HelpFormatter()
     formatter.write_dl(
-        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}") for o in option_list()],
+        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}") for o in list_options()],
         col_spacing=2,
     )
     click.echo(formatter.getvalue(), nl=False)

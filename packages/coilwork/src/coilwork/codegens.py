@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CompileError
-from coilwork.options import CompileOptions
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
 

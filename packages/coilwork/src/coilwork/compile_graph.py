@@ -16,13 +16,13 @@ from coilwork.attempts import build_with_retries
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
 from coilwork.caching.remedies import RemedyCache
+from coilwork.compile_options import CompileOptions
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.freezing import FrozenCall
 from coilwork.job import Job, Role, open_job
 from coilwork.modes import search_of
-from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text

@@ -23,6 +23,7 @@ __all__ = [
     "CoilworkWarning",
     "CompileError",
     "DivergenceError",
+    "IgnoredOptionWarning",
     "NotBuiltYetWarning",
     "NotFiniteError",
     "OptionError",
@@ -58,6 +59,10 @@ def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
 
 class UncachedPassWarning(CoilworkWarning):
     """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
+
+
+class IgnoredOptionWarning(CoilworkWarning):
+    """An option or an environment variable has no effect; the message says which, and why."""
 
 
 class NotBuiltYetWarning(CoilworkWarning):

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from coilwork.compile_options import CompileOptions, Executor
 from coilwork.errors import warn_of_driver
-from coilwork.options import CompileOptions, Executor
 from coilwork_cache import Store
 from coilwork_runtime import (
     Builder,

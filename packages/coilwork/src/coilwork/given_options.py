@@ -1,21 +1,25 @@
 """The settings of a compilation, from what a user gives.
 
-They come from three places, later ones win: the defaults, `COILWORK_<NAME>` environment variables, and
-`torch.compile(..., mode=..., options={...})`. Unknown names are refused with the nearest known one.
+They come from four places, later ones win: the defaults, `COILWORK_<NAME>` environment variables, `with coilwork.options(...)`, and
+`torch.compile(..., mode=..., options={...})` or `coilwork.compile(...)`. Unknown names are refused with the nearest known one; a variable
+that is no option is warned of, since it may be somebody else's. So is an option without effect.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
 
 from coilwork.caching.shared_cache import SECRET
-from coilwork.errors import OptionError
-from coilwork.options import (
+from coilwork.compile_options import (
     ENVIRONMENT_PREFIX,
     GIVEN_MAPPINGS,
     HOLDING_CODE,
@@ -23,6 +27,8 @@ from coilwork.options import (
     Numerics,
     option_types,
 )
+from coilwork.errors import IgnoredOptionWarning, OptionError
+from coilwork.ignored_options import list_ignored
 from coilwork.trace import MAPPING_SUFFIX
 from coilwork_lowering.rewrites import Rewrite
 
@@ -37,14 +43,50 @@ def resolve(
 
     Raises:
         OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest known one.
+
+    Warns:
+        IgnoredOptionWarning: a variable that is no option, or an option that has no effect beside the others.
     """
     chosen = _from_environment(os.environ if environ is None else environ)
+    chosen |= _AROUND.get()
     if mode is not None:
         chosen["mode"] = _coerce("mode", mode, source="torch.compile")
     for name, value in (options or {}).items():
         known = _known(name, source="options")
         chosen[known] = _coerce(known, value, source="options")
-    return _with_invariance(replace(CompileOptions(), **chosen), frozenset(chosen))
+    settings = _with_invariance(replace(CompileOptions(), **chosen), frozenset(chosen))
+    for text in list_ignored(settings, frozenset(chosen)):
+        warnings.warn(text, IgnoredOptionWarning, stacklevel=2)
+    return settings
+
+
+# What blocks say that the calling thread is in. It ends here, at the edge: compilers get values.
+_AROUND: Final[ContextVar[Mapping[str, Any]]] = ContextVar("coilwork.options", default=MappingProxyType({}))
+
+
+@contextmanager
+def options(**settings: object) -> Iterator[None]:
+    """Give `settings` to what this thread compiles inside of the block, unless its own options say otherwise.
+
+    A function is compiled at its first call. What has been compiled stays as it is.
+
+    Raises:
+        OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
+    """
+    given = {
+        _known(name, source="coilwork.options"): _coerce(name, value, source="coilwork.options")
+        for name, value in settings.items()
+    }
+    token = _AROUND.set(MappingProxyType({**_AROUND.get(), **given}))
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
+def around_options() -> Mapping[str, Any]:
+    """The settings of the blocks that the calling thread is in."""
+    return _AROUND.get()
 
 
 # What a row's bits may not depend on the batch for, and what it excludes.
@@ -158,8 +200,8 @@ def _check_least(name: str, value: object, *, source: str) -> None:
         )
 
 
-# Variables with the prefix that are no options.
-_OTHER_VARIABLES: Final = frozenset({SECRET})
+# Variables with the prefix that are no options: a secret, and what the build of the runtime's wheel reads.
+_OTHER_VARIABLES: Final = frozenset({SECRET, "COILWORK_PURE_WHEEL"})
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -169,7 +211,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        _known(name, source=f"environment variable {variable}")
+        if name not in _names():
+            _warn_of_variable(variable, name)
+            continue
         if name in HOLDING_CODE:
             raise OptionError(
                 "bad-option",
@@ -180,6 +224,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             name, _parse(variable, text, types[name]), source=f"environment variable {variable}"
         )
     return chosen
+
+
+def _warn_of_variable(variable: str, name: str) -> None:
+    near = difflib.get_close_matches(name, _names(), n=1)
+    hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?" if near else "`coilwork options` lists them"
+    warnings.warn(
+        f"environment variable {variable} has no effect, it is no option: {hint}",
+        IgnoredOptionWarning,
+        stacklevel=4,
+    )
 
 
 def _parse(variable: str, text: str, expected: object) -> object:

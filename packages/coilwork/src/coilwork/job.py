@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import torch
 
 from coilwork.clock import StageClock
+from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.layout import layout_options
-from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
 from coilwork.trace import Trace, open_trace
 from coilwork_frontend.calling_convention.donated_buffers import donated_inputs

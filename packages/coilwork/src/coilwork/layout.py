@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions
 

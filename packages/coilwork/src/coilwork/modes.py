@@ -8,8 +8,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
+from coilwork.compile_options import CompileOptions, Mode
 from coilwork.errors import NotBuiltYetWarning
-from coilwork.options import CompileOptions, Mode
 from coilwork_runtime import Search
 from coilwork_runtime.triton_kernels.descent import Trial
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning, OptionError, UncachedPassWarning, describe
-from coilwork.options import CompileOptions
 from coilwork_frontend.capture.eager_fallback import is_told
 from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_lowering import RewriteOptions

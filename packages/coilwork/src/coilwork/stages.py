@@ -10,10 +10,10 @@ import torch
 
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
-from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork.trace import MAPPING_SUFFIX, Trace

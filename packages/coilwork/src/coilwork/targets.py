@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from coilwork.codegens import codegen_for
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.nodes import Graph

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coilwork.caching.shared_cache import shared_store
-from coilwork.options import CompileOptions
+from coilwork.compile_options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork_cache import (
     Bundle,

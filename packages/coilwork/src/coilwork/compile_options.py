@@ -308,7 +308,7 @@ class OptionInfo:
         return f"{ENVIRONMENT_PREFIX}{self.name.upper()}"
 
 
-def option_list() -> tuple[OptionInfo, ...]:
+def list_options() -> tuple[OptionInfo, ...]:
     """Every option, in order."""
     types = option_types()
     return tuple(
