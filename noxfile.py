@@ -175,7 +175,7 @@ def tests(session: nox.Session) -> None:
     # The longest first, so that nothing waits for it alone at the end.
     packages = sorted(PACKAGES, key=lambda name: name not in ("coilwork-triton", "coilwork-cpp"))
     stages = (
-        ("lint", "build"),
+        ("lint", "build", "api"),
         ("typecheck", *(f"package({name})" for name in packages)),
         ("integration", "consumers"),
     )
@@ -297,6 +297,14 @@ def lint(session: nox.Session) -> None:
         return
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def api(session: nox.Session) -> None:
+    """What each package exports beside its last release: a break fails. `-- --against COMMIT` compares with another state."""
+    session.install(*QUIETLY, "griffe", "pytest", "pytest-timeout", *CONSTRAINTS)
+    session.run("pytest", "integration_tests/test_api_breaks.py", "-q", *report(session))
+    session.run("python", "devtools/api_breaks.py", *session.posargs)
 
 
 @nox.session

@@ -12,9 +12,10 @@ from coilwork_cache import (
     ArchiveError,
     ArchiveReport,
     Bundle,
-    KernelCache,
+    BundleCodec,
     LocalStore,
     MemoryStore,
+    TypedCache,
     content_key,
     export_archive,
     import_archive,
@@ -51,7 +52,7 @@ def test_entries_travel_from_store_to_store(archive: Path, tmp_path: Path) -> No
 
 
 def test_typed_entries_travel(tmp_path: Path) -> None:
-    kernels = KernelCache(MemoryStore())
+    kernels = TypedCache(MemoryStore(), kind="kernel", codec=BundleCodec())
     key = kernels.key("ir")
     kernels.put(key, Bundle(records={"k.so": b"\x7fELF"}))
     source = kernels.store
@@ -59,7 +60,9 @@ def test_typed_entries_travel(tmp_path: Path) -> None:
     export_archive(source, tmp_path / "a.zip")
     target = MemoryStore()
     import_archive(target, tmp_path / "a.zip")
-    assert KernelCache(target).get(key) == Bundle(records={"k.so": b"\x7fELF"})
+    assert TypedCache(target, kind="kernel", codec=BundleCodec()).get(key) == Bundle(
+        records={"k.so": b"\x7fELF"}
+    )
 
 
 def test_equal_stores_give_equal_archives_and_no_leftovers(store: MemoryStore, archive: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from coilwork_cache import (
     Bundle,
+    BundleCodec,
     GraphCache,
-    KernelCache,
     LocalStore,
     StoreStats,
+    TypedCache,
     clear,
     content_key,
     describe,
@@ -22,7 +23,7 @@ from coilwork_cache import (
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     store = LocalStore(tmp_path / "cache")
-    kernels, graphs = KernelCache(store), GraphCache(store)
+    kernels, graphs = TypedCache(store, kind="kernel", codec=BundleCodec()), GraphCache(store)
     for name in "abc":
         kernels.put(kernels.key(name), Bundle(records={"k.so": name.encode()}))
     graphs.put(graphs.key("g"), Bundle(records={}))

@@ -10,15 +10,16 @@ import fakeredis
 import pytest
 
 from coilwork_cache import (
+    BundleCodec,
     InspectableStore,
     InvalidKeyError,
-    KernelCache,
     LocalStore,
     MemoryStore,
     NullStore,
     Store,
     StoreStats,
     TieredStore,
+    TypedCache,
     content_key,
 )
 from coilwork_cache.bundle import Bundle
@@ -77,7 +78,7 @@ def test_counts(store: InspectableStore) -> None:
 def test_lists_and_clears(store: InspectableStore) -> None:
     for key in KEYS:
         store.put(key, b"raw bytes")
-    kernels = KernelCache(store)
+    kernels = TypedCache(store, kind="kernel", codec=BundleCodec())
     kernel_key = kernels.key("ir")
     kernels.put(kernel_key, Bundle(records={"k.so": b"\x7fELF"}))
     found = {entry.key: entry for entry in store.entries()}

@@ -8,16 +8,17 @@ import pytest
 
 from coilwork_cache import (
     Bundle,
+    BundleCodec,
     BytesCodec,
     CacheCorruptionWarning,
     GraphCache,
     InvalidKeyError,
-    KernelCache,
+    JsonCodec,
+    JsonValue,
     LocalStore,
     MemoryStore,
     NullStore,
     StoreStats,
-    TuningCache,
     TypedCache,
     UnencodableValueWarning,
     content_key,
@@ -27,9 +28,13 @@ KERNEL = Bundle(records={"kernel/k0.so": b"\x7fELF", "source": b"void k0() {}"},
 
 
 def test_kernels_graphs_and_tuning_results_come_back(tmp_path: Path) -> None:
-    def caches() -> tuple[KernelCache, GraphCache, TuningCache]:
+    def caches() -> tuple[TypedCache[Bundle], GraphCache, TypedCache[dict[str, JsonValue]]]:
         store = LocalStore(tmp_path / "cache")
-        return KernelCache(store), GraphCache(store), TuningCache(store)
+        return (
+            TypedCache(store, kind="kernel", codec=BundleCodec()),
+            GraphCache(store),
+            TypedCache(store, kind="tuning", codec=JsonCodec()),
+        )
 
     kernels, graphs, tuning = caches()
     kernels.put(kernels.key("ir"), KERNEL)
@@ -43,16 +48,22 @@ def test_kernels_graphs_and_tuning_results_come_back(tmp_path: Path) -> None:
 
 def test_kinds_have_their_own_keys() -> None:
     store = MemoryStore()
-    keys = {KernelCache(store).key("x"), GraphCache(store).key("x"), TuningCache(store).key("x")}
+    keys = {
+        TypedCache(store, kind="kernel", codec=BundleCodec()).key("x"),
+        GraphCache(store).key("x"),
+        TypedCache(store, kind="tuning", codec=JsonCodec()).key("x"),
+    }
     assert len(keys) == 3
-    assert KernelCache(store).key("x", b"y") == content_key("kernel", "x", b"y")
+    assert TypedCache(store, kind="kernel", codec=BundleCodec()).key("x", b"y") == content_key(
+        "kernel", "x", b"y"
+    )
     with pytest.raises(InvalidKeyError):
         TypedCache(store, kind="No Name", codec=BytesCodec())
 
 
 def test_another_kinds_entry_is_a_miss() -> None:
     store = MemoryStore()
-    graphs, kernels = GraphCache(store), KernelCache(store)
+    graphs, kernels = GraphCache(store), TypedCache(store, kind="kernel", codec=BundleCodec())
     key = graphs.key("x")
     graphs.put(key, Bundle(records={}))
     with pytest.warns(CacheCorruptionWarning, match="kernel entry"):
@@ -65,7 +76,7 @@ def test_another_kinds_entry_is_a_miss() -> None:
 )
 def test_what_does_not_decode_warns_goes_and_is_a_miss(data: bytes) -> None:
     store = MemoryStore()
-    tuning = TuningCache(store)
+    tuning = TypedCache(store, kind="tuning", codec=JsonCodec())
     key = tuning.key("x")
     store.put(key, data)
     with pytest.warns(CacheCorruptionWarning, match=key):
@@ -75,7 +86,7 @@ def test_what_does_not_decode_warns_goes_and_is_a_miss(data: bytes) -> None:
 
 
 def test_a_value_that_cannot_be_written_warns() -> None:
-    tuning = TuningCache(MemoryStore())
+    tuning = TypedCache(MemoryStore(), kind="tuning", codec=JsonCodec())
     key = tuning.key("x")
     with pytest.warns(UnencodableValueWarning, match="unencodable-value"):
         tuning.put(key, {"time_us": float("inf")})
@@ -83,7 +94,7 @@ def test_a_value_that_cannot_be_written_warns() -> None:
 
 
 def test_get_or_make_makes_once() -> None:
-    kernels = KernelCache(MemoryStore())
+    kernels = TypedCache(MemoryStore(), kind="kernel", codec=BundleCodec())
     made: list[int] = []
 
     def make() -> Bundle:
@@ -99,6 +110,6 @@ def test_get_or_make_makes_once() -> None:
 
 
 def test_without_a_store_everything_is_made() -> None:
-    kernels = KernelCache(NullStore())
+    kernels = TypedCache(NullStore(), kind="kernel", codec=BundleCodec())
     assert kernels.get_or_make(kernels.key("ir"), lambda: KERNEL) == KERNEL
     assert kernels.get(kernels.key("ir")) is None

@@ -13,7 +13,7 @@ import coilwork
 from coilwork.cli import main
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
-from coilwork_cache import Bundle, KernelCache, LocalStore
+from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
 from coilwork_runtime.specs import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.remembered import remember
@@ -27,7 +27,7 @@ def run(*arguments: str) -> Result:
 def folder(tmp_path: Path) -> Path:
     """A cache with two kernels."""
     root = tmp_path / "cache"
-    kernels = KernelCache(LocalStore(root))
+    kernels = TypedCache(LocalStore(root), kind="kernel", codec=BundleCodec())
     for name in ("a", "b"):
         kernels.put(kernels.key(name), Bundle(records={"kernel.so": name.encode() * 100}))
     return root

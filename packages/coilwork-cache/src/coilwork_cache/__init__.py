@@ -35,7 +35,7 @@ from coilwork_cache.null import NullStore
 from coilwork_cache.stats import StoreStats
 from coilwork_cache.store import EntryInfo, InspectableStore, Store
 from coilwork_cache.tiered import TieredStore
-from coilwork_cache.typed import GraphCache, KernelCache, TuningCache, TypedCache
+from coilwork_cache.typed import GraphCache, TypedCache
 
 __version__ = "0.1.0"
 
@@ -52,9 +52,7 @@ __all__ = [
     "content_key",
     # typed caches and what they hold
     "TypedCache",
-    "KernelCache",
     "GraphCache",
-    "TuningCache",
     "Codec",
     "BytesCodec",
     "JsonCodec",

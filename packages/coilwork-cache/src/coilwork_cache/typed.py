@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from coilwork_cache.announce import announce
 from coilwork_cache.bundle import Bundle, BundleCodec
-from coilwork_cache.codec import Codec, JsonCodec, JsonValue
+from coilwork_cache.codec import Codec
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning
 from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
@@ -81,22 +81,8 @@ class TypedCache(Generic[T]):
         return self._tally.snapshot()
 
 
-class KernelCache(TypedCache[Bundle]):
-    """Built kernels, by canonical kernel IR, target and options: sources and binaries as records."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, kind="kernel", codec=BundleCodec())
-
-
 class GraphCache(TypedCache[Bundle]):
     """Whole compiled graphs, by canonical graph, target, options and versions: program and kernels as records."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, kind="graph", codec=BundleCodec())
-
-
-class TuningCache(TypedCache[dict[str, JsonValue]]):
-    """Autotuning results, by kernel, device and candidates: the choice and its timings as a JSON object."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, kind="tuning", codec=JsonCodec())
