@@ -16,14 +16,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
@@ -41,6 +39,8 @@ from coilwork_lowering import (
     partition,
 )
 from coilwork_lowering.rewrites import cleaned_up
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 
 GPU = torch.device("cuda", 0)
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions, Executor, Wrapper
 from coilwork.drive import boxed, make_call
 from coilwork.job import Job, Role, open_job
@@ -26,6 +25,7 @@ from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_tools.explain.clock import StageClock
 from integration_tests.aot_backend import compile_by_role
 
 Call = Callable[[list[Any]], Sequence[Any]]

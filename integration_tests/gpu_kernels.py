@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import Role, open_job
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.specs import TritonKernel
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 from coilwork_wrapper import emit_python
 from integration_tests.aot_backend import compile_by_role
 

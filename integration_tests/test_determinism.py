@@ -13,14 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.clock import StageClock
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 from integration_tests.determinism import CASES, SCATTERS
 
 STRICT: dict[str, Any] = {"strict": True}

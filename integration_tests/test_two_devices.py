@@ -10,16 +10,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_ir.buffers import Ref
 from coilwork_ir.program import Launch, Return
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import decompositions, lower
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 from integration_tests.two_device_programs import PROGRAMS
 
 BOTH = declare(

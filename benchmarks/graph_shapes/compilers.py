@@ -18,10 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from coilwork.attempts import build_with_retries
 from coilwork.caching.graph_cache import open_caches
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder
+from coilwork_tools.explain.clock import StageClock
 
 
 def processor_seconds() -> float:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from coilwork.clock import StageClock
 from coilwork.compile_graph import finished
 from coilwork.compile_options import CompileOptions
 from coilwork.drive import make_call
@@ -35,6 +34,7 @@ from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_tools.explain.clock import StageClock
 from integration_tests.all_levels import DRIVERS
 
 Call = Callable[[list[Any]], Sequence[Any]]

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from coilwork.added_guards import CONDITION, SHOWN, announced
 from coilwork_lowering import AddedGuard
+from coilwork_tools.explain.added_guards import CONDITION, SHOWN, announced
 
 
 def guards(count: int, condition: str) -> list[AddedGuard]:

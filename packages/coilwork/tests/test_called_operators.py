@@ -14,7 +14,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from coilwork import compile_graph
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.report import CompileReport
+from coilwork_tools.explain.report import CompileReport
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 

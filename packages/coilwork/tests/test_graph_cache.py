@@ -14,8 +14,8 @@ import torch
 from coilwork.backend import backend
 from coilwork.caching.graph_cache import CachedGraph, open_caches
 from coilwork.compile_options import CompileOptions
-from coilwork.report import CompileReport
 from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, LocalStore, NullStore
+from coilwork_tools.explain.report import CompileReport
 
 Compile = Callable[..., Callable[..., Any]]
 

@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_frontend.likely_sizes import likely_sizes, likely_texts, rounded
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 
 
 def traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModule:

@@ -14,7 +14,8 @@ from torch.fx import GraphModule
 
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import PassError, UncachedPassWarning
-from coilwork.passes import name_of, run_passes, uuid_of
+from coilwork_frontend.user_passes import name_of, run_passes, uuid_of
+from coilwork_lowering.rewrites import complete_values
 
 Compile = Callable[..., Callable[..., Any]]
 aten = torch.ops.aten
@@ -102,7 +103,7 @@ def fails(gm: GraphModule) -> None:
 def test_wrong_passes_are_named(wrong: Callable[..., Any], message: str) -> None:
     gm = traced(torch.sin, torch.ones(2))
     with pytest.raises(PassError, match=message):
-        run_passes(gm, [wrong], where="inference")
+        run_passes(gm, [wrong], where="inference", complete_values=complete_values)
 
 
 def test_a_failing_pass_stops_the_compilation(leniently: Compile) -> None:

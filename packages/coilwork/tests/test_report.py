@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from coilwork.report import CompileReport
+from coilwork_tools.explain.report import CompileReport
 
 
 def test_json_round_trip() -> None:

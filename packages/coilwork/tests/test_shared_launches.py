@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
-from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Launch
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace
 
 
 def add_one(*steps: torch.Tensor) -> tuple[()]:

@@ -19,11 +19,11 @@ from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import open_job
 from coilwork.stages import run_stages
-from coilwork.trace import open_trace
 from coilwork_ir.kernels.text import format_kernel, parse_kernel, parse_schedule
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.mapping import format_versions, parse_versions, verify_versions
 from coilwork_ir.program.text import format_program, parse_program
+from coilwork_tools.explain.trace import open_trace
 
 Compile = Callable[..., Callable[..., Any]]
 

@@ -19,6 +19,10 @@ class CoilworkError(Exception):
         super().__init__("\n".join(lines))
 
 
+class OptionError(CoilworkError):
+    """An option, mode or environment variable is unknown or has a value it cannot take."""
+
+
 class UnsupportedTorchError(CoilworkError):
     """The installed torch is outside the supported range."""
 

@@ -21,7 +21,6 @@ from coilwork.errors import CoilworkError, CoilworkFallbackWarning, OptionError,
 from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled, list_calls, run_stages
-from coilwork.trace import Trace
 from coilwork_cache import Store
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_ir.errors import CoilworkIRError
@@ -37,6 +36,7 @@ from coilwork_runtime import (
     MissingTritonError,
     ScratchFolderError,
 )
+from coilwork_tools.explain.trace import Trace
 
 MOST_STEPS: Final = 8
 # Compilations of one graph that look for what is wrong with it.

@@ -19,7 +19,6 @@ from coilwork.given_options import around_options, resolve
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
-from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
     NAMES,
     announce_unkeyed,
@@ -92,6 +91,7 @@ from coilwork_frontend.torch_compat.autograd import (
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.versions import check_torch_version
+from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -103,7 +103,7 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
+from coilwork_lowering.rewrites import Fired, cleaned_up, complete_values, pack_weights, split_constants
 from coilwork_runtime import LayoutError
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
@@ -351,7 +351,7 @@ def _partition(
     """
     watch = GuardWatch(joint)
     objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
-    joint = run_passes(joint, options.joint_passes, where="joint")
+    joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
     rewrites = rewrites_of("aten", options)
     only_compiled = options.strict or options.batch_invariant or bool(options.rewrites)
     halves = partition(
@@ -381,7 +381,7 @@ def _compile(
 ) -> BoxedCallable:
     # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
     with collector_paused():
-        gm = run_passes(gm, options.passes, where=role)
+        gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
         if role == "backward":
             # what was done to the joint graph is in the report of the forward graph
             return compile_graph(gm, example_inputs, role=role, options=options)
@@ -440,7 +440,7 @@ def _compile_inference(
     """
     gm = restore_marks(gm, list_marks(results, result_facts()))
     shared = plan_shared_results(result_objects(gm), results, result_facts(), recorded=False)
-    gm = run_passes(gm, options.joint_passes, where="inference")
+    gm = run_passes(gm, options.joint_passes, where="inference", complete_values=complete_values)
     if options.freezing:
         gm, fired = cleaned_up(gm, rewrites_of("aten", options))
         laid_out, _ = lay_out_convolutions(gm, layout_options(options))
@@ -449,7 +449,9 @@ def _compile_inference(
             laid_out, _ = pack_weights(laid_out, static_input_positions())
         prepared = split_constants(laid_out, static_input_positions())
         if prepared is not None:
-            main = run_passes(prepared.main, options.passes, where="inference")
+            main = run_passes(
+                prepared.main, options.passes, where="inference", complete_values=complete_values
+            )
             inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
             done = (*log, *fired)
             return compile_graph(

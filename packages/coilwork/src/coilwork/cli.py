@@ -16,13 +16,13 @@ from rich.table import Table
 import coilwork
 from coilwork.caching.identity import COMPONENTS
 from coilwork.compile_options import list_options
-from coilwork.trace import MAPPING_SUFFIX
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device
 from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
 from coilwork_tools.bench.comparison import findings, to_json, to_markdown
 from coilwork_tools.bench.worker import Finding
+from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from coilwork.added_guards import announced
 from coilwork.attempts import build_with_retries
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
@@ -20,12 +19,11 @@ from coilwork.compile_options import CompileOptions
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
 from coilwork.executors import Call, Driven, Loadable, load
-from coilwork.freezing import FrozenCall
 from coilwork.job import Job, Role, open_job
 from coilwork.modes import search_of
-from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
+from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.marked_results import with_marked_results
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant, resolve_marked_inputs
 from coilwork_frontend.calling_convention.nonstrided_outputs import with_composed
@@ -56,6 +54,8 @@ from coilwork_runtime import (
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
+from coilwork_tools.explain.added_guards import announced
+from coilwork_tools.explain.report import CompileReport
 
 log = logging.getLogger("coilwork")
 

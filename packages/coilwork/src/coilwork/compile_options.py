@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from coilwork.passes import GraphPass, keys_of, without_uuid
+from coilwork_frontend.user_passes import GraphPass, keys_of, without_uuid
 from coilwork_lowering.rewrites import Rewrite
 from coilwork_tools.check_mode.watch import CheckedValues, Checks
 

@@ -9,6 +9,7 @@ from coilwork_frontend.errors import (
     CoilworkFallbackWarning,
     CoilworkWarning,
     CompileError,
+    OptionError,
     PassError,
     UnsupportedTorchError,
     describe,
@@ -33,10 +34,6 @@ __all__ = [
     "describe",
     "warn_of_driver",
 ]
-
-
-class OptionError(CoilworkError):
-    """An option, mode or environment variable is unknown or has a value it cannot take."""
 
 
 class BatchVariantError(CompileError):

@@ -29,8 +29,8 @@ from coilwork.compile_options import (
 )
 from coilwork.errors import IgnoredOptionWarning, OptionError
 from coilwork.ignored_options import list_ignored
-from coilwork.trace import MAPPING_SUFFIX
 from coilwork_lowering.rewrites import Rewrite
+from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 
 def resolve(

@@ -10,11 +10,9 @@ from typing import Any, Final, Literal
 
 import torch
 
-from coilwork.clock import StageClock
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.layout import layout_options
 from coilwork.targets import devices_of
-from coilwork.trace import Trace, open_trace
 from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
 from coilwork_frontend.calling_convention.marked_results import returning_memory
 from coilwork_frontend.calling_convention.nonstrided_outputs import Composition, returning_parts
@@ -36,6 +34,8 @@ from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import TensorKinds, collect_kinds
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import Trace, open_trace
 
 Role = Literal["forward", "backward", "inference"]
 NOTHING_MOVED: Final[Mapping[int, Strides]] = MappingProxyType({})

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 
-from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
@@ -16,7 +15,6 @@ from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
-from coilwork.trace import MAPPING_SUFFIX, Trace
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
@@ -51,6 +49,8 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
+from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
 from coilwork_wrapper import emit_native, emit_python
 
 _T = TypeVar("_T")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from coilwork.caching.shared_cache import shared_store
 from coilwork.compile_options import CompileOptions
-from coilwork.report import CompileReport
 from coilwork_cache import (
     Bundle,
     CacheCorruptionWarning,
@@ -23,6 +22,7 @@ from coilwork_cache import (
     TieredStore,
     open_local_store,
 )
+from coilwork_tools.explain.report import CompileReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

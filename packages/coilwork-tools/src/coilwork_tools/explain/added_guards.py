@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
-
-from coilwork_lowering import AddedGuard
+from typing import Final, Protocol
 
 log = logging.getLogger("coilwork")
 # Sizes of windows within windows have conditions of thousands of characters, dozens of them.
 SHOWN: Final = 5
 CONDITION: Final = 240
+
+
+class AddedGuard(Protocol):
+    """A demand on sizes; its text has the condition, and which operator it is for."""
+
+    @property
+    def condition(self) -> str: ...
 
 
 def announced(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
@@ -28,9 +32,9 @@ def announced(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
     return tuple(str(guard) for guard in guards)
 
 
-def _shortened(guard: AddedGuard) -> AddedGuard:
+def _shortened(guard: AddedGuard) -> str:
     condition = guard.condition
-    if len(condition) > CONDITION:
-        half = (CONDITION - 5) // 2
-        condition = f"{condition[:half]} ... {condition[-half:]}"
-    return replace(guard, condition=condition)
+    if len(condition) <= CONDITION:
+        return str(guard)
+    half = (CONDITION - 5) // 2
+    return str(guard).replace(condition, f"{condition[:half]} ... {condition[-half:]}", 1)

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from coilwork.errors import PassError
-from coilwork_lowering.rewrites import complete_values
+from coilwork_frontend.errors import PassError
 
 GraphPass = Callable[[torch.fx.GraphModule], torch.fx.GraphModule | None]
 """Changes a graph in place, or returns another one with the same inputs and outputs."""
@@ -40,18 +39,31 @@ def without_uuid(items: Sequence[Any]) -> tuple[str, ...]:
     return tuple(name_of(item) for item in items if uuid_of(item) is None)
 
 
-def run_passes(gm: torch.fx.GraphModule, passes: Sequence[GraphPass], *, where: str) -> torch.fx.GraphModule:
+def run_passes(
+    gm: torch.fx.GraphModule,
+    passes: Sequence[GraphPass],
+    *,
+    where: str,
+    complete_values: Callable[[torch.fx.GraphModule], object],
+) -> torch.fx.GraphModule:
     """`gm` after all `passes`, one after the other. `where` tells messages which graph it is.
+
+    `complete_values` gives nodes that a pass has made the fake values of their results.
 
     Raises:
         PassError: a pass fails, or what it makes is no graph with as many inputs and outputs as before.
     """
     for one in passes:
-        gm = _run(gm, one, where)
+        gm = _run(gm, one, where, complete_values)
     return gm
 
 
-def _run(gm: torch.fx.GraphModule, one: GraphPass, where: str) -> torch.fx.GraphModule:
+def _run(
+    gm: torch.fx.GraphModule,
+    one: GraphPass,
+    where: str,
+    complete_values: Callable[[torch.fx.GraphModule], object],
+) -> torch.fx.GraphModule:
     name, before = name_of(one), _ends(gm)
     try:
         result = one(gm)

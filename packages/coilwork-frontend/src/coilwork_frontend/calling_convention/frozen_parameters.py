@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from coilwork.executors import Call
 from coilwork_frontend.torch_compat.tensors import version_of
-from coilwork_lowering.rewrites import Prepared
 
+Call = Callable[[list[Any]], Sequence[Any]]
 _Stamp = tuple[tuple[int, int], ...]
+
+
+class Prepared(Protocol):
+    """What is computed before: where its inputs and the main graph's stand, the graph, and fakes of what it makes."""
+
+    @property
+    def sources(self) -> Sequence[int]: ...
+
+    @property
+    def kept(self) -> Sequence[int]: ...
+
+    @property
+    def preparation(self) -> torch.fx.GraphModule: ...
+
+    @property
+    def values(self) -> Sequence[torch.Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)

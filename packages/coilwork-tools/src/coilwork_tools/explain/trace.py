@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coilwork.errors import OptionError
+from coilwork_frontend.errors import OptionError
 
 log = logging.getLogger("coilwork")
 
