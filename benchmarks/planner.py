@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from coilwork.compile_options import CompileOptions
-from coilwork.job import Role, open_job
+from coilwork.job import open_job
 from coilwork.layout import layout_options
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
@@ -25,6 +25,7 @@ from coilwork.targets import declare
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.loops.nodes import Graph

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from coilwork.compile_options import CompileOptions, Executor, Wrapper
 from coilwork.drive import boxed, make_call
-from coilwork.job import Job, Role, open_job
+from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
+from coilwork_frontend.compile_captured import Role
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph

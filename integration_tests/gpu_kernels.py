@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from coilwork.compile_options import CompileOptions, Contractions
-from coilwork.job import Role, open_job
+from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
 from coilwork_frontend.calling_convention.updates import names_at
+from coilwork_frontend.compile_captured import Role
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module

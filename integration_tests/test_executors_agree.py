@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.job import Role, open_job
+from coilwork.job import open_job
 from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
+from coilwork_frontend.compile_captured import Role
 from coilwork_runtime import Builder, LifetimeChecker, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python

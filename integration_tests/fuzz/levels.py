@@ -12,7 +12,7 @@ import torch
 from coilwork.compile_graph import finished
 from coilwork.compile_options import CompileOptions
 from coilwork.drive import make_call
-from coilwork.job import Job, Role, open_job
+from coilwork.job import Job, open_job
 from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
@@ -25,6 +25,7 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
 )
 from coilwork_frontend.capture.storages import given_storages
 from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule

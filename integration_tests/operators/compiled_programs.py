@@ -15,8 +15,9 @@ from coilwork import attempts
 from coilwork.backend import backend
 from coilwork.drive import boxed
 from coilwork.executors import Driven
-from coilwork.job import Job, Role
+from coilwork.job import Job
 from coilwork.stages import Compiled
+from coilwork_frontend.compile_captured import Role
 from coilwork_ir.program import ExternCall, Program
 from coilwork_ir.program.walk import walk
 

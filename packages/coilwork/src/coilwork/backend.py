@@ -13,10 +13,9 @@ import torch
 from coilwork.caching.shared_cache import shared_store
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.errors import describe
 from coilwork.fallback_names import check_fallback
 from coilwork.given_options import around_options, resolve
-from coilwork.job import DECIDED, Role
+from coilwork.job import DECIDED
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
 from coilwork.rewriting import (
@@ -31,63 +30,10 @@ from coilwork.rewriting import (
     warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
-from coilwork_frontend.calling_convention.captured_results import (
-    CapturedResult,
-    captured_results,
-    list_marks,
-    with_created_views,
-)
-from coilwork_frontend.calling_convention.marked_results import restore_marks
-from coilwork_frontend.calling_convention.shared_results import (
-    ResultObject,
-    SharedMemory,
-    plan_shared_results,
-    result_objects,
-)
-from coilwork_frontend.capture.collectives_in_place import write_collectives_out
-from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
-from coilwork_frontend.capture.forward_mode import in_forward_mode
-from coilwork_frontend.capture.margin_loss import write_out_label_margins
-from coilwork_frontend.capture.masked_selection import broadcast_selections
-from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
-from coilwork_frontend.capture.nested_regions import put_in_place
-from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
-from coilwork_frontend.capture.overlapping_writes import (
-    fill_what_is_expanded,
-    repeated_elements,
-    write_to_what_is_expanded,
-    writes_to_overlaps,
-)
-from coilwork_frontend.capture.process_groups import has_group_inputs, with_named_groups
-from coilwork_frontend.capture.refused_calls import (
-    EagerTrial,
-    RefusedCallError,
-    calls_gradients,
-    restore_shapes,
-    run_refused,
-)
-from coilwork_frontend.capture.refused_outputs import writes_other_types
-from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
-from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.capture.scaled_products import restore_scaled_products
-from coilwork_frontend.capture.shared_memory import with_shared_memory
-from coilwork_frontend.capture.squeezed_unbacked_sizes import (
-    Assertions,
-    copy_for_squeezed_sizes,
-    with_squeezed_sizes,
-)
-from coilwork_frontend.capture.storages import copy_of, give_expanded_storages, given_storages
-from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
-from coilwork_frontend.capture.user_checks import put_told_checks_first
-from coilwork_frontend.capture.value_checks import check_values
-from coilwork_frontend.collector import collector_paused
-from coilwork_frontend.torch_compat.autograd import (
-    BoxedCallable,
-    compile_with_aot_autograd,
-    result_facts,
-    static_input_positions,
-)
+from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.capture.refused_types import EagerKernels
+from coilwork_frontend.compile_captured import Halves, Promises, Role, compile_captured
+from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.versions import check_torch_version
@@ -103,7 +49,14 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.rewrites import Fired, cleaned_up, complete_values, pack_weights, split_constants
+from coilwork_lowering.rewrites import (
+    Fired,
+    Prepared,
+    cleaned_up,
+    complete_values,
+    pack_weights,
+    split_constants,
+)
 from coilwork_runtime import LayoutError
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
@@ -111,8 +64,6 @@ from coilwork_tools.check_mode.watch import watch_in_eager
 logger = logging.getLogger("coilwork")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_EAGER_KERNELS = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
 
 # Torch loads this module as its entry point, and then registers `backend`.
 allow_registering_again("coilwork")
@@ -199,280 +150,110 @@ def compile_dynamo_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """`backend` with its settings already resolved."""
-    if has_nested_inputs(example_inputs):
-        return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
-    if has_group_inputs(gm, example_inputs):
-        return with_named_groups(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
-    if has_opaque_inputs(gm, example_inputs):
-        left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
-        return watch_in_eager(left, options.checks, "a captured graph")
-    restore_scaled_products(gm)
-    if has_refused_types(gm, _EAGER_KERNELS):
-        # not as a call of the module, which would print where an error is raised
-        return gm.forward
-    as_captured = in_forward_mode(gm, only_compiled=options.batch_invariant)
-    if as_captured is not None:
-        return watch_in_eager(as_captured, options.checks, "a captured graph")
-    lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
-    captured, results = copy_of(gm), captured_results(gm)
-    creating = with_created_views(gm)
-    sharing = with_shared_memory(gm, example_inputs, captured)
-    squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
-    taken = TakenSizes(gm, is_other_shape=_is_other_shape)
-    trial = EagerTrial(captured, example_inputs)
-    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
-    _mend_captured(gm)
-    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, options)
-    if as_captured is not None:
-        return as_captured
-    guards: list[AddedGuard] = []
-    objects: list[ResultObject | None] = []
-    try:
-        log = list(rewrite_captured(gm, inputs, options))
-    # A graph can do without rewrites of ours.
-    except Exception as error:
-        if options.strict or options.rewrites or is_told(error) or set(NAMES) <= set(options.skip_rewrites):
-            raise
+    return compile_captured(gm, example_inputs, partial(GraphStages, options))
+
+
+class GraphStages:
+    """What compiles the ATen graphs of one captured graph.
+
+    `log` is what rewrites did to the captured and the joint graph, `guards` what compiling added to those on sizes.
+    """
+
+    eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)
+
+    def __init__(self, options: CompileOptions) -> None:
+        self.options = options
+        self.promises = Promises(strict=options.strict, is_batch_invariant=options.batch_invariant)
+        self.log: list[Fired] = []
+        self.guards: list[AddedGuard] = []
+
+    @property
+    def decompositions(self) -> dict[Any, Callable[..., Any]]:
+        table = decompositions(lowering_options(self.options, self.options.fallback))
+        return watched_decompositions(table, self.guards.append)
+
+    def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self.log.extend(rewrite_captured(gm, example_inputs, self.options))
+
+    def leave_out_rewrites(self, error: Exception) -> GraphStages | None:
+        options = self.options
+        if options.strict or options.rewrites or set(NAMES) <= set(options.skip_rewrites):
+            return None
         warn_of_rewrites(error)
-        return compile_dynamo_graph(copy_of(captured), example_inputs, replace(options, skip_rewrites=NAMES))
-    compiler = partial(
-        compile_with_aot_autograd,
-        forward=taken.noting(
-            assertions.noting(
-                partial(
-                    _compile_forward,
-                    options=options,
-                    log=log,
-                    guards=guards,
-                    results=results,
-                    objects=objects,
-                    is_refused=trial.refuses_training,
-                )
-            )
-        ),
-        backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
-        inference=taken.noting(
-            assertions.noting(
-                partial(
-                    _compile_inference,
-                    options=options,
-                    log=log,
-                    guards=guards,
-                    results=results,
-                    is_refused=trial.refuses,
-                )
-            )
-        ),
-        decompositions=watched_decompositions(decompositions(lowering), guards.append),
-        partition=partial(_partition, options=options, log=log, guards=guards, objects=objects),
-    )
-    try:
-        with collector_paused():
-            compiled = giving(given_storages(gm, inputs, compiler, strict=options.strict))
-    # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
-    except Exception as error:
-        if isinstance(error, RefusedCallError) or not is_told(error):
-            if trial.refuses():
-                restore_shapes(captured, example_inputs)
-                return run_refused(captured, error, strict=options.strict or options.batch_invariant)
-            if trial.refuses_gradients():
-                logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
-                forward: Callable[..., Any] = captured.forward
-                return forward
-        if options.strict or options.batch_invariant or is_told(error):
-            raise
-        return watch_in_eager(run_as_captured(captured, error), options.checks, "a captured graph")
-    compiled = creating(sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions))))
-    passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
-    if not options.check or not (log or passes):
-        return compiled
-    return with_captured_check(
-        compiled, captured, fired=log, passes=passes, same_numbers=not draws_its_own(options, example_inputs)
-    )
+        return GraphStages(replace(options, skip_rewrites=NAMES))
 
+    def partition(self, joint: torch.fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
+        """The halves of a joint graph, after the user's passes."""
+        options = self.options
+        watch = GuardWatch(joint)
+        joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
+        only_compiled = self.promises.only_compiled or bool(options.rewrites)
+        halves = partition(
+            joint,
+            example_inputs,
+            layout=layout_options(options),
+            lowering=lowering_options(options, options.fallback),
+            rewrites=rewrites_of("aten", options),
+            record=self.log.extend,
+            on_fault=None if only_compiled else warn_of_partition,
+            **rest,
+        )
+        self.guards.extend(watch.added())
+        return halves
 
-def _is_other_shape(error: Exception) -> bool:
-    """Tell if an operator returned another shape than was captured."""
-    return isinstance(error, LayoutError) and error.code == "operator-shape"
-
-
-def _mend_captured(gm: torch.fx.GraphModule) -> None:
-    """Rewrite Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
-    put_told_checks_first(gm)
-    write_collectives_out(gm)
-    put_in_place(gm)
-    read_indices(gm)
-    broadcast_selections(gm)
-    check_values(gm)
-    fill_what_is_expanded(gm)
-    write_to_what_is_expanded(gm)
-    write_out_label_margins(gm)
-    keep_resizing(gm)
-
-
-def _uncompiled_calls(
-    gm: torch.fx.GraphModule,
-    captured: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    trial: EagerTrial,
-    options: CompileOptions,
-) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a write wrong.
-
-    Raises:
-        CompileError: in the latter case, with `strict`.
-    """
-    if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
-        restore_shapes(captured, example_inputs)
-        forward: Callable[..., Any] = captured.forward
-        return forward
-    repeated = repeated_elements(gm)
-    if repeated is None:
-        return None
-    if options.strict or options.batch_invariant:
-        raise repeated
-    return watch_in_eager(run_as_captured(captured, repeated), options.checks, "a captured graph")
-
-
-def _partition(
-    joint: torch.fx.GraphModule,
-    inputs: Sequence[Any],
-    *,
-    options: CompileOptions,
-    log: list[Fired],
-    guards: list[AddedGuard],
-    objects: list[ResultObject | None],
-    **rest: Any,
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The halves of a joint graph, after the user's passes.
-
-    `log` gets what rewrites did to it, `guards` what it added, `objects` which results are one tensor.
-    """
-    watch = GuardWatch(joint)
-    objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
-    joint = run_passes(joint, options.joint_passes, where="joint", complete_values=complete_values)
-    rewrites = rewrites_of("aten", options)
-    only_compiled = options.strict or options.batch_invariant or bool(options.rewrites)
-    halves = partition(
-        joint,
-        inputs,
-        layout=layout_options(options),
-        lowering=lowering_options(options, options.fallback),
-        rewrites=rewrites,
-        record=log.extend,
-        on_fault=None if only_compiled else warn_of_partition,
-        **rest,
-    )
-    guards.extend(watch.added())
-    return halves
-
-
-def _compile(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    role: Role,
-    options: CompileOptions,
-    log: list[Fired],
-    guards: list[AddedGuard],
-    shared: Sequence[SharedMemory] = (),
-    is_refused: Callable[[], bool] = lambda: False,
-) -> BoxedCallable:
-    # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
-    with collector_paused():
-        gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
+    def compile(
+        self,
+        gm: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        role: Role,
+        shared: Sequence[SharedMemory],
+        is_refused: Callable[[], bool],
+    ) -> BoxedCallable:
+        options = self.options
+        compile_role = partial(compile_graph, role=role, options=options)
         if role == "backward":
             # what was done to the joint graph is in the report of the forward graph
-            return compile_graph(gm, example_inputs, role=role, options=options)
-        done, added = tuple(log), tuple(guards)
-        return compile_graph(
-            gm,
-            example_inputs,
-            role=role,
-            options=options,
-            rewrites=done,
-            guards=added,
-            shared=shared,
-            is_refused=is_refused,
-        )
+            gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
+            return compile_role(gm, example_inputs)
+        compile_role = partial(compile_role, guards=tuple(self.guards), shared=shared, is_refused=is_refused)
+        if role == "inference":
+            gm = run_passes(gm, options.joint_passes, where=role, complete_values=complete_values)
+            gm, fired, prepared = self._freeze(gm)
+            if prepared is not None:
+                main = run_passes(prepared.main, options.passes, where=role, complete_values=complete_values)
+                inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
+                done = (*self.log, *fired)
+                return compile_role(main, inputs, rewrites=done, layout=DECIDED, prepared=prepared)
+        gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
+        return compile_role(gm, example_inputs, rewrites=tuple(self.log))
 
-
-def _compile_forward(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    options: CompileOptions,
-    log: list[Fired],
-    guards: list[AddedGuard],
-    results: Sequence[CapturedResult],
-    objects: Sequence[ResultObject | None],
-    is_refused: Callable[[], bool],
-) -> BoxedCallable:
-    """A forward graph, of whose results the joint graph told which are one tensor: `objects`."""
-    shared = plan_shared_results(objects, results, result_facts(), recorded=True)
-    gm = restore_marks(gm, list_marks(results, result_facts()))
-    return _compile(
-        gm,
-        example_inputs,
-        role="forward",
-        options=options,
-        log=log,
-        guards=guards,
-        shared=shared,
-        is_refused=is_refused,
-    )
-
-
-def _compile_inference(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    options: CompileOptions,
-    log: list[Fired],
-    guards: list[AddedGuard],
-    results: Sequence[CapturedResult],
-    is_refused: Callable[[], bool],
-) -> BoxedCallable:
-    """An inference graph, of which what frozen parameters decide may be taken out before.
-
-    `results` are those of Dynamo's graph.
-    """
-    gm = restore_marks(gm, list_marks(results, result_facts()))
-    shared = plan_shared_results(result_objects(gm), results, result_facts(), recorded=False)
-    gm = run_passes(gm, options.joint_passes, where="inference", complete_values=complete_values)
-    if options.freezing:
+    def _freeze(
+        self, gm: torch.fx.GraphModule
+    ) -> tuple[torch.fx.GraphModule, Sequence[Fired], Prepared | None]:
+        """An inference graph and what frozen parameters decide of it, if they do."""
+        options = self.options
+        if not options.freezing:
+            return gm, (), None
         gm, fired = cleaned_up(gm, rewrites_of("aten", options))
         laid_out, _ = lay_out_convolutions(gm, layout_options(options))
         laid_out, _ = pad_products(laid_out, layout_options(options))
         if packs_weights(options):
             laid_out, _ = pack_weights(laid_out, static_input_positions())
-        prepared = split_constants(laid_out, static_input_positions())
-        if prepared is not None:
-            main = run_passes(
-                prepared.main, options.passes, where="inference", complete_values=complete_values
-            )
-            inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
-            done = (*log, *fired)
-            return compile_graph(
-                main,
-                inputs,
-                role="inference",
-                options=options,
-                rewrites=done,
-                guards=tuple(guards),
-                layout=DECIDED,
-                prepared=prepared,
-                shared=shared,
-                is_refused=is_refused,
-            )
-    return _compile(
-        gm,
-        example_inputs,
-        role="inference",
-        options=options,
-        log=log,
-        guards=guards,
-        shared=shared,
-        is_refused=is_refused,
-    )
+        return gm, fired, split_constants(laid_out, static_input_positions())
+
+    def is_other_shape(self, error: Exception) -> bool:
+        return isinstance(error, LayoutError) and error.code == "operator-shape"
+
+    def watch_in_eager(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return watch_in_eager(call, self.options.checks, "a captured graph")
+
+    def watch(
+        self, call: Callable[..., Any], captured: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        passes = [name_of(one) for one in (*self.options.joint_passes, *self.options.passes)]
+        if not self.options.check or not (self.log or passes):
+            return call
+        same_numbers = not draws_its_own(self.options, example_inputs)
+        return with_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)

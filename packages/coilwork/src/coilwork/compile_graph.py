@@ -19,7 +19,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
 from coilwork.executors import Call, Driven, Loadable, load
-from coilwork.job import Job, Role, open_job
+from coilwork.job import Job, open_job
 from coilwork.modes import search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
@@ -40,6 +40,7 @@ from coilwork_frontend.calling_convention.transformed import with_transforms
 from coilwork_frontend.calling_convention.updates import with_aligned_updates
 from coilwork_frontend.calling_convention.version_counters import with_counted_versions
 from coilwork_frontend.capture.refused_calls import RefusedCallError
+from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, aliased_inputs
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared

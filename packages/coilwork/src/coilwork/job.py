@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
@@ -27,6 +27,7 @@ from coilwork_frontend.calling_convention.saved_strides import (
 )
 from coilwork_frontend.calling_convention.set_outputs import returning_exchanged
 from coilwork_frontend.calling_convention.updates import aligned_updates
+from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork_frontend.torch_compat.autograd import can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
@@ -37,7 +38,6 @@ from coilwork_runtime import TensorKinds, collect_kinds
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import Trace, open_trace
 
-Role = Literal["forward", "backward", "inference"]
 NOTHING_MOVED: Final[Mapping[int, Strides]] = MappingProxyType({})
 
 

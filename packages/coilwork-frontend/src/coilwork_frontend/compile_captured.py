@@ -1,0 +1,292 @@
+"""One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and AOTAutograd around the rest.
+
+What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from torch import fx
+
+from coilwork_frontend.calling_convention.captured_results import (
+    CapturedResult,
+    captured_results,
+    list_marks,
+    with_created_views,
+)
+from coilwork_frontend.calling_convention.marked_results import restore_marks
+from coilwork_frontend.calling_convention.shared_results import (
+    ResultObject,
+    SharedMemory,
+    plan_shared_results,
+    result_objects,
+)
+from coilwork_frontend.capture.collectives_in_place import write_collectives_out
+from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
+from coilwork_frontend.capture.forward_mode import in_forward_mode
+from coilwork_frontend.capture.margin_loss import write_out_label_margins
+from coilwork_frontend.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork_frontend.capture.nested_regions import put_in_place
+from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork_frontend.capture.overlapping_writes import (
+    fill_what_is_expanded,
+    repeated_elements,
+    write_to_what_is_expanded,
+    writes_to_overlaps,
+)
+from coilwork_frontend.capture.process_groups import has_group_inputs, with_named_groups
+from coilwork_frontend.capture.refused_calls import (
+    EagerTrial,
+    RefusedCallError,
+    calls_gradients,
+    restore_shapes,
+    run_refused,
+)
+from coilwork_frontend.capture.refused_outputs import writes_other_types
+from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
+from coilwork_frontend.capture.resizing import keep_resizing
+from coilwork_frontend.capture.scaled_products import restore_scaled_products
+from coilwork_frontend.capture.shared_memory import with_shared_memory
+from coilwork_frontend.capture.squeezed_unbacked_sizes import (
+    Assertions,
+    copy_for_squeezed_sizes,
+    with_squeezed_sizes,
+)
+from coilwork_frontend.capture.storages import copy_of, give_expanded_storages, given_storages
+from coilwork_frontend.capture.tensor_indices import read_indices
+from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
+from coilwork_frontend.capture.user_checks import put_told_checks_first
+from coilwork_frontend.capture.value_checks import check_values
+from coilwork_frontend.collector import collector_paused
+from coilwork_frontend.errors import describe
+from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+
+Role = Literal["forward", "backward", "inference"]
+Halves = tuple[fx.GraphModule, fx.GraphModule]
+logger = logging.getLogger("coilwork")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """What is promised of a compilation.
+
+    Attributes:
+        strict: a graph that cannot be compiled is an error, instead of running in eager mode with a warning.
+        is_batch_invariant: what eager mode does not promise must not run there.
+    """
+
+    strict: bool = False
+    is_batch_invariant: bool = False
+
+    @property
+    def only_compiled(self) -> bool:
+        """True if an error is raised where a warning and eager mode would do."""
+        return self.strict or self.is_batch_invariant
+
+
+class Stages(Protocol):
+    """What compiles the ATen graphs of one captured graph."""
+
+    @property
+    def promises(self) -> Promises: ...
+
+    @property
+    def eager_kernels(self) -> EagerKernels: ...
+
+    @property
+    def decompositions(self) -> dict[Any, Callable[..., Any]]:
+        """What AOTAutograd takes apart, by operator."""
+
+    def rewrite(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Rewrite Dynamo's graph in place, for its own sake."""
+
+    def leave_out_rewrites(self, error: Exception) -> Stages | None:
+        """What compiles the graph without the rewrites that failed with `error`; None if that is to be raised."""
+
+    def partition(self, joint: fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
+        """The forward and the backward half of a joint graph."""
+
+    def compile(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        role: Role,
+        shared: Sequence[SharedMemory],
+        is_refused: Callable[[], bool],
+    ) -> BoxedCallable:
+        """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager refuses the call."""
+
+    def is_other_shape(self, error: Exception) -> bool:
+        """Tell if a compiled program failed since an operator returned another shape than captured."""
+
+    def watch_in_eager(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, which runs a captured graph in eager mode, with the checks that are asked for."""
+
+    def watch(self, call: Callable[..., Any], captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        """`call`, compiled of `captured`, with the checks of what was rewritten that are asked for."""
+
+
+def compile_captured(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
+) -> Callable[..., Any]:
+    """Compile Dynamo's graph `gm`, which is changed, by the stages that `begin` gives for each captured graph.
+
+    Raises:
+        CompileError: with `strict`, the graph cannot be compiled.
+    """
+    if has_nested_inputs(example_inputs):
+        return flattened(gm, example_inputs, lambda g, i: compile_captured(g, i, begin))
+    if has_group_inputs(gm, example_inputs):
+        return with_named_groups(gm, example_inputs, lambda g, i: compile_captured(g, i, begin))
+    stages = begin()
+    promises = stages.promises
+    if has_opaque_inputs(gm, example_inputs):
+        return stages.watch_in_eager(left_to_eager(gm, example_inputs, strict=promises.only_compiled))
+    restore_scaled_products(gm)
+    if has_refused_types(gm, stages.eager_kernels):
+        # not as a call of the module, which would print where an error is raised
+        return gm.forward
+    as_captured = in_forward_mode(gm, only_compiled=promises.is_batch_invariant)
+    if as_captured is not None:
+        return stages.watch_in_eager(as_captured)
+    captured, results = copy_of(gm), captured_results(gm)
+    creating = with_created_views(gm)
+    sharing = with_shared_memory(gm, example_inputs, captured)
+    squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
+    taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
+    trial = EagerTrial(captured, example_inputs)
+    inputs, giving = give_expanded_storages(gm, example_inputs, captured)
+    mend_captured(gm)
+    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages)
+    if as_captured is not None:
+        return as_captured
+    try:
+        stages.rewrite(gm, inputs)
+    # A graph can do without rewrites of ours.
+    except Exception as error:
+        others = None if is_told(error) else stages.leave_out_rewrites(error)
+        if others is None:
+            raise
+        plain = others
+        return compile_captured(copy_of(captured), example_inputs, lambda: plain)
+    roles = _Roles(stages=stages, results=results, trial=trial)
+    compiler = partial(
+        compile_with_aot_autograd,
+        forward=taken.noting(assertions.noting(roles.compile_forward)),
+        backward=roles.compile_backward,
+        inference=taken.noting(assertions.noting(roles.compile_inference)),
+        decompositions=stages.decompositions,
+        partition=roles.partition,
+    )
+    try:
+        with collector_paused():
+            compiled = giving(given_storages(gm, inputs, compiler, strict=promises.strict))
+    # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
+    except Exception as error:
+        uncompiled = _run_untraced(captured, example_inputs, error, trial, stages)
+        if uncompiled is None:
+            raise
+        return uncompiled
+    compiled = creating(sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions))))
+    watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
+    return watched
+
+
+def mend_captured(gm: fx.GraphModule) -> None:
+    """Rewrite Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
+    put_told_checks_first(gm)
+    write_collectives_out(gm)
+    put_in_place(gm)
+    read_indices(gm)
+    broadcast_selections(gm)
+    check_values(gm)
+    fill_what_is_expanded(gm)
+    write_to_what_is_expanded(gm)
+    write_out_label_margins(gm)
+    keep_resizing(gm)
+
+
+def _uncompiled_calls(
+    gm: fx.GraphModule,
+    captured: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    trial: EagerTrial,
+    stages: Stages,
+) -> Callable[..., Any] | None:
+    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a write wrong.
+
+    Raises:
+        CompileError: in the latter case, with `strict`.
+    """
+    if (calls_gradients(gm) or writes_other_types(gm) or writes_to_overlaps(gm)) and trial.refuses():
+        restore_shapes(captured, example_inputs)
+        forward: Callable[..., Any] = captured.forward
+        return forward
+    repeated = repeated_elements(gm)
+    if repeated is None:
+        return None
+    if stages.promises.only_compiled:
+        raise repeated
+    return stages.watch_in_eager(run_as_captured(captured, repeated))
+
+
+def _run_untraced(
+    captured: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    error: Exception,
+    trial: EagerTrial,
+    stages: Stages,
+) -> Callable[..., Any] | None:
+    """The call that runs a graph that cannot be compiled because of `error`; None if that is to be raised."""
+    only_compiled = stages.promises.only_compiled
+    if isinstance(error, RefusedCallError) or not is_told(error):
+        if trial.refuses():
+            restore_shapes(captured, example_inputs)
+            return run_refused(captured, error, strict=only_compiled)
+        if trial.refuses_gradients():
+            logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
+            forward: Callable[..., Any] = captured.forward
+            return forward
+    if only_compiled or is_told(error):
+        return None
+    return stages.watch_in_eager(run_as_captured(captured, error))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Roles:
+    """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the joint graph tells."""
+
+    stages: Stages
+    results: Sequence[CapturedResult]
+    trial: EagerTrial
+    objects: list[ResultObject | None] = field(default_factory=list)
+
+    def partition(self, joint: fx.GraphModule, inputs: Sequence[Any], **rest: Any) -> Halves:
+        self.objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
+        return self.stages.partition(joint, inputs, **rest)
+
+    def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        shared = plan_shared_results(self.objects, self.results, result_facts(), recorded=True)
+        gm = restore_marks(gm, list_marks(self.results, result_facts()))
+        is_refused = self.trial.refuses_training
+        return self.stages.compile(gm, example_inputs, role="forward", shared=shared, is_refused=is_refused)
+
+    def compile_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        # It is often compiled at its first call, outside of the pause around AOTAutograd.
+        with collector_paused():
+            return self.stages.compile(
+                gm, example_inputs, role="backward", shared=(), is_refused=lambda: False
+            )
+
+    def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        gm = restore_marks(gm, list_marks(self.results, result_facts()))
+        shared = plan_shared_results(result_objects(gm), self.results, result_facts(), recorded=False)
+        is_refused = self.trial.refuses
+        return self.stages.compile(gm, example_inputs, role="inference", shared=shared, is_refused=is_refused)
