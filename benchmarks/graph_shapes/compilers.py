@@ -16,12 +16,13 @@ from torch._dynamo import lookup_backend
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
-from coilwork.attempts import build_with_retries
+from coilwork.attempts import Attempted
 from coilwork.caching.graph_cache import open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder
 from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.op_fallback.retries import build_with_retries
 
 
 def processor_seconds() -> float:
@@ -52,7 +53,8 @@ def with_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]
     with clock.stage("open"):
         job = replace(open_job(gm, inputs, role="inference", options=options), clock=clock)
     caches = open_caches(options)
-    build_with_retries(job, Builder(store=caches.kernels, workers=1), caches.kernels)
+    builder = Builder(store=caches.kernels, workers=1)
+    build_with_retries(Attempted(job=job, builder=builder, store=caches.kernels))
     gc.enable()
     return clock.seconds
 

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coilwork.compile_graph as compiling
-from coilwork.attempts import build_with_retries
+from coilwork.attempts import Attempted
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.job import Job
 from coilwork_frontend.calling_convention.operator_call import operator_call
 from coilwork_frontend.calling_convention.saved_strides import (
     captured_operands,
     lay_out_operands,
     lay_out_results,
 )
+from coilwork_tools.op_fallback.retries import build_with_retries
 
 
 class Stream(nn.Module):
@@ -122,10 +122,10 @@ def test_operators_of_a_backward_graph_take_what_kernels_saved(tmp_path: Path) -
 def test_a_backward_graph_that_cannot_be_compiled_gets_them_as_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(job: Job, *rest: Any) -> Any:
-        if job.role == "backward":
+    def failing(attempted: Attempted, *rest: Any) -> Any:
+        if attempted.job.role == "backward":
             raise RuntimeError("on purpose")
-        return build_with_retries(job, *rest)
+        return build_with_retries(attempted, *rest)
 
     monkeypatch.setattr(compiling, "build_with_retries", failing)
     module = Stream()

@@ -1,28 +1,17 @@
-"""Compile and build a graph around the compiler's own faults, at the cost of as few calls as possible.
-
-An error of any stage names calls, or none: those of a kernel, of a node, of an instruction. One call is left
-to ATen at once. Of several, it is tried first whether kernels of their own help, which also tells which one
-of a fused kernel is at fault; then bisection finds those to leave to ATen. Where no call is named, all calls
-of the graph are suspected. Nothing runs meanwhile but the compiler, so no update is made twice and no random
-number drawn.
-"""
+"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles and builds it, and whose fault an error is."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coilwork.caching.remedies import RemedyCache, StoredStep
-from coilwork.culprits import Budget, find_smallest_calls
 from coilwork.drive import make_call
-from coilwork.errors import CoilworkError, CoilworkFallbackWarning, OptionError, describe
+from coilwork.errors import CoilworkError
 from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled, list_calls, run_stages
 from coilwork_cache import Store
-from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
@@ -37,10 +26,8 @@ from coilwork_runtime import (
     ScratchFolderError,
 )
 from coilwork_tools.explain.trace import Trace
+from coilwork_tools.op_fallback.retries import Plan
 
-MOST_STEPS: Final = 8
-# Compilations of one graph that look for what is wrong with it.
-MOST_TRIES: Final = 40
 # No choice of calls changes these: the program is not the user's, a setting is wrong, the machine lacks
 # something.
 _NOT_OF_CALLS: Final = (
@@ -56,298 +43,58 @@ _NOT_OF_CALLS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The answer to one fault: `calls` get kernels of their own (`apart`), or are left to ATen.
+class Attempted:
+    """The graph of `job`; `store` keeps what is built."""
 
-    Without calls, the graph is compiled as it is, without rewrites.
-    """
+    job: Job
+    builder: Builder
+    store: Store
 
-    calls: tuple[Origin, ...]
-    apart: bool
+    @property
+    def graph_id(self) -> str:
+        return self.job.graph_id
 
+    @property
+    def fallback(self) -> tuple[str, ...]:
+        return self.job.options.fallback
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """The calls that are treated otherwise, to compile a graph around faults.
+    @property
+    def may_retry(self) -> bool:
+        return not (self.job.options.strict or self.job.options.batch_invariant)
 
-    Attributes:
-        operators: all calls of these, or some of them, are left to ATen.
-        nodes: the calls, as pairs of an operator and a node of the graph, for operators that are left there
-            alone.
-        apart: names of calls that share no kernel with others.
-    """
+    def is_refused(self) -> bool:
+        return self.job.is_refused()
 
-    operators: tuple[str, ...]
-    nodes: tuple[tuple[str, str], ...] = ()
-    apart: tuple[str, ...] = ()
+    def compile(self, plan: Plan) -> Compiled:
+        return run_stages(self._planned(plan), fallback=plan.remedy.operators)
 
-    def extend(self, step: Step) -> Remedy:
-        """With `step`; of an operator that has failed in another call before, all calls are left to ATen."""
-        if step.apart:
-            return replace(self, apart=tuple(dict.fromkeys((*self.apart, *(c.node for c in step.calls)))))
-        failing = {op for op, _ in self.nodes}
-        fresh = [origin for origin in step.calls if not self.holds(origin)]
-        everywhere = {origin.op for origin in fresh if origin.op in failing}
-        pairs = [*self.nodes, *((o.op, o.node) for o in fresh)]
+    def build(self, compiled: Compiled, plan: Plan) -> Driven:
+        job = self._planned(plan)
+        with job.clock.stage("build"):
+            return make_call(compiled, job, self.builder, self.store)
+
+    def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
+        return list_calls(self._planned(plan), views=views)
+
+    def is_of_calls(self, error: Exception) -> bool:
+        return not isinstance(error, _NOT_OF_CALLS)
+
+    def is_of_one_node(self, error: Exception) -> bool:
+        return isinstance(error, LoweringError)
+
+    def list_named(self, error: Exception, compiled: Compiled | None) -> Sequence[Origin]:
+        origins: Sequence[Origin] = ()
+        if isinstance(error, CoilworkIRError):
+            origins = error.origins
+        elif isinstance(error, KernelBuildError) and compiled is not None:
+            kernels = {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
+            origins = kernels.get(error.kernel, ())
+        return tuple(dict.fromkeys(origin for origin in origins if "." in origin.op))
+
+    def _planned(self, plan: Plan) -> Job:
+        trace = self.job.trace if plan.is_traced else Trace(None)
+        remedy = plan.remedy
+        is_rewritten = self.job.is_rewritten and plan.is_rewritten
         return replace(
-            self,
-            operators=tuple(dict.fromkeys((*self.operators, *(origin.op for origin in fresh)))),
-            nodes=tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in everywhere)),
+            self.job, left_to_aten=remedy.nodes, apart=remedy.apart, is_rewritten=is_rewritten, trace=trace
         )
-
-    def holds(self, origin: Origin) -> bool:
-        """Tell if the call is left to ATen already."""
-        if (origin.op, origin.node) in self.nodes:
-            return True
-        return origin.op in self.operators and all(op != origin.op for op, _ in self.nodes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A graph that compiles, what calls it, and what was done about faults for that."""
-
-    compiled: Compiled
-    driven: Driven
-    steps: tuple[Step, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """An attempt that failed with `error`, which names the calls `named`, maybe `in_build` of kernels."""
-
-    error: Exception
-    named: tuple[Origin, ...]
-    in_build: bool
-
-
-def build_with_retries(
-    job: Job, builder: Builder, store: Store, remembered: RemedyCache | None = None
-) -> Built:
-    """What the stages make of the job, and its callable; `store` keeps what is built.
-
-    A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or
-    as calls of ATen; not with `strict`, not where no choice of calls helps, and not more than `MOST_STEPS`
-    times. `remembered` keeps what was found.
-
-    Raises:
-        RefusedCallError: eager refuses the call that the graph is compiled for.
-        OptionError: an option does not fit the graph.
-        Exception: the last failure, whatever a stage raised.
-    """
-    attempts = _Attempts(job, builder, store)
-    first = attempts.attempt(Remedy(operators=job.options.fallback))
-    if isinstance(first, Built):
-        return first
-    if job.is_refused():
-        raise RefusedCallError(str(first.error)) from first.error
-    if job.options.strict or job.options.batch_invariant or isinstance(first.error, OptionError):
-        raise first.error
-    repeated = None if remembered is None else attempts.repeat(remembered.read())
-    if repeated is not None:
-        return repeated
-    built = attempts.mend(first)
-    if remembered is not None:
-        remembered.write(attempts.describe_steps())
-    return built
-
-
-class _Attempts:
-    """The search for a remedy of one graph."""
-
-    def __init__(self, job: Job, builder: Builder, store: Store) -> None:
-        self._job = job
-        self._builder = builder
-        self._store = store
-        self._budget = Budget(MOST_TRIES)
-        self._steps: list[tuple[Step, Exception]] = []
-
-    def attempt(self, remedy: Remedy) -> Built | Fault:
-        """Compile and build with `remedy`."""
-        outcome = self._run(self._job, remedy, build=True)
-        assert outcome is not None
-        return outcome
-
-    def find_fault(self, remedy: Remedy, *, in_build: bool) -> Fault | None:
-        """The fault of compiling with `remedy`, untraced; kernels are built if it may be `in_build`."""
-        outcome = self._run(replace(self._job, trace=Trace(None)), remedy, build=in_build)
-        return outcome if isinstance(outcome, Fault) else None
-
-    def _run(self, job: Job, remedy: Remedy, *, build: bool) -> Built | Fault | None:
-        compiled: Compiled | None = None
-        job = replace(job, left_to_aten=remedy.nodes, apart=remedy.apart)
-        try:
-            compiled = run_stages(job, fallback=remedy.operators)
-            if not build:
-                return None
-            with job.clock.stage("build"):
-                return Built(compiled=compiled, driven=make_call(compiled, job, self._builder, self._store))
-        except _NOT_OF_CALLS:
-            raise
-        except Exception as error:  # noqa: BLE001  who gets the fault raises it, or finds what to do without
-            named = [origin for origin in _find_culprits(error, compiled) if not remedy.holds(origin)]
-            return Fault(error=error, named=tuple(named), in_build=compiled is not None)
-
-    def mend(self, fault: Fault) -> Built:
-        """Compile around `fault` and those that show after it, with a warning each.
-
-        Raises:
-            Exception: the last failure.
-        """
-        remedy = Remedy(operators=self._job.options.fallback)
-        before = remedy
-        for _ in range(MOST_STEPS):
-            has_helped = not self._steps or not self._steps[-1][0].calls or bool(fault.named)
-            if not has_helped and not isinstance(fault.error, LoweringError):
-                # what the last step left out is not at fault
-                remedy = before
-                self._steps.pop()
-            step = self._find_step(fault, remedy)
-            if step is None:
-                self._warn_of_steps()
-                raise fault.error
-            self._steps.append((step, fault.error))
-            before, remedy = remedy, remedy.extend(step)
-            outcome = self.attempt(remedy)
-            if isinstance(outcome, Built):
-                self._warn_of_steps()
-                return replace(outcome, steps=tuple(step for step, _ in self._steps))
-            fault = outcome
-        self._warn_of_steps()
-        raise fault.error
-
-    def _find_step(self, fault: Fault, remedy: Remedy) -> Step | None:
-        """The step that mends `fault`; None if no choice of calls helps."""
-        if not fault.named and self._job.is_rewritten and not self._can_rewrite():
-            self._job = replace(self._job, is_rewritten=False)
-            return Step(calls=(), apart=False)
-        if len(fault.named) == 1:
-            return Step(calls=fault.named, apart=False)
-        if fault.named:
-            found = self._search(fault, remedy, fault.named, unfuse=True)
-            if found is not None:
-                return found
-        if isinstance(fault.error, LoweringError):
-            # it is about one node, and it said which
-            return None
-        for views in (False, True):
-            calls = [c for c in list_calls(self._job, views=views) if not remedy.holds(c)]
-            # to build every call's kernel by itself takes long
-            found = self._search(fault, remedy, calls, unfuse=not fault.in_build and not views)
-            if found is not None:
-                return found
-        return None
-
-    def _can_rewrite(self) -> bool:
-        """False if the fault is one of rewrites or layouts, which a graph can do without."""
-        try:
-            list_calls(self._job, views=False)
-        except Exception:  # noqa: BLE001  the fault is known: it is what compiling failed with
-            return False
-        return True
-
-    def _search(
-        self, fault: Fault, remedy: Remedy, suspects: Sequence[Origin], *, unfuse: bool
-    ) -> Step | None:
-        """The fewest of `suspects` that have to be treated otherwise; None if all of them are not enough."""
-
-        def find_left(calls: Sequence[Origin], *, apart: bool) -> Fault | None:
-            step = Step(calls=tuple(calls), apart=apart)
-            left = self.find_fault(remedy.extend(step), in_build=fault.in_build)
-            # a fault of other calls is for the next step
-            is_another = left is not None and left.named and not _choose(suspects, left.named)
-            return None if is_another else left
-
-        if unfuse and len(suspects) > 1 and not isinstance(fault.error, LoweringError):
-            if not self._budget.spend():
-                return None
-            left = find_left(suspects, apart=True)
-            if left is None:
-                calls = find_smallest_calls(
-                    suspects, lambda some: find_left(some, apart=True) is None, self._budget
-                )
-                return Step(calls=calls, apart=True)
-            # a call in its own kernel is named alone; errors that named none, or wrong ones, tell nothing
-            suspects = (_choose(suspects, left.named) if fault.named else []) or suspects
-        if len(suspects) > 1:
-            if not self._budget.spend() or find_left(suspects, apart=False) is not None:
-                return None
-            suspects = find_smallest_calls(
-                suspects, lambda some: find_left(some, apart=False) is None, self._budget
-            )
-        return Step(calls=tuple(suspects), apart=False) if suspects else None
-
-    def repeat(self, stored: Sequence[StoredStep]) -> Built | None:
-        """Compile with a remedy found before; None if there is none, or if it does not help any more."""
-        if not stored:
-            return None
-        calls = list_calls(self._job, views=True)
-        if any(position >= len(calls) for step in stored for position in step.positions):
-            return None
-        remedy = Remedy(operators=self._job.options.fallback)
-        steps = [
-            Step(calls=tuple(calls[position] for position in step.positions), apart=step.apart)
-            for step in stored
-        ]
-        for step in steps:
-            remedy = remedy.extend(step)
-        outcome = self.attempt(remedy)
-        if not isinstance(outcome, Built):
-            return None
-        for step, known in zip(steps, stored, strict=True):
-            self._warn(step, known.reason)
-        return replace(outcome, steps=tuple(steps))
-
-    def describe_steps(self) -> tuple[StoredStep, ...]:
-        """The steps of `mend`, for `repeat`; none if one is of a call that another process would not find."""
-        if not self._job.is_rewritten:
-            return ()
-        places = {call: place for place, call in enumerate(list_calls(self._job, views=True))}
-        if any(call not in places for step, _ in self._steps for call in step.calls):
-            return ()
-        return tuple(
-            StoredStep(
-                positions=tuple(places[call] for call in step.calls), apart=step.apart, reason=describe(error)
-            )
-            for step, error in self._steps
-        )
-
-    def _warn_of_steps(self) -> None:
-        for step, error in self._steps:
-            self._warn(step, describe(error))
-
-    def _warn(self, step: Step, reason: str) -> None:
-        """Say which calls run otherwise, at the user's line."""
-        names = ", ".join(dict.fromkeys(call.op for call in step.calls))
-        how = "kernels of their own" if step.apart else "ATen's own kernels"
-        text = f"{names} run as {how} in graph {self._job.graph_id}: {reason}"
-        if not step.calls:
-            text = f"graph {self._job.graph_id} is compiled without rewrites and layouts: {reason}"
-        place = next((call for call in step.calls if call.file), None)
-        if place is not None and f"{place.file}:{place.line}" not in text:
-            text += f"\n  source  {place.file}:{place.line}   {place.code}"
-        if step.calls and not step.apart:
-            listed = ", ".join(dict.fromkeys(f'"{call.op}"' for call in step.calls))
-            text += f'\n  try     options={{"fallback": [{listed}]}} to leave all such calls to ATen'
-        text += '\n  try     options={"strict": True} for the traceback, to report it'
-        if place is None:
-            warnings.warn(text, CoilworkFallbackWarning, stacklevel=4)
-        else:
-            warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
-
-
-def _choose(suspects: Sequence[Origin], named: Sequence[Origin]) -> list[Origin]:
-    """Choose those of `suspects` that an error names, whatever else it says of them."""
-    known = {(call.op, call.node) for call in named}
-    return [call for call in suspects if (call.op, call.node) in known]
-
-
-def _find_culprits(error: Exception, compiled: Compiled | None) -> tuple[Origin, ...]:
-    """The calls of operators that an error is about."""
-    origins: Sequence[Origin] = ()
-    if isinstance(error, CoilworkIRError):
-        origins = error.origins
-    elif isinstance(error, KernelBuildError) and compiled is not None:
-        origins = {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}.get(
-            error.kernel, ()
-        )
-    return tuple(dict.fromkeys(origin for origin in origins if "." in origin.op))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from coilwork.attempts import build_with_retries
+from coilwork.attempts import Attempted
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
 from coilwork.caching.remedies import RemedyCache
@@ -57,6 +57,7 @@ from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
 from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
 
@@ -185,7 +186,8 @@ def _compile(job: Job) -> CompiledGraph:
     if job.options.wrapper == "python" and job.options.executor != "python":
         warm_executor(caches.kernels)
     watch = GuardWatch(job.gm)
-    built = build_with_retries(job, builder, caches.kernels, RemedyCache(caches=caches, key=key))
+    attempted = Attempted(job=job, builder=builder, store=caches.kernels)
+    built = build_with_retries(attempted, RemedyCache(caches=caches, key=key))
     compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
     call = _watched(driven.call, compiled, job, builder)

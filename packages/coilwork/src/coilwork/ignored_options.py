@@ -1,6 +1,7 @@
 """Options that a user gives and that have no effect beside others: one row says when, and why.
 
-What depends on the graph (a library on a CPU, an executor that does not load) is told by who finds out.
+What depends on the graph (a library on a CPU, an executor that does not load) is told by who finds out. `cache=False` leaves `cache_dir`
+and `redis_url` without effect silently: it asks for just that.
 """
 
 from __future__ import annotations
@@ -70,18 +71,6 @@ ROWS: Final = (
         is_asked=lambda o: o.combine,
         is_idle=lambda o: not o.fusion,
         why="fusion=False makes every operation a kernel of its own",
-    ),
-    Row(
-        option="cache_dir",
-        is_asked=lambda o: bool(o.cache_dir),
-        is_idle=lambda o: not o.cache,
-        why="cache=False",
-    ),
-    Row(
-        option="redis_url",
-        is_asked=lambda o: bool(o.redis_url),
-        is_idle=lambda o: not o.cache,
-        why="cache=False",
     ),
 )
 

@@ -12,23 +12,9 @@ from dataclasses import dataclass
 
 from coilwork.caching.graph_cache import Caches
 from coilwork_cache import Bundle
+from coilwork_tools.op_fallback.retries import StoredStep
 
 _RECORD = "remedy.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStep:
-    """One step of a remedy.
-
-    Attributes:
-        positions: of the calls among those of the graph, whose names the key of a graph leaves out.
-        apart: the calls get kernels of their own, instead of being left to ATen.
-        reason: the error that the step is for.
-    """
-
-    positions: tuple[int, ...]
-    apart: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
