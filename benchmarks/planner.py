@@ -23,9 +23,9 @@ from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.likely_sizes import likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.loops.nodes import Graph
@@ -103,9 +103,9 @@ class Planner:
                 options,
                 trace=Trace(None),
                 clock=StageClock(),
-                aligned=aligned_inputs(lowered.graph, laid_out, returned=job.returned),
+                aligned=aligned_inputs(lowered.graph, laid_out, returned=job.convention.returned),
                 updates=names_at(lowered.graph, job.aligned_updates),
-                donated=names_at(lowered.graph, job.donated),
+                donated=names_at(lowered.graph, job.convention.donated),
                 likely=likely_sizes(lowered.symbols, gm),
             )
         )

@@ -18,7 +18,7 @@ from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
-from coilwork_frontend.compile_captured import Role
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
@@ -74,7 +74,9 @@ class AllLevels:
         def call(args: list[Any]) -> Sequence[Any]:
             given = list(args)
             args.clear()
-            outcomes = {name: run(level, given, donated=job.donated) for name, level in levels.items()}
+            outcomes = {
+                name: run(level, given, donated=job.convention.donated) for name, level in levels.items()
+            }
             expected = run(eager, given, keep=True)
             for name, outcome in outcomes.items():
                 _check(f"{name} of {job.graph_id}", outcome, Outcome(results=expected.results, inputs=given))

@@ -17,8 +17,8 @@ from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
-from coilwork_frontend.compile_captured import Role
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
@@ -64,7 +64,7 @@ class KernelsFor:
                 options,
                 trace=quiet,
                 clock=StageClock(),
-                donated=names_at(lowered.graph, job.donated),
+                donated=names_at(lowered.graph, job.convention.donated),
             )
             sources = emit_kernels(program, targets, options, trace=quiet)
             module = emit_python(program, sources, target=name)

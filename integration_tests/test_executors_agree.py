@@ -12,7 +12,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
-from coilwork_frontend.compile_captured import Role
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_runtime import Builder, LifetimeChecker, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python

@@ -21,7 +21,7 @@ from torch.nn.functional import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
-from coilwork_frontend.compile_captured import Role
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.index import written_size
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.program.interpret import interpret_program

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from coilwork.compile_graph import finished
 from coilwork.compile_options import CompileOptions
 from coilwork.drive import make_call
 from coilwork.job import Job, open_job
@@ -17,6 +16,7 @@ from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
+from coilwork_frontend.calling_convention.convention import Role, finish_program
 from coilwork_frontend.capture.masked_selection import broadcast_selections
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
@@ -25,7 +25,6 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
 )
 from coilwork_frontend.capture.storages import given_storages
 from coilwork_frontend.capture.tensor_indices import read_indices
-from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
@@ -116,7 +115,7 @@ class Levels:
                 if wrapper != "cpp":
                     raise
                 self.refused.append(error.what)
-        calls = {name: finished(job, call) for name, call in calls.items()}
+        calls = {name: finish_program(call, job.outside()) for name, call in calls.items()}
         calls |= self._for_an_accelerator(gm, example_inputs, role, scheduling)
         self.graphs += 1
 
@@ -142,7 +141,7 @@ class Levels:
                 compiled.program, args, compiled.constants
             ),
         }
-        return {name: finished(job, call) for name, call in calls.items()}
+        return {name: finish_program(call, job.outside()) for name, call in calls.items()}
 
 
 def _emitted(job: Job) -> Compiled:

@@ -17,7 +17,7 @@ from coilwork.drive import boxed
 from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled
-from coilwork_frontend.compile_captured import Role
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.program import ExternCall, Program
 from coilwork_ir.program.walk import walk
 

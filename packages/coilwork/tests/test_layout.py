@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
 from coilwork.layout import layout_options
-from coilwork_frontend.compile_captured import Role
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_lowering import LayoutOptions
 
 Compile = Callable[..., Callable[..., Any]]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import fx
 
@@ -19,6 +19,7 @@ from coilwork_frontend.calling_convention.captured_results import (
     list_marks,
     with_created_views,
 )
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.marked_results import restore_marks
 from coilwork_frontend.calling_convention.shared_results import (
     ResultObject,
@@ -67,7 +68,6 @@ from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 
-Role = Literal["forward", "backward", "inference"]
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 logger = logging.getLogger("coilwork")
 

@@ -30,9 +30,10 @@ from coilwork.rewriting import (
     warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.refused_types import EagerKernels
-from coilwork_frontend.compile_captured import Halves, Promises, Role, compile_captured
+from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again

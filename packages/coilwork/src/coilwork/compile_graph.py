@@ -23,25 +23,13 @@ from coilwork.job import Job, open_job
 from coilwork.modes import search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
+from coilwork_frontend.calling_convention.convention import Role, finish_call, finish_program
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
-from coilwork_frontend.calling_convention.marked_results import with_marked_results
-from coilwork_frontend.calling_convention.negated_inputs import resolve_constant, resolve_marked_inputs
-from coilwork_frontend.calling_convention.nonstrided_outputs import with_composed
-from coilwork_frontend.calling_convention.numbers import with_numbers
-from coilwork_frontend.calling_convention.replayed_views import with_replayed_views
+from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
-from coilwork_frontend.calling_convention.set_outputs import with_exchanged
-from coilwork_frontend.calling_convention.shared_results import (
-    SharedMemory,
-    separate_direct_results,
-    with_shared_results,
-)
-from coilwork_frontend.calling_convention.transformed import with_transforms
-from coilwork_frontend.calling_convention.updates import with_aligned_updates
-from coilwork_frontend.calling_convention.version_counters import with_counted_versions
+from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.refused_calls import RefusedCallError
-from coilwork_frontend.compile_captured import Role
-from coilwork_frontend.torch_compat.autograd import BoxedCallable, aliased_inputs
+from coilwork_frontend.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import (
@@ -49,7 +37,6 @@ from coilwork_runtime import (
     KernelBuildError,
     ModuleTextError,
     ProgramBytesError,
-    any_unaligned,
     warm_executor,
 )
 from coilwork_runtime.loader import execute_module
@@ -132,21 +119,8 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, _saved_strides(compiled.report))
-    recorded = role == "forward"
-    compiled = CompiledGraph(
-        with_shared_results(compiled.call, shared, recorded=recorded),
-        compiled.report,
-        separate_direct_results(compiled.direct, shared),
-    )
-    compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
-    if role == "backward":
-        compiled = CompiledGraph(with_transforms(compiled.call, job.operators()), compiled.report)
-    if job.exchanged or job.composition is not None or job.marked:
-        call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
-        call = with_marked_results(call, job.marked, are_gradients=role == "backward")
-        compiled = CompiledGraph(call, compiled.report)
-    if role != "backward":
-        compiled = _with_call(compiled, with_replayed_views(gm, compiled.call, aliased_inputs()))
+    adapted = finish_call(compiled.call, compiled.direct, job.outside(shared))
+    compiled = CompiledGraph(adapted.call, compiled.report, adapted.direct)
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
@@ -161,10 +135,6 @@ def compile_graph(
 def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
     report = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     return CompiledGraph(FrozenCall(prepared, compiled), report)
-
-
-def _with_call(compiled: CompiledGraph, call: Call) -> CompiledGraph:
-    return compiled if call is compiled.call else CompiledGraph(call, compiled.report)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -205,16 +175,9 @@ def _compile(job: Job) -> CompiledGraph:
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
-def finished(job: Job, call: Call) -> Call:
-    """`call` with what its program leaves to its surroundings."""
-    return with_numbers(
-        job.gm, resolve_marked_inputs(job.gm, with_aligned_updates(call, job.aligned_updates, any_unaligned))
-    )
-
-
 def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
     """`call`, finished, with the checks that the options ask for."""
-    finish = partial(finished, job)
+    finish = partial(finish_program, outside=job.outside())
     if not job.options.checks.has_any:
         return finish(call)
     graph = Watched(
@@ -223,7 +186,7 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
         program=compiled.program,
         launchers=builder.build(execute_module(compiled.module, job.graph_id).specs),
         constants=compiled.constants,
-        donated=job.donated,
+        donated=job.convention.donated,
     )
     return watch_call(call, job.options.checks, graph, finish)
 
@@ -287,7 +250,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
         seconds=job.clock.seconds,
         **_executor_facts(driven),
     )
-    call = finished(job, driven.call)
+    call = finish_program(driven.call, job.outside())
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
@@ -345,5 +308,10 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
         fallback=str(error) or type(error).__name__,
     )
     return CompiledGraph(
-        watch_in_eager(job.as_captured(boxed(job.gm)), job.options.checks, f"graph {job.graph_id}"), report
+        watch_in_eager(
+            job.convention.as_captured(boxed(job.gm), job.example_inputs),
+            job.options.checks,
+            f"graph {job.graph_id}",
+        ),
+        report,
     )

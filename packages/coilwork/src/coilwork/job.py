@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -13,32 +12,24 @@ import torch
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.layout import layout_options
 from coilwork.targets import devices_of
-from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
-from coilwork_frontend.calling_convention.marked_results import returning_memory
-from coilwork_frontend.calling_convention.nonstrided_outputs import Composition, returning_parts
-from coilwork_frontend.calling_convention.operator_call import Call, operator_call
-from coilwork_frontend.calling_convention.returned_views import returning_views_of_inputs
-from coilwork_frontend.calling_convention.saved_strides import (
-    Strides,
-    captured_operands,
-    lay_out_operands,
-    lay_out_results,
-    list_free_results,
+from coilwork_frontend.calling_convention.convention import (
+    NOTHING_MOVED,
+    Convention,
+    Outside,
+    Role,
+    open_convention,
 )
-from coilwork_frontend.calling_convention.set_outputs import returning_exchanged
+from coilwork_frontend.calling_convention.operator_call import Call
+from coilwork_frontend.calling_convention.saved_strides import Strides
+from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.calling_convention.updates import aligned_updates
-from coilwork_frontend.compile_captured import Role
 from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
-from coilwork_frontend.torch_compat.autograd import can_report_strides, returned_outputs
-from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
-from coilwork_runtime import TensorKinds, collect_kinds
+from coilwork_runtime import TensorKinds, any_unaligned, collect_kinds
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import Trace, open_trace
-
-NOTHING_MOVED: Final[Mapping[int, Strides]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +37,11 @@ class Job:
     """One graph to compile.
 
     Attributes:
-        gm: the ATen graph that AOTAutograd made.
+        convention: what the graph takes and gives, and the graph.
         example_inputs: fake tensors and sizes, one per placeholder.
-        role: which part of the user's function `gm` is.
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
-        donated: positions of inputs whose memory is the graph's to overwrite.
-        returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
-        free: positions of results whose strides autograd asks for, since nobody else sees them.
-        exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
-        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
-        marked: positions of outputs that are returned as views with torch's marks, and these.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
@@ -69,20 +53,13 @@ class Job:
         clock: times of the stages so far.
     """
 
-    gm: torch.fx.GraphModule
+    convention: Convention
     example_inputs: Sequence[Any]
-    role: Role
     graph_id: str
     key_text: str | None
     options: CompileOptions
     layout: LayoutOptions
     trace: Trace
-    donated: tuple[int, ...] = ()
-    returned: int | None = None
-    free: tuple[int, ...] = ()
-    exchanged: tuple[int, ...] = ()
-    composition: Composition | None = None
-    marked: tuple[tuple[int, Marks], ...] = ()
     rewrites: tuple[Fired, ...] = ()
     left_to_aten: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, ...] = ()
@@ -90,15 +67,29 @@ class Job:
     is_refused: Callable[[], bool] = field(default=lambda: False)
     clock: StageClock = field(default_factory=StageClock)
 
+    @property
+    def gm(self) -> torch.fx.GraphModule:
+        """The ATen graph that is compiled."""
+        return self.convention.gm
+
+    @property
+    def role(self) -> Role:
+        """Which part of the user's function the graph is."""
+        return self.convention.role
+
     def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """A call that runs the graph's operators one by one, by the boxed convention; results get the strides of `saved`."""
-        return lay_out_results(self.as_captured(operator_call(self.gm)), saved)
+        return self.convention.operators(self.example_inputs, saved)
 
-    def as_captured(self, call: Call) -> Call:
-        """`call`, which runs the captured operators, for inputs as the compiled graph gets them."""
-        if self.role != "backward":
-            return call
-        return lay_out_operands(call, captured_operands(self.gm, self.example_inputs))
+    def outside(self, shared: Sequence[SharedMemory] = ()) -> Outside:
+        """What stands around the program reads. `shared` are results that share memory, as captured."""
+        return Outside(
+            convention=self.convention,
+            example_inputs=self.example_inputs,
+            shared=shared,
+            updates=self.aligned_updates,
+            any_unaligned=any_unaligned,
+        )
 
     def kinds(self) -> TensorKinds:
         """The kinds of tensors that the graph takes."""
@@ -158,24 +149,14 @@ def open_job(
     deterministic = torch.are_deterministic_algorithms_enabled()
     if deterministic:
         options = _deterministic(gm, options)
-    if role != "backward":
-        gm = returning_views_of_inputs(gm)
-    donated = donated_inputs(gm) if role == "backward" else ()
-    gm, exchanged = returning_exchanged(gm)
-    gm, composition = returning_parts(gm)
-    returned = returned_outputs() if role == "forward" else None
-    gm, marked = returning_memory(gm, returned)
-    if exchanged or composition is not None:
-        returned = None
-    asked = reports_strides and can_report_strides() and not options.passes and not options.checks.has_any
-    free = list_free_results(gm, returned) if asked and returned is not None else ()
+    may_report_strides = reports_strides and not options.passes and not options.checks.has_any
+    convention = open_convention(gm, role, may_report_strides=may_report_strides)
+    gm = convention.gm
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED
     try:
         # torch's own kernels read the setting when they run, ours when they are made
-        key_text = (
-            f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{free}\n{deterministic=}"
-        )
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{convention.key_text}\n{deterministic=}"
     except UnkeyableGraphError:
         key_text = None
     code = gm.code if key_text is None else key_text
@@ -184,20 +165,13 @@ def open_job(
     facts = options.key_text() + code
     graph_id = f"{role}_{hashlib.sha256(facts.encode()).hexdigest()[:10]}"
     return Job(
-        gm=gm,
+        convention=convention,
         example_inputs=example_inputs,
-        role=role,
         graph_id=graph_id,
         key_text=key_text,
         options=options,
         layout=layout,
         trace=open_trace(options.trace, graph_id),
-        donated=donated,
-        returned=returned,
-        free=free,
-        exchanged=exchanged,
-        composition=composition,
-        marked=marked,
         rewrites=rewrites,
     )
 

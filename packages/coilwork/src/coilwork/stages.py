@@ -109,14 +109,14 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         lowering = replace(lowering, resident_bytes=resident)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
-    if not job.free:
+    if not job.convention.free:
         lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
     if trace.wanted and lowered.updates:
         trace.write("updates.txt", "".join(f"{update.text}\n" for update in lowered.updates))
     if trace.wanted and lowered.copies:
         trace.write("copies.txt", "".join(f"{copy}\n" for copy in lowered.copies))
     targets = choose_targets(lowered.graph, options)
-    aligned = aligned_inputs(lowered.graph, gm, returned=job.returned)
+    aligned = aligned_inputs(lowered.graph, gm, returned=job.convention.returned)
     updates = names_at(lowered.graph, job.aligned_updates)
     program = lower_to_program(
         lowered.graph,
@@ -126,10 +126,10 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         clock=clock,
         aligned=aligned,
         updates=updates,
-        donated=names_at(lowered.graph, job.donated),
+        donated=names_at(lowered.graph, job.convention.donated),
         apart=frozenset(job.apart),
         likely=likely_sizes(lowered.symbols, gm),
-        marked_results=_count_marked_results(job),
+        marked_results=job.convention.marked_results,
     )
     if options.batch_invariant:
         check_batch_invariant(program)
@@ -156,21 +156,6 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         guards=lowered.guards,
         saved_strides=chosen_strides(lowered.graph, program),
     )
-
-
-def _count_marked_results(job: Job) -> int | None:
-    """How many of the first results the caller takes with torch's marks: what a backward graph reads it may not."""
-    if job.exchanged or job.composition is not None:
-        return 0
-    if job.role != "forward":
-        return None
-    returned: int = job.returned or 0
-    (results,) = job.gm.graph.output_node().args
-    assert isinstance(results, list | tuple)
-    values = [node.meta.get("val") for node in results[:returned] if isinstance(node, torch.fx.Node)]
-    # of what is returned here AOTAutograd makes views, which see a conjugate's real numbers in memory
-    is_complex = any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
-    return 0 if is_complex else returned
 
 
 def list_calls(job: Job, *, views: bool) -> tuple[Origin, ...]:
