@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork_frontend.user_passes import GraphPass, keys_of, without_uuid
 from coilwork_lowering.rewrites import Rewrite
-from coilwork_tools.check_mode.watch import CheckedValues, Checks
+from coilwork_tools.check_mode.checks import CheckedValues, Checks
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)

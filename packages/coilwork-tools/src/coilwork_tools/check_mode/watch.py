@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, fx
 
 from coilwork_ir.program.nodes import Program
+from coilwork_tools.check_mode.checks import Checks
 from coilwork_tools.check_mode.divergence import with_check
 from coilwork_tools.check_mode.stepping import Call, Launcher, make_stepper
 from coilwork_tools.check_mode.values import (
@@ -17,32 +18,6 @@ from coilwork_tools.check_mode.values import (
     with_kernels_checked,
     with_results_checked,
 )
-
-CheckedValues = Literal["off", "results", "kernels"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
-    """The checks that a user asks for.
-
-    Attributes:
-        against_eager: every call runs beside eager and float64.
-        nan: where NaN is an error: nowhere, in results, or in all that kernels read and write.
-        inf: the same for infinities.
-    """
-
-    against_eager: bool = False
-    nan: CheckedValues = "off"
-    inf: CheckedValues = "off"
-
-    @property
-    def has_any(self) -> bool:
-        """True if calls are looked at, for which the program is needed besides what runs it."""
-        return self.against_eager or self.nan != "off" or self.inf != "off"
-
-    def list_wanted(self, where: str) -> Wanted:
-        """The values that are refused at `where`, `results` or `kernels`."""
-        return Wanted(nan=self.nan == where, inf=self.inf == where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +44,11 @@ class Watched:
 def watch_call(call: Call, checks: Checks, graph: Watched, finish: Callable[[Call], Call]) -> Call:
     """`finish(call)` with the `checks`. `finish` adds what a program leaves to its caller."""
     stepped = make_stepper(graph.program, graph.launchers, graph.constants)
-    step_by_step = checks.list_wanted("kernels")
+    step_by_step = Wanted(nan=checks.nan == "kernels", inf=checks.inf == "kernels")
     if step_by_step:
         call = with_kernels_checked(stepped, step_by_step, graph.name)
     call = finish(call)
-    results = checks.list_wanted("results")
+    results = Wanted(nan=checks.nan == "results", inf=checks.inf == "results")
     if results:
         call = with_results_checked(call, stepped, results, graph.name)
     if not checks.against_eager:
