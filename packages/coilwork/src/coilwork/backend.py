@@ -13,7 +13,6 @@ import torch
 from coilwork.caching.shared_cache import shared_store
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.fallback_names import check_fallback
 from coilwork.given_options import around_options, resolve
 from coilwork.job import DECIDED
 from coilwork.layout import layout_options
@@ -26,14 +25,14 @@ from coilwork.rewriting import (
     packs_weights,
     rewrite_captured,
     rewrites_of,
-    warn_of_partition,
-    warn_of_rewrites,
 )
 from coilwork.stages import lowering_options
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
+from coilwork_frontend.operator_names import check_fallback
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
@@ -50,6 +49,7 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.registry import RULES
 from coilwork_lowering.rewrites import (
     Fired,
     Prepared,
@@ -99,7 +99,7 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     settings = resolve(mode=mode, options=options)
     announce_mode(settings.mode)
     check_names(settings)
-    check_fallback(settings.fallback)
+    check_fallback(settings.fallback, RULES)
     if settings.cache and settings.redis_url:
         shared_store(
             settings.redis_url

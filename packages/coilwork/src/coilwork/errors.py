@@ -14,7 +14,7 @@ from coilwork_frontend.errors import (
     UnsupportedTorchError,
     describe,
 )
-from coilwork_tools.errors import DivergenceError, NotFiniteError
+from coilwork_tools.errors import BatchVariantError, DivergenceError, NotFiniteError
 
 __all__ = [
     "ArtifactError",
@@ -34,10 +34,6 @@ __all__ = [
     "describe",
     "warn_of_driver",
 ]
-
-
-class BatchVariantError(CompileError):
-    """With `batch_invariant`, an operator runs as a kernel of torch's that may give a row other bits in another batch."""
 
 
 class ArtifactError(CoilworkError):

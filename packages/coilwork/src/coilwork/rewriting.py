@@ -10,8 +10,7 @@ from typing import Any, Final
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.errors import CoilworkFallbackWarning, OptionError, UncachedPassWarning, describe
-from coilwork_frontend.capture.eager_fallback import is_told
+from coilwork.errors import OptionError, UncachedPassWarning
 from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_lowering import RewriteOptions
 from coilwork_lowering.rewrites import (
@@ -26,32 +25,6 @@ from coilwork_lowering.rewrites import (
 
 NAMES: Final = tuple(rewrite.name for rewrite in REWRITES)
 """The names of Coilwork's own rewrites."""
-
-
-def warn_of_rewrites(error: Exception) -> None:
-    """Say that a captured graph is compiled without rewrites, because of `error`."""
-    warnings.warn(
-        f"a graph is compiled without rewrites: {describe(error)}\n"
-        '  try     options={"strict": True} for the traceback, to report it',
-        CoilworkFallbackWarning,
-        stacklevel=3,
-    )
-
-
-def warn_of_partition(error: Exception) -> None:
-    """Say that forward and backward are compiled as they were captured, because of `error`.
-
-    Raises:
-        Exception: `error`, if it is for others to see.
-    """
-    if is_told(error):
-        raise error
-    warnings.warn(
-        f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"
-        '  try     options={"strict": True} for the traceback, to report it',
-        CoilworkFallbackWarning,
-        stacklevel=3,
-    )
 
 
 def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:

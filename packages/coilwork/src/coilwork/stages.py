@@ -11,7 +11,6 @@ import torch
 from coilwork.codegens import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
-from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
@@ -49,6 +48,7 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
+from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
 from coilwork_wrapper import emit_native, emit_python

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork_frontend.torch_compat.failures import FOR_DYNAMO
 
 
@@ -36,4 +36,30 @@ def _not_traced(error: Exception) -> CompileError:
         "torch cannot trace a graph that it captured",
         reason=f"{type(error).__name__}: {error}",
         remedy='options={"strict": True} for the traceback',
+    )
+
+
+def warn_of_rewrites(error: Exception) -> None:
+    """Say that a captured graph is compiled without rewrites, because of `error`."""
+    warnings.warn(
+        f"a graph is compiled without rewrites: {describe(error)}\n"
+        '  try     options={"strict": True} for the traceback, to report it',
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_partition(error: Exception) -> None:
+    """Say that forward and backward are compiled as they were captured, because of `error`.
+
+    Raises:
+        Exception: `error`, if it is for others to see.
+    """
+    if is_told(error):
+        raise error
+    warnings.warn(
+        f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"
+        '  try     options={"strict": True} for the traceback, to report it',
+        CoilworkFallbackWarning,
+        stacklevel=3,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from coilwork.errors import OptionError
-from coilwork.fallback_names import check_fallback
+from coilwork_frontend.operator_names import check_fallback
+from coilwork_lowering.registry import RULES
 
 
 @pytest.mark.parametrize("name", ["aten.cumsum", "aten.sum.dim_IntList", "a_library.loaded_later"])
 def test_operators_may_be_named_with_or_without_overload(name: str) -> None:
-    check_fallback([name])
+    check_fallback([name], RULES)
 
 
 @pytest.mark.parametrize(
@@ -24,5 +25,5 @@ def test_operators_may_be_named_with_or_without_overload(name: str) -> None:
 )
 def test_others_are_refused(name: str, help_text: str) -> None:
     with pytest.raises(OptionError, match=f"there is no operator '{name}'") as caught:
-        check_fallback(["aten.sin", name])
+        check_fallback(["aten.sin", name], RULES)
     assert caught.value.code == "bad-option" and help_text in str(caught.value)

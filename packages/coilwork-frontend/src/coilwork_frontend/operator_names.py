@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from coilwork.errors import OptionError
-from coilwork_lowering.registry import RULES
+from coilwork_frontend.errors import OptionError
 
 
-def check_fallback(names: Sequence[str]) -> None:
+def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
     """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may be loaded later.
+
+    `lowered` are the overloads that are compiled.
 
     Raises:
         OptionError: names the operator, and the nearest one that is lowered.
@@ -20,7 +21,7 @@ def check_fallback(names: Sequence[str]) -> None:
     for name in names:
         namespace, _, rest = name.partition(".")
         if not rest or (namespace == "aten" and not _exists(rest)):
-            known = sorted({target.rpartition(".")[0] for target in RULES})
+            known = sorted({target.rpartition(".")[0] for target in lowered})
             near = difflib.get_close_matches(name if rest else f"aten.{name}", known, n=1)
             raise OptionError(
                 "bad-option",

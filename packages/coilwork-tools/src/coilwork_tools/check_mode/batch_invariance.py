@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coilwork.errors import BatchVariantError
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.nodes import ExternCall, Program
 from coilwork_ir.program.walk import walk
+from coilwork_tools.errors import BatchVariantError
 
 
 def check_batch_invariant(program: Program) -> None:
