@@ -11,7 +11,7 @@ from functorch.compile import default_partition, make_boxed_func
 from torch import Tensor, fx
 
 from coilwork_frontend.capture.refused_types import EagerKernels
-from coilwork_frontend.compile_captured import Promises, Stages, compile_captured
+from coilwork_frontend.compile_captured import MENDING, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
 
 
@@ -110,3 +110,7 @@ def test_a_fault_of_torch_is_mended_on_the_way() -> None:
     stages = RecordingStages()
     torch.testing.assert_close(compiled(loss, stages)(scores, labels), loss(scores, labels))
     assert stages.roles == ["inference"]
+
+
+def test_the_order_of_mending_has_reasons() -> None:
+    assert MENDING.violations() == ()

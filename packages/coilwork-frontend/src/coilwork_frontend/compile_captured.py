@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from torch import fx
 
@@ -67,6 +67,7 @@ from coilwork_frontend.capture.value_checks import check_values
 from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
+from coilwork_ir.passes import Before, Pass, PassTable
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 logger = logging.getLogger("coilwork")
@@ -163,7 +164,7 @@ def compile_captured(
     taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
     trial = EagerTrial(captured, example_inputs)
     inputs, giving = give_expanded_storages(gm, example_inputs, captured)
-    mend_captured(gm)
+    MENDING.run(gm, None)
     as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages)
     if as_captured is not None:
         return as_captured
@@ -199,18 +200,82 @@ def compile_captured(
     return watched
 
 
-def mend_captured(gm: fx.GraphModule) -> None:
-    """Rewrite Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
-    put_told_checks_first(gm)
-    write_collectives_out(gm)
-    put_in_place(gm)
-    read_indices(gm)
-    broadcast_selections(gm)
-    check_values(gm)
-    fill_what_is_expanded(gm)
-    write_to_what_is_expanded(gm)
-    write_out_label_margins(gm)
-    keep_resizing(gm)
+def _mend(fix: Callable[[fx.GraphModule], None]) -> Callable[[fx.GraphModule, None], fx.GraphModule]:
+    """`fix`, which rewrites the graph in place, as a step of the table."""
+
+    def run(gm: fx.GraphModule, context: None) -> fx.GraphModule:
+        fix(gm)
+        return gm
+
+    return run
+
+
+_OTHER_CALLS: Final = "they rewrite different calls, so either order does"
+
+MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
+    passes=(
+        Pass(
+            name="user checks",
+            run=_mend(put_told_checks_first),
+            why="what the user checks is told in the user's words, not in torch's",
+        ),
+        Pass(
+            name="collectives",
+            run=_mend(write_collectives_out),
+            why="AOTAutograd refuses collectives that write into their operands",
+        ),
+        Pass(
+            name="nested regions",
+            run=_mend(put_in_place),
+            why="what is called as a graph is neither fused with, nor partitioned by, what surrounds it",
+        ),
+        Pass(name="tensor indices", run=_mend(read_indices), why="numbers in tensors index as numbers do"),
+        Pass(
+            name="masked selection",
+            run=_mend(broadcast_selections),
+            why="a mask may have more places than what it chooses from",
+        ),
+        Pass(
+            name="value checks",
+            run=_mend(check_values),
+            why="tracing does not see the values that eager refuses",
+        ),
+        Pass(
+            name="filled expansions",
+            run=_mend(fill_what_is_expanded),
+            why="a value is written once to what an expansion shows many times",
+        ),
+        Pass(
+            name="written expansions",
+            run=_mend(write_to_what_is_expanded),
+            why="torch adds up what is written to elements that share memory",
+        ),
+        Pass(
+            name="margin losses",
+            run=_mend(write_out_label_margins),
+            why="torch's decomposition takes places behind the last label for labels",
+        ),
+        Pass(
+            name="resizing",
+            run=_mend(keep_resizing),
+            why="images that are resized are differentiated as one operator",
+        ),
+    ),
+    order=(
+        Before("user checks", "collectives", _OTHER_CALLS),
+        Before("collectives", "nested regions", _OTHER_CALLS),
+        Before("nested regions", "tensor indices", "calls inside of a region are mended as those around it"),
+        Before("tensor indices", "masked selection", _OTHER_CALLS),
+        Before("masked selection", "value checks", _OTHER_CALLS),
+        Before("value checks", "filled expansions", _OTHER_CALLS),
+        Before(
+            "filled expansions", "written expansions", "what is filled as a whole needs no view to write by"
+        ),
+        Before("written expansions", "margin losses", _OTHER_CALLS),
+        Before("margin losses", "resizing", _OTHER_CALLS),
+    ),
+)
+"""What is rewritten in Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
 
 
 def _uncompiled_calls(
