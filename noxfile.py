@@ -25,7 +25,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).resolve().parent
-# The one list of packages is the folder; what cannot read it is held to it by `integration_tests/test_package_lists.py`.
+# The one list of packages is the folder; what cannot read it is held to it by
+# `integration_tests/test_package_lists.py`.
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))
 REPORTS = ROOT / ".nox" / "reports"
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
@@ -301,7 +302,8 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def api(session: nox.Session) -> None:
-    """What each package exports beside its last release: a break fails. `-- --against COMMIT` compares with another state."""
+    """What each package exports beside its last release: a break fails. `-- --against COMMIT` compares with
+    another state."""
     session.install(*QUIETLY, "griffe", "pytest", "pytest-timeout", *CONSTRAINTS)
     session.run("pytest", "integration_tests/test_api_breaks.py", "-q", *report(session))
     session.run("python", "devtools/api_breaks.py", *session.posargs)

@@ -1,7 +1,9 @@
 """Compares what each package exports with its last release, and fails where a user's program would break.
 
-`python devtools/api_breaks.py [--against REF]`. A release of a package is a tag NAME-vVERSION, as `coilwork-ir-v0.1.0`. What a package
-exports are the names in `__all__` of its `__init__.py`, with all that users reach through them. A break is allowed with a new
+`python devtools/api_breaks.py [--against REF]`. A release of a package is a tag NAME-vVERSION, as
+`coilwork-ir-v0.1.0`. What a package
+exports are the names in `__all__` of its `__init__.py`, with all that users reach through them. A break is
+allowed with a new
 minor version before 1.0, and a new major one from then on: the packages declare each other by such ranges.
 """
 

@@ -1,4 +1,5 @@
-"""The folder `packages/` is the list of packages. What cannot read it, as settings of tools and pages, names each of them."""
+"""The folder `packages/` is the list of packages. What cannot read it, as settings of tools and pages, names
+each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A captured graph through the frontend, by stages that compile nothing: what they are asked, and what is done without them."""
+"""A captured graph through the frontend, by stages that compile nothing: what they are asked, and what is
+done without them."""
 
 from __future__ import annotations
 

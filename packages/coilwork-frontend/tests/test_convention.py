@@ -1,4 +1,5 @@
-"""What stands around a program: the order has reasons, plain calls stay as they are, and what a graph asks for is done."""
+"""What stands around a program: the order has reasons, plain calls stay as they are, and what a graph asks
+for is done."""
 
 from __future__ import annotations
 

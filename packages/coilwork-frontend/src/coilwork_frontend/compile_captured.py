@@ -1,4 +1,5 @@
-"""One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and AOTAutograd around the rest.
+"""One graph of Dynamo's, from its capture to a callable: what runs as captured, what is mended, and
+AOTAutograd around the rest.
 
 What compiles ATen graphs is handed in as `Stages`, one for each captured graph.
 """
@@ -108,7 +109,8 @@ class Stages(Protocol):
         """Rewrite Dynamo's graph in place, for its own sake."""
 
     def leave_out_rewrites(self, error: Exception) -> Stages | None:
-        """What compiles the graph without the rewrites that failed with `error`; None if that is to be raised."""
+        """What compiles the graph without the rewrites that failed with `error`; None if that is to be
+        raised."""
 
     def partition(self, joint: fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
         """The forward and the backward half of a joint graph."""
@@ -122,7 +124,8 @@ class Stages(Protocol):
         shared: Sequence[SharedMemory],
         is_refused: Callable[[], bool],
     ) -> BoxedCallable:
-        """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager refuses the call."""
+        """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager
+        refuses the call."""
 
     def is_other_shape(self, error: Exception) -> bool:
         """Tell if a compiled program failed since an operator returned another shape than captured."""
@@ -137,7 +140,8 @@ class Stages(Protocol):
 def compile_captured(
     gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
 ) -> Callable[..., Any]:
-    """Compile Dynamo's graph `gm`, which is changed, by the stages that `begin` gives for each captured graph.
+    """Compile Dynamo's graph `gm`, which is changed, by the stages that `begin` gives for each captured
+    graph.
 
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
@@ -189,7 +193,8 @@ def compile_captured(
     try:
         with collector_paused():
             compiled = giving(given_storages(gm, inputs, compiler, strict=promises.strict))
-    # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
+    # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
+    # wrong with it.
     except Exception as error:
         uncompiled = _run_untraced(captured, example_inputs, error, trial, stages)
         if uncompiled is None:
@@ -275,7 +280,8 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Before("margin losses", "resizing", _OTHER_CALLS),
     ),
 )
-"""What is rewritten in Dynamo's graph, in place, where torch's tracing would make of it what eager does not."""
+"""What is rewritten in Dynamo's graph, in place, where torch's tracing would make of it what eager does
+not."""
 
 
 def _uncompiled_calls(
@@ -285,7 +291,8 @@ def _uncompiled_calls(
     trial: EagerTrial,
     stages: Stages,
 ) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a write wrong.
+    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a
+    write wrong.
 
     Raises:
         CompileError: in the latter case, with `strict`.
@@ -326,7 +333,8 @@ def _run_untraced(
 
 @dataclass(slots=True, kw_only=True)
 class _Roles:
-    """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the joint graph tells."""
+    """What AOTAutograd calls. `objects` are the results of the forward graph that are one tensor, as the
+    joint graph tells."""
 
     stages: Stages
     results: Sequence[CapturedResult]

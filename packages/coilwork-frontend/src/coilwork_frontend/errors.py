@@ -1,10 +1,12 @@
-"""Errors and warnings of a compilation that a user may meet, from capturing on. Codes are stable and documented."""
+"""Errors and warnings of a compilation that a user may meet, from capturing on. Codes are stable and
+documented."""
 
 from __future__ import annotations
 
 
 class CoilworkError(Exception):
-    """Base of the errors that users of the compiler meet: a stable `code`, what happened, why, and what to do about it."""
+    """Base of the errors that users of the compiler meet: a stable `code`, what happened, why, and what to do
+    about it."""
 
     def __init__(self, code: str, what: str, *, reason: str = "", remedy: str = "") -> None:
         self.code = code

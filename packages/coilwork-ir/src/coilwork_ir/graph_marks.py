@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 FREE_STRIDES: Final = "coilwork_free_strides"
-"""Key of `node.meta`: a value saved for the backward graph that may lie in memory as the forward graph likes."""
+"""Key of `node.meta`: a value saved for the backward graph that may lie in memory as the forward graph
+likes."""
 
 OWN_PADDING: Final = "own_padding"
 """Key of `node.meta`: rows of a value were padded here, so that what is between them is nobody's."""

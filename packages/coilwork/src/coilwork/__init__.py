@@ -1,4 +1,5 @@
-"""A deep-learning compiler for PyTorch: `torch.compile(model, backend="coilwork")`, or `coilwork.compile(model)`."""
+"""A deep-learning compiler for PyTorch: `torch.compile(model, backend="coilwork")`, or
+`coilwork.compile(model)`."""
 
 from __future__ import annotations
 

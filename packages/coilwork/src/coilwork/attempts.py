@@ -1,4 +1,5 @@
-"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles and builds it, and whose fault an error is."""
+"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles and builds it, and whose fault an
+error is."""
 
 from __future__ import annotations
 

@@ -129,8 +129,10 @@ def compile(
 ) -> Callable[..., Any]:
     """`function`, or a module, compiled by Coilwork; without one, a decorator.
 
-    `fullgraph` and `dynamic` are `torch.compile`'s; all others are Coilwork's options by name, `mode` among them. They are checked
-    now, where `torch.compile` hands them on at the first call. What `with coilwork.options(...)` says around this call goes for the
+    `fullgraph` and `dynamic` are `torch.compile`'s; all others are Coilwork's options by name, `mode` among
+    them. They are checked
+    now, where `torch.compile` hands them on at the first call. What `with coilwork.options(...)` says around
+    this call goes for the
     compiled function, too.
 
     Raises:
@@ -158,7 +160,8 @@ def compile_dynamo_graph(
 class GraphStages:
     """What compiles the ATen graphs of one captured graph.
 
-    `log` is what rewrites did to the captured and the joint graph, `guards` what compiling added to those on sizes.
+    `log` is what rewrites did to the captured and the joint graph, `guards` what compiling added to those on
+    sizes.
     """
 
     eager_kernels = EagerKernels(accept_types=accepts, accept_numbers=accepts_numbers)

@@ -1,7 +1,9 @@
 """The settings of a compilation, from what a user gives.
 
-They come from four places, later ones win: the defaults, `COILWORK_<NAME>` environment variables, `with coilwork.options(...)`, and
-`torch.compile(..., mode=..., options={...})` or `coilwork.compile(...)`. Unknown names are refused with the nearest known one; a variable
+They come from four places, later ones win: the defaults, `COILWORK_<NAME>` environment variables, `with
+coilwork.options(...)`, and
+`torch.compile(..., mode=..., options={...})` or `coilwork.compile(...)`. Unknown names are refused with the
+nearest known one; a variable
 that is no option is warned of, since it may be somebody else's. So is an option without effect.
 """
 

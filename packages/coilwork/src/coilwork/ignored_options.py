@@ -1,6 +1,7 @@
 """Options that a user gives and that have no effect beside others: one row says when, and why.
 
-What depends on the graph (a library on a CPU, an executor that does not load) is told by who finds out. `cache=False` leaves `cache_dir`
+What depends on the graph (a library on a CPU, an executor that does not load) is told by who finds out.
+`cache=False` leaves `cache_dir`
 and `redis_url` without effect silently: it asks for just that.
 """
 

@@ -1,6 +1,8 @@
-"""What a compiled ATen graph takes and gives, and what stands around its program so that callers have what eager gives them.
+"""What a compiled ATen graph takes and gives, and what stands around its program so that callers have what
+eager gives them.
 
-`open_convention` decides it before anything is compiled. Two tables say what is put around the program afterwards, in which order,
+`open_convention` decides it before anything is compiled. Two tables say what is put around the program
+afterwards, in which order,
 and why: `PROGRAM_ADAPTERS` what every driver of the program needs, `CALL_ADAPTERS` what its caller sees.
 """
 
@@ -63,7 +65,8 @@ class Convention:
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
         free: positions of results whose strides autograd asks for, since nobody else sees them.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
-        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
+        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being
+            before them.
         marked: positions of outputs that are returned as views with torch's marks, and these.
     """
 
@@ -84,7 +87,8 @@ class Convention:
 
     @property
     def marked_results(self) -> int | None:
-        """How many of the first results the caller takes with torch's marks: what a backward graph reads it may not."""
+        """How many of the first results the caller takes with torch's marks: what a backward graph reads it
+        may not."""
         if self.exchanged or self.composition is not None:
             return 0
         if self.role != "forward":
@@ -98,7 +102,8 @@ class Convention:
         return 0 if is_complex else returned
 
     def operators(self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
-        """A call that runs the graph's operators one by one, by the boxed convention; results get the strides of `saved`."""
+        """A call that runs the graph's operators one by one, by the boxed convention; results get the strides
+        of `saved`."""
         return lay_out_results(self.as_captured(operator_call(self.gm), example_inputs), saved)
 
     def as_captured(self, call: Call, example_inputs: Sequence[Any]) -> Call:
@@ -111,7 +116,8 @@ class Convention:
 def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool = False) -> Convention:
     """The convention of `gm`, which AOTAutograd is having compiled.
 
-    With `may_report_strides`, autograd can be told how the forward graph's results lie, so that what it saves may lie as it likes.
+    With `may_report_strides`, autograd can be told how the forward graph's results lie, so that what it saves
+    may lie as it likes.
     """
     captured = gm
     if role != "backward":
@@ -145,7 +151,8 @@ class Adapted:
     direct: Callable[..., Sequence[Any]] | None = None
 
     def wrap(self, call: Call) -> Adapted:
-        """`call` in the place of this one; where that is another, nothing does the same with the inputs one by one."""
+        """`call` in the place of this one; where that is another, nothing does the same with the inputs one
+        by one."""
         return self if call is self.call else Adapted(call)
 
 

@@ -16,7 +16,8 @@ _Stamp = tuple[tuple[int, int], ...]
 
 
 class Prepared(Protocol):
-    """What is computed before: where its inputs and the main graph's stand, the graph, and fakes of what it makes."""
+    """What is computed before: where its inputs and the main graph's stand, the graph, and fakes of what it
+    makes."""
 
     @property
     def sources(self) -> Sequence[int]: ...

@@ -67,7 +67,8 @@ _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overlo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerKernels:
-    """What eager's kernels take, as far as the table of operators says. Both ask of an operator and its arguments by name."""
+    """What eager's kernels take, as far as the table of operators says. Both ask of an operator and its
+    arguments by name."""
 
     accept_types: Callable[[Any, Mapping[str, object]], bool]
     accept_numbers: Callable[[Any, Mapping[str, object]], bool]

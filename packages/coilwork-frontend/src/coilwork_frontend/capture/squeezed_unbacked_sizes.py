@@ -76,7 +76,8 @@ def _asserts_squeezed_size(node: fx.Node) -> bool:
 
 
 def _name_squeezed_sizes(gm: torch.nn.Module) -> None:
-    """Give the assertion its message, in place, in branches and loop bodies: torch has put its own in the place of ours there."""
+    """Give the assertion its message, in place, in branches and loop bodies: torch has put its own in the
+    place of ours there."""
     for part in gm.modules():
         nodes = list(part.graph.nodes) if isinstance(part, fx.GraphModule) else []
         sizes = [

@@ -39,7 +39,8 @@ class TakenSizes:
     def __init__(self, gm: fx.GraphModule, *, is_other_shape: Callable[[Exception], bool]) -> None:
         """`gm`, Dynamo's graph, is looked at before anything changes it.
 
-        `is_other_shape` tells if an error of the compiled program says that an operator returned another shape than captured.
+        `is_other_shape` tells if an error of the compiled program says that an operator returned another
+        shape than captured.
         """
         self._is_other_shape = is_other_shape
         takes, settles = _takes_sizes(gm), _settles_sizes(gm)

@@ -1,6 +1,7 @@
 """The process in which `coilwork bench` measures one backend, so that caches and memory peaks are its own.
 
-`python -m coilwork_tools.bench.worker SCRIPT NAME BACKEND [--backward] [--place MODULE:FUNCTION]` prints one line of JSON, a `Finding`.
+`python -m coilwork_tools.bench.worker SCRIPT NAME BACKEND [--backward] [--place MODULE:FUNCTION]` prints one
+line of JSON, a `Finding`.
 """
 
 from __future__ import annotations

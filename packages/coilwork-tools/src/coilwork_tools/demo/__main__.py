@@ -1,4 +1,5 @@
-"""`python -m coilwork_tools.demo`: GPT-2 compiled by Coilwork, checked and measured next to eager and Inductor.
+"""`python -m coilwork_tools.demo`: GPT-2 compiled by Coilwork, checked and measured next to eager and
+Inductor.
 
 Exits with 1 if a result is wrong, a graph fell back to eager, or the second process missed the cache.
 """

@@ -1,6 +1,7 @@
 """The demo's measurements of one backend, in a process of its own so that caches and memory peaks are its own.
 
-`python -m coilwork_tools.demo.worker TASK BACKEND DEVICE FOLDER` runs `infer`, `again` (a second process's first call) or
+`python -m coilwork_tools.demo.worker TASK BACKEND DEVICE FOLDER` runs `infer`, `again` (a second process's
+first call) or
 `train`, tells its progress on stdout line by line, and writes FOLDER/TASK-BACKEND.json. Tensors that later tasks
 compare with go to FOLDER too.
 """

@@ -1,1 +1,2 @@
-"""Compiling around a fault of the compiler's: which calls are left to ATen. Open `retries.py` first; `bisection.py` finds the few at fault."""
+"""Compiling around a fault of the compiler's: which calls are left to ATen. Open `retries.py` first;
+`bisection.py` finds the few at fault."""

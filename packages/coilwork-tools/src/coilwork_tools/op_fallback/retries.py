@@ -102,7 +102,8 @@ class StoredRemedy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a graph is to be compiled: with a remedy, with rewrites or without, and with stages' text written or not."""
+    """How a graph is to be compiled: with a remedy, with rewrites or without, and with stages' text written
+    or not."""
 
     remedy: Remedy
     is_rewritten: bool = True
