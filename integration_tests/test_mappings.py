@@ -36,7 +36,6 @@ OPEN = """kernel @softmax fast {
   range r0: `n1` reduction r 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  likely (16, 64)
   body {
     t0 = load %in0[n1*x0 + r0] : f32
     t1 = reduce online_softmax 0 (t0) over (r0)
@@ -64,8 +63,9 @@ def kernels() -> list[TritonKernel]:
     planner = Planner(target="sm_90")
     torch._dynamo.reset()
     torch.compile(several, backend=planner, dynamic=False)(torch.randn(96, 320), torch.randn(320))
-    found = [*planner.programs[0].kernels, parse_kernel(OPEN)]
-    return [spec_of(TritonCodegen().emit(kernel, target("sm_90"), {})) for kernel in found]
+    emit, options = TritonCodegen().emit, {"likely": (16, 64)}
+    found = [emit(kernel, target("sm_90"), {}) for kernel in planner.programs[0].kernels]
+    return [spec_of(source) for source in (*found, emit(parse_kernel(OPEN), target("sm_90"), options))]
 
 
 def test_the_runtime_reads_mappings_as_the_ir_does() -> None:

@@ -150,7 +150,7 @@ def test_the_fastest_candidate_launches_with_its_own_grid() -> None:
 def in_forms(*images: bytes, forms: Sequence[int]) -> list[Built]:
     """Candidates, each of the form of its number."""
     return [
-        dataclasses.replace(one, config={**one.config, "LIKELY": form})
+        dataclasses.replace(one, config={**one.config, "VERSION": form})
         for one, form in zip(built(*images), forms, strict=True)
     ]
 

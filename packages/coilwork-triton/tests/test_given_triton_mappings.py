@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from kernel_bench import TritonProcess, run_source
-from test_open_sizes import kernel_of
+from test_shape_versions import LIKELY, kernel_of
 from triton_sample_kernels import SAMPLES, sorted_rows
 
 from coilwork_ir.conformance import CASES
@@ -39,8 +39,9 @@ def shown(kernel: Kernel, **options: object) -> str:
 @pytest.mark.parametrize("name", [*SAMPLES, "open"])
 def test_what_a_trace_shows_gives_the_same_kernel(name: str) -> None:
     kernel = kernel_of("softmax") if name == "open" else SAMPLES[name]
-    wanted = CODEGEN.emit(kernel, H200, {"max_configs": 1})
-    source = emitted(kernel, shown(kernel, max_configs=1))
+    options = {"max_configs": 1, "likely": LIKELY["softmax"] if name == "open" else ()}
+    wanted = CODEGEN.emit(kernel, H200, options)
+    source = emitted(kernel, shown(kernel, **options), **options)
     assert (source.text, source.grid, source.configs) == (wanted.text, wanted.grid, wanted.configs)
     assert source.guards == wanted.guards and source.args == wanted.args
     # there is nothing left to choose
@@ -61,16 +62,17 @@ def test_a_kernel_runs_as_it_is_told(engine: TritonProcess) -> None:
 
 def test_versions_keep_their_guards() -> None:
     kernel = kernel_of("softmax")
-    text = shown(kernel)
+    options = {"likely": LIKELY["softmax"]}
+    text = shown(kernel, **options)
     changed = text.replace("warps 1", "warps 2")
-    assert changed != text and {c.num_warps for c in emitted(kernel, changed).configs} == {2}
+    assert changed != text and {c.num_warps for c in emitted(kernel, changed, **options).configs} == {2}
     for wrong in (
         "tile x0 by 3 loop r0 by 64 warps 2 index i64",
         text.replace("n1 % 16 == 0", "n1 % 8 == 0"),
         text.replace("n1 <= 64", "n1 <= 65536"),
     ):
         with pytest.raises(EmitError) as caught:
-            emitted(kernel, wrong)
+            emitted(kernel, wrong, **options)
         assert caught.value.code in ("mapping-versions", "mapping-tile")
 
 
@@ -78,7 +80,8 @@ def test_versions_keep_their_guards() -> None:
 def test_what_a_search_may_find_is_handed_in(name: str) -> None:
     others = {"open": kernel_of("softmax"), "sorted": sorted_rows(4096, 300, DType.F32, first=8)}
     kernel = others[name] if name in others else SAMPLES[name]
-    source = CODEGEN.emit(kernel, H200, {})
+    options = {"likely": LIKELY["softmax"] if name == "open" else ()}
+    source = CODEGEN.emit(kernel, H200, options)
     assert source.versions is not None
     first = [c for c in source.configs if source.version_of(c) is source.versions.versions[0]]
     least = {name: values[0] for name, values in source.space.values if "BLOCK" not in name}
@@ -86,7 +89,7 @@ def test_what_a_search_may_find_is_handed_in(name: str) -> None:
     for config in found:
         mapping = source.mapping_of(config)
         assert mapping is not None
-        given = emitted(kernel, format_mapping(mapping))
+        given = emitted(kernel, format_mapping(mapping), **options)
         assert given.configs[0] == config and given.guards == source.guards
         # versions for other sizes run as proposed
         assert given.configs[1:] == source.configs[len(first) :]

@@ -57,7 +57,7 @@ class TritonKernel:
     Attributes are those of `CppKernel`, and:
         grid: up to three extents, Python expressions over size names and a configuration's names.
         configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess
-            first. `LIKELY` among them is how many versions come behind the one that they are of.
+            first. `VERSION` among them is how many versions come behind the one that they are of.
         versions: how it may run, most particular sizes first, the last for all of them; a call takes the
             first whose guard holds. None are told of a kernel with one version of which nothing is open.
     """

@@ -295,7 +295,6 @@ def _kernel(
         buffers,
         aligned=aligned,
         numerics=context.options.numerics,
-        likely=context.sizes.known,
         contracts=_capabilities(context, touched).contracts and is_contraction(draft),
     )
 

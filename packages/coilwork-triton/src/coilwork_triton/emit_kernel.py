@@ -22,8 +22,8 @@ from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.mapping import open_versions
-from coilwork_triton.open_sizes import Forms
 from coilwork_triton.planning import plan_computation
+from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -58,8 +58,8 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         EmitError: the kernel holds something Triton lacks.
     """
     plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
-    if isinstance(plan, Forms):
-        return _in_forms(plan, library)
+    if isinstance(plan, PlannedVersions):
+        return _write_versions(plan, library)
     if isinstance(plan, ContractionShape):
         return _contracted(kernel, plan, library)
     shape = plan.shape
@@ -95,17 +95,17 @@ def write_mapping(kernel: Kernel, mapping: Mapping, target: Target, library: set
     )
 
 
-def _in_forms(forms: Forms, library: set[str]) -> Written:
+def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
     """A kernel for likely sizes and for others."""
-    bodies = [statements(form.kernel, form.shape, library) for form in forms.forms]
-    functions, body = dispatch(forms, bodies)
+    bodies = [statements(version.kernel, version.shape, library) for version in planned.versions]
+    functions, body = dispatch(planned, bodies)
     return Written(
         body=body,
-        grid=forms.grid,
-        configs=forms.configs,
-        versions=open_versions(forms.kernel, forms),
-        index_dtype=forms.general_shape.index_dtype,
-        neighbourly=forms.shape.neighbourly,
+        grid=planned.grid,
+        configs=planned.configs,
+        versions=open_versions(planned.kernel, planned),
+        index_dtype=planned.general_shape.index_dtype,
+        neighbourly=planned.shape.neighbourly,
         functions=functions,
     )
 

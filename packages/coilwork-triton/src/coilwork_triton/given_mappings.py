@@ -43,9 +43,9 @@ from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.launch.search_space import WARPS
 from coilwork_triton.mapping import map_contraction
-from coilwork_triton.open_sizes import Form, Forms, has_grid_of
 from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.shape_versions import PlannedVersion, PlannedVersions, has_grid_of
 
 # Which directive has a parameter of a matrix product.
 _DIRECTIVES: Final = (
@@ -72,7 +72,7 @@ def take_given(kernel: Kernel, plan: Plan, target: Target, options: TritonOption
         raise _refuse(kernel, "mapping", f"it is {len(given)} mappings, and the kernel is one")
     try:
         match plan:
-            case Forms():
+            case PlannedVersions():
                 return _take_versions(kernel, plan, given[0].versions)
             case ContractionShape():
                 return take_product(kernel, plan, _the_one(kernel, given[0].versions), target, options)
@@ -121,14 +121,14 @@ def _check_promises(kernel: Kernel, proposed: Mapping, given: Mapping) -> None:
         raise _refuse(kernel, "mapping-values", "nobody promises that values fit 32 bits")
 
 
-def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) -> Forms:
-    """`forms` with the mappings of `versions`, whose guards are the same. One for all sizes is the most particular form's: a search
-    finds such, and leaves the others as they are.
+def _take_versions(kernel: Kernel, planned: PlannedVersions, versions: Sequence[Version]) -> PlannedVersions:
+    """`planned` with the mappings of `versions`, whose guards are the same. One for all sizes is the most
+    particular version's: a search finds such, and leaves the others as they are.
     """
-    guards = [form.guard for form in forms.forms]
+    guards = [version.guard for version in planned.versions]
     if [one.guard for one in versions] == [None]:
-        first = _take_form(kernel, forms, forms.forms[0], versions[0].mapping)
-        return _check_grids(kernel, replace(forms, forms=(first, *forms.forms[1:])))
+        first = _take_version(kernel, planned, planned.versions[0], versions[0].mapping)
+        return _check_grids(kernel, replace(planned, versions=(first, *planned.versions[1:])))
     if [one.guard for one in versions] != guards:
         raise _refuse(
             kernel,
@@ -136,26 +136,31 @@ def _take_versions(kernel: Kernel, forms: Forms, versions: Sequence[Version]) ->
             f"the kernel has {len(guards)} versions, and their guards are the generator's to choose",
         )
     given = (one.mapping for one in versions)
-    found = tuple(_take_form(kernel, forms, form, one) for form, one in zip(forms.forms, given, strict=True))
-    return _check_grids(kernel, replace(forms, forms=found))
+    found = tuple(
+        _take_version(kernel, planned, version, one)
+        for version, one in zip(planned.versions, given, strict=True)
+    )
+    return _check_grids(kernel, replace(planned, versions=found))
 
 
-def _check_grids(kernel: Kernel, forms: Forms) -> Forms:
-    """`forms`, if they have one grid but for the sizes of blocks."""
-    general = forms.general_shape
-    for form in forms.forms:
-        flat = form.planned.mapping.find(FlatGrid) is not None
+def _check_grids(kernel: Kernel, planned: PlannedVersions) -> PlannedVersions:
+    """`planned`, if they have one grid but for the sizes of blocks."""
+    general = planned.general_shape
+    for version in planned.versions:
+        flat = version.planned.mapping.find(FlatGrid) is not None
         if flat != general.flat_grid:
             raise _refuse(kernel, "mapping-flat", "it is said of all versions or of none")
-        if not has_grid_of(form.shape, general):
+        if not has_grid_of(version.shape, general):
             raise _refuse(kernel, "mapping-tile", "versions tile the same ranges, in the same order")
-    return forms
+    return planned
 
 
-def _take_form(kernel: Kernel, forms: Forms, form: Form, mapping: Mapping) -> Form:
-    """`form` as `mapping` says; its guard is over the sizes of all `forms`."""
-    version = forms.kernel if form.guard is None else assume(forms.kernel, form.guard)
-    return replace(form, planned=_take(kernel, form.planned, mapping, version))
+def _take_version(
+    kernel: Kernel, planned: PlannedVersions, version: PlannedVersion, mapping: Mapping
+) -> PlannedVersion:
+    """`version` as `mapping` says; its guard is over the sizes of all `planned`."""
+    special = planned.kernel if version.guard is None else assume(planned.kernel, version.guard)
+    return replace(version, planned=_take(kernel, version.planned, mapping, special))
 
 
 def take_product(

@@ -48,9 +48,9 @@ from coilwork_triton.iteration import tiles
 from coilwork_triton.launch.open_numbers import limits_between, numbers_of, open_numbers
 from coilwork_triton.launch.parameters import BLOCKS, STAGES
 from coilwork_triton.launch.search_space import WARPS
-from coilwork_triton.open_sizes import Forms
 from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.shape_versions import PlannedVersions
 
 
 def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
@@ -69,12 +69,12 @@ def _parts(kernel: Kernel, plan: Plan) -> Iterator[tuple[Guard | None, Kernel, M
             yield None, kernel, map_contraction(kernel, plan, plan.configs[0])
         case Planned():
             yield None, plan.setting.kernel, close(plan, plan.configs[0])
-        case Forms(forms=forms):
-            for form in forms:
-                guard = form.guard if form.guard is not None and form.guard.conditions else None
-                yield guard, form.kernel, close(form.planned, form.config)
+        case PlannedVersions(versions=versions):
+            for version in versions:
+                guard = version.guard if version.guard is not None and version.guard.conditions else None
+                yield guard, version.kernel, close(version.planned, version.config)
                 if guard is None:
-                    # forms behind it are never taken
+                    # versions behind it are never taken
                     return
 
 
@@ -96,10 +96,12 @@ def open_versions(kernel: Kernel, plan: Plan) -> tuple[Version, ...]:
             return (Version(guard=None, mapping=_open_contraction(kernel, plan)),)
         case Planned(mapping=mapping):
             return (Version(guard=None, mapping=mapping),)
-        case Forms(forms=forms):
-            first = Version(guard=forms[0].guard, mapping=forms[0].planned.mapping)
+        case PlannedVersions(versions=versions):
+            first = Version(guard=versions[0].guard, mapping=versions[0].planned.mapping)
             # few calls take the others
-            others = (Version(guard=one.guard, mapping=close(one.planned, one.config)) for one in forms[1:])
+            others = (
+                Version(guard=one.guard, mapping=close(one.planned, one.config)) for one in versions[1:]
+            )
             return (first, *others)
 
 

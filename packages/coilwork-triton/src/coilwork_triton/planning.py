@@ -1,4 +1,4 @@
-"""How one computation runs, all decided: kernel passes, then forms by size or the one shape for all sizes."""
+"""How one computation runs, all decided: kernel passes, then versions by size or one for all sizes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.shape import ContractionShape, shape_of
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
-from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.open_sizes import Forms, forms_of
+from coilwork_triton.launch.options import TritonOptions, check_likely
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, propose
+from coilwork_triton.shape_versions import PlannedVersions, plan_versions
 
-# A matrix product, a kernel of open sizes in several forms, or one kernel for all sizes.
-Plan: TypeAlias = ContractionShape | Forms | Planned
+# A matrix product, a kernel of open sizes in several versions, or one kernel for all sizes.
+Plan: TypeAlias = ContractionShape | PlannedVersions | Planned
 
 
 def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
@@ -33,6 +33,6 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
         if parts is None:
             raise EmitError("contraction", "the factors do not tell rows, columns and a batch apart")
         return shape_of(kernel, contraction, parts, target, options)
-    draft = KERNEL_PASSES.run(Draft(kernel=kernel), target)
+    draft = KERNEL_PASSES.run(Draft(kernel=kernel, likely=check_likely(kernel, options)), target)
     setting = Setting(draft=draft, target=target, options=options)
-    return forms_of(setting) or REFINEMENTS.run(propose(setting), options)
+    return plan_versions(setting) or REFINEMENTS.run(propose(setting), options)

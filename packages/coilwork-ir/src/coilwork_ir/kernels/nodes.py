@@ -93,18 +93,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likely:
-    """What a kernel whose sizes are open will most often be called with. Advice: it changes no result.
-
-    Attributes:
-        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely
-            is one; 0 if nothing is known of it.
-    """
-
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
 
@@ -145,7 +133,6 @@ class Kernel:
             a row may be cut (`coilwork_ir.kernels.workspace`); a generator may leave it alone.
         stores: what it computes.
         checks: run-time checks, over the same space.
-        likely: what is likely of its sizes; None if nothing is known of them.
         combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
             it has none itself.
         numerics: rounding contract; see docs.
@@ -160,7 +147,6 @@ class Kernel:
     workspace: str = ""
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
-    likely: Likely | None = None
     combined: Combined | None = None
     numerics: Numerics = "fast"
     origins: tuple[Origin, ...] = UNKNOWN

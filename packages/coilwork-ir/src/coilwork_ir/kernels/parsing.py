@@ -10,7 +10,6 @@ from coilwork_ir.kernels.nodes import (
     Decision,
     Kernel,
     KernelCall,
-    Likely,
     Member,
     Numerics,
     Range,
@@ -81,7 +80,6 @@ def read_kernel(reader: Reader) -> Kernel:
         args.append(_read_arg(reader, symbols))
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     workspace = reader.name() if reader.accept("workspace") else ""
-    likely = Likely(sizes=parse_list(reader, reader.integer)) if reader.accept("likely") else None
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -105,7 +103,6 @@ def read_kernel(reader: Reader) -> Kernel:
         stores=tuple(stores),
         checks=checks,
         workspace=workspace,
-        likely=likely,
         combined=combined,
         numerics=numerics,
         origins=parse_origins(reader),

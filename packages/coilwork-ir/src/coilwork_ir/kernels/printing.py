@@ -47,8 +47,6 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
         lines.append(f"{inner}aliasing {pairs}")
     if kernel.workspace:
         lines.append(f"{inner}workspace {kernel.workspace}")
-    if kernel.likely is not None:
-        lines.append(f"{inner}likely {format_list(str(size) for size in kernel.likely.sizes)}")
     if kernel.combined is not None:
         lines.append(f"{inner}combined {{")
         lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))

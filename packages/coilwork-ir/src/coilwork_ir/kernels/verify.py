@@ -85,9 +85,6 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
-        "likely": Rule(
-            "one number is likely for each size symbol, 0 or more", "name as many as there are sizes"
-        ),
     }
 )
 
@@ -167,10 +164,6 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     check_aliasing(kernel, args, place)
-    if kernel.likely is not None:
-        numbers = kernel.likely.sizes
-        if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
-            place.fail("likely", f"{numbers} for {len(kernel.sizes)} sizes")
     contraction = find_contraction(_roots(kernel))
     if contraction is not None or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)

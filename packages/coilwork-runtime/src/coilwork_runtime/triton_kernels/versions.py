@@ -11,7 +11,7 @@ from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.open_mapping import close_mapping
 
 # The compile-time parameter that tells versions apart: how many there are behind one.
-_VERSION: Final = "LIKELY"
+_VERSION: Final = "VERSION"
 _T = TypeVar("_T")
 
 

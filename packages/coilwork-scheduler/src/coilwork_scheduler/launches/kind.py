@@ -80,7 +80,6 @@ def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) 
         args=tuple(replace(a, span=count) if a.span is as_expr(whole) else a for a in kernel.args),
         sizes=(*kernel.sizes, size),
         stores=stores,
-        likely=None,
     )
 
 

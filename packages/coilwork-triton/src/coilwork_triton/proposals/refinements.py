@@ -236,5 +236,5 @@ REFINEMENTS: Final[PassTable[Planned, TritonOptions]] = PassTable(
         ),
     ),
 )
-# Forms for open sizes share their grid, whatever the length of rows.
+# PlannedVersions for open sizes share their grid, whatever the length of rows.
 OF_OPEN_SIZES: Final[PassTable[Planned, TritonOptions]] = REFINEMENTS.select("use-whole-vectors")

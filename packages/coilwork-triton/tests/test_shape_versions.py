@@ -1,19 +1,19 @@
-"""Kernels of open sizes: one form for sizes as they likely are, one for all; both are right where they may run."""
+"""Kernels of open sizes: a version for sizes as they likely are, one for all; both are right where they may run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
 from kernel_bench import TritonProcess, compile_source, run_source
 from torch import Tensor
 
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import largest_operands, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Kernel, Likely
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
@@ -26,7 +26,6 @@ SOFTMAX = """kernel @softmax fast {
   range r0: `n1` reduction r 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  likely (16, 64)
   body {
     t0 = load %in0[n1*x0 + r0] : f32
     t1 = reduce online_softmax 0 (t0) over (r0)
@@ -45,7 +44,6 @@ SUMS = """kernel @sums fast {
   range r0: `n0` reduction r 0.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n1` aligned
-  likely (4096, 64)
   body {
     t0 = load %in0[n1*r0 + x0] : f32
     t1 = reduce sum 0 (t0) over (r0)
@@ -59,7 +57,6 @@ LEFT = """kernel @left fast {
   range x1: `n0 % 16` parallel x 0.5
   arg in0: f32 in span `n0 % 16` aligned
   arg out0: f32 out span `(n0 % 16)*(n0 % 16)` aligned
-  likely (64)
   body {
     t0 = load %in0[x0] : f32
     t1 = load %in0[x1] : f32
@@ -76,7 +73,6 @@ TURNED = """kernel @turned fast {
   arg in0: f32 in span `n0*n1` aligned
   arg in1: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  likely (64, 64)
   body {
     t0 = load %in0[n1*y0 + x0] : f32
     t1 = load %in1[n0*x0 + y0] : f32
@@ -91,7 +87,6 @@ FLAT = """kernel @flat fast {
   range x0: `n0*n1` parallel x 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  likely (64, 64)
   body {
     t0 = load %in0[x0] : f32
     t1 = exp(t0)
@@ -105,6 +100,7 @@ WANTED: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "turned": (TURNED, lambda x, y: x + y.reshape(x.shape[1], x.shape[0]).t()),
     "flat": (FLAT, lambda x: x.exp()),
 }
+LIKELY = {"softmax": (16, 64), "sums": (4096, 64), "turned": (64, 64), "flat": (64, 64)}
 SHAPES = ((16, 64), (5, 48), (64, 16), (6, 33), (3, 100), (0, 64), (1, 1), (130, 7))
 
 
@@ -114,8 +110,9 @@ def kernel_of(name: str) -> Kernel:
     return kernel
 
 
-def emitted(kernel: Kernel, **options: object) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), options)
+def emitted(kernel: Kernel, *likely: int, **options: object) -> KernelSource:
+    sizes = likely or LIKELY.get(kernel.name, ())
+    return TritonCodegen().emit(kernel, target("sm_90"), {"likely": sizes, **options})
 
 
 def version_for(source: KernelSource, sizes: Sequence[int]) -> int:
@@ -129,7 +126,7 @@ def departs(source: KernelSource, sizes: Sequence[int]) -> bool:
 
 
 def form_of(source: KernelSource, config: int) -> int:
-    return dict(source.configs[config].meta)["LIKELY"]
+    return dict(source.configs[config].meta)["VERSION"]
 
 
 def most_particular(source: KernelSource) -> int:
@@ -138,7 +135,7 @@ def most_particular(source: KernelSource) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", WANTED)
-def test_every_form_is_right_where_it_may_run(
+def test_every_version_is_right_where_it_may_run(
     engine: TritonProcess, name: str, shape: tuple[int, int]
 ) -> None:
     _, function = WANTED[name]
@@ -173,7 +170,6 @@ def test_what_is_divided_fits_32_bits_too() -> None:
   range x0: `n0` parallel x 1.0
   arg in0: f32 in span `n1` aligned
   arg out0: f32 out span `n0` aligned
-  likely (1024, 512)
   body {
     t0 = load %in0[n1*x0 // n0] : f32
     store %out0[x0] = t0
@@ -181,7 +177,7 @@ def test_what_is_divided_fits_32_bits_too() -> None:
 }
 """)
     verify_kernel(nearest)
-    source = emitted(nearest)
+    source = emitted(nearest, 1024, 512)
     assert not departs(source, (1024, 512)) and departs(source, (50_000, 49_984))
 
 
@@ -193,7 +189,7 @@ def test_positions_that_data_decide_are_not_divided_in_32_bits() -> None:
     assert largest_operands([minimum(5 - 2 * x0, n1)]) == (2 * n0 + 5,)
 
 
-def test_one_form_is_for_all_sizes_and_comes_last() -> None:
+def test_one_version_is_for_all_sizes_and_comes_last() -> None:
     for name in WANTED:
         source = emitted(kernel_of(name))
         found = [form_of(source, config) for config in range(len(source.configs))]
@@ -216,9 +212,7 @@ def test_between_them_are_rows_of_no_multiples_and_longer_ones() -> None:
 
 def test_rows_of_no_multiples_have_few_elements_per_thread() -> None:
     """Each has a mask and an address of its own there, and threads have 8 of them; of a likely row of 4,096 they have 32 in four accesses."""
-    kernel = kernel_of("softmax")
-    assert kernel.likely is not None
-    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 4096))))
+    source = emitted(kernel_of("softmax"), 4096, 4096)
     warps = {form_of(source, k): c.num_warps for k, c in enumerate(source.configs)}
     assert warps[2] == 16
     ragged = source.text.split("def softmax_ragged(")[1].split("def softmax_short(")[0]
@@ -226,9 +220,7 @@ def test_rows_of_no_multiples_have_few_elements_per_thread() -> None:
 
 
 def test_longer_rows_of_no_multiples_are_read_in_a_loop() -> None:
-    kernel = kernel_of("softmax")
-    assert kernel.likely is not None
-    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 8192))))
+    source = emitted(kernel_of("softmax"), 4096, 8192)
     assert re.findall(r"def softmax_(\w+)\(", source.text) == ["likely", "short", "any"]
     assert {n: version_for(source, (4096, n)) for n in (8192, 8189, 16384)} == {8192: 0, 8189: 1, 16384: 1}
 
@@ -243,9 +235,7 @@ def test_rows_that_stay_are_read_once() -> None:
 
 @pytest.mark.parametrize("name", WANTED)
 def test_accesses_are_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
-    kernel = kernel_of(name)
-    assert kernel.likely is not None
-    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 4096))))
+    source = emitted(kernel_of(name), 4096, 4096)
     last = len(source.configs) - 1
     wide = [".v4" in compile_source(compiler, source, "sm_90", config) for config in (0, last)]
     # rows that begin anywhere are, too, but not columns
@@ -253,42 +243,51 @@ def test_accesses_are_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
 
 
 def test_sizes_that_are_likely_odd_have_no_multiples() -> None:
-    kernel = kernel_of("softmax")
-    assert kernel.likely is not None
-    odd = replace(kernel, likely=replace(kernel.likely, sizes=(16, 63)))
-    source = emitted(odd)
+    source = emitted(kernel_of("softmax"), 16, 63)
     assert not departs(source, (5, 33)) and departs(source, (5, 65)) and "n1_by_16" not in source.text
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 17])
 def test_short_rows_may_leave_no_lanes_for_where_they_begin(length: int) -> None:
     """A row of two in a block of two has none, and `n1` is at least 2."""
-    kernel = kernel_of("softmax")
-    assert kernel.likely is not None
-    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(16, length))))
+    source = emitted(kernel_of("softmax"), 16, length)
     assert version_for(source, (16, length)) < most_particular(source)
 
 
-def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_form() -> None:
-    """Of multiples of 64, `n0 % 64` is 0: a form for them would have no element."""
+def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_version() -> None:
+    """Of multiples of 64, `n0 % 64` is 0: a version for them would have no element."""
     kernel = parse_kernel(LEFT)
     verify_kernel(kernel)
-    source = emitted(kernel)
-    assert source.guards == (None,) and "LIKELY" not in source.text
-    assert "LIKELY" in emitted(replace(kernel, likely=Likely(sizes=(72,)))).text
+    source = emitted(kernel, 64)
+    assert source.guards == (None,) and "VERSION" not in source.text
+    assert "VERSION" in emitted(kernel, 72).text
 
 
-def test_one_form_does_where_nothing_is_likely() -> None:
-    for kernel in (replace(kernel_of("softmax"), likely=None), kernel_of("softmax")):
-        options = {} if kernel.likely is None else {"batch_invariant": True}
-        source = emitted(kernel, **options)
-        assert source.guards == (None,) and "LIKELY" not in source.text
+def test_one_version_does_where_nothing_is_likely() -> None:
+    for options in ({"likely": ()}, {"likely": (0, 0)}, {"batch_invariant": True}):
+        source = emitted(kernel_of("softmax"), **options)
+        assert source.guards == (None,) and "VERSION" not in source.text
+
+
+def test_what_is_likely_is_not_what_a_kernel_means() -> None:
+    kernel = kernel_of("softmax")
+    first, second = emitted(kernel, 16, 64), emitted(kernel, 4096, 8192)
+    assert first.versions != second.versions
+    # the kernel that stands above each text is one
+    told = [[line for line in one.text.splitlines() if line.startswith("#")] for one in (first, second)]
+    assert told[0] == told[1] and not any("likely" in line for line in told[0])
+
+
+@pytest.mark.parametrize("value", [(16,), (16, 64, 1), 16, "16", (16, -1), (True, 64), (16.0, 64)])
+def test_what_is_likely_is_one_number_for_each_size(value: object) -> None:
+    with pytest.raises(EmitError) as caught:
+        emitted(kernel_of("softmax"), likely=value)
+    assert caught.value.code == "option-value"
 
 
 @pytest.mark.parametrize("name", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("length", [4093, 8191, 16381])
 def test_a_program_has_no_more_threads_than_the_device_takes(name: str, length: int) -> None:
-    kernel = replace(parse_kernel(SOFTMAX), likely=Likely(sizes=(16, length)))
     device = target(name)
-    for config in TritonCodegen().emit(kernel, device, {}).configs:
+    for config in TritonCodegen().emit(parse_kernel(SOFTMAX), device, {"likely": (16, length)}).configs:
         assert config.num_warps * device.warp_size <= device.max_threads_per_block

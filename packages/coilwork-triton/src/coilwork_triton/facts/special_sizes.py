@@ -1,19 +1,22 @@
-"""A kernel of open sizes as it is where they are what they likely are: multiples of 16 or so, rows that stay on chip, offsets of 32 bits.
+"""A kernel of open sizes where these are what they likely are: multiples of 16 or so, rows that stay on chip,
+offsets of 32 bits.
 
-Accesses of 16 bytes, rows that are read once and short integers for positions all need to know something of sizes. Where it
-most often holds, a kernel finds out when it runs, and has a form of its own for it (`coilwork_triton.open_sizes`).
+Accesses of 16 bytes, rows that are read once and short integers for positions all need to know something of
+sizes. Where it most often holds, a kernel finds out when it runs, and has a version of its own for it
+(`coilwork_triton.shape_versions`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_divisible, stride_of, symbol
-from coilwork_ir.kernels import Kernel, Likely
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.resized import with_sizes
 from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
+from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import next_power_of_two
 
 # Elements in rows of which all begin at multiples of 16 bytes, whatever their type.
@@ -22,37 +25,32 @@ _COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
+class SpecialDraft:
     """A kernel for likely sizes.
 
     Attributes:
-        kernel: the kernel, over size symbols of its own.
-        units: what the sizes of `kernel` are, one for each: this size of the general kernel divided by that number.
+        draft: the kernel, over size symbols of its own.
+        units: what its sizes are, one for each: this size of the general kernel divided by that number.
         most: sizes of the general kernel, and what they are at most.
     """
 
-    kernel: Kernel
+    draft: Draft
     units: tuple[tuple[Expr, int], ...]
     most: tuple[tuple[Expr, int], ...]
 
 
-def assumed(
-    kernel: Kernel,
-    values: tuple[Scalar, ...],
-    *,
-    multiples: bool = True,
-    rows: bool = False,
-) -> Assumed | None:
-    """`kernel`, whose roots are `values`, for what its sizes likely are; None if it cannot have forms.
+def specialize(
+    draft: Draft, values: tuple[Scalar, ...], *, multiples: bool = True, rows: bool = False
+) -> SpecialDraft | None:
+    """The kernel of `draft`, whose roots are `values`, for what its sizes likely are; None if it has one
+    version alone.
 
     `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are.
     """
-    likely = kernel.likely
-    if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
+    kernel, likely = draft.kernel, draft.likely
+    if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
         return None
-    if kernel.combined is not None:
-        return None
-    known = dict(zip(kernel.sizes, likely.sizes, strict=True))
+    known = dict(zip(kernel.sizes, likely, strict=True))
     aligning = _aligning(kernel, values) if multiples else frozenset()
     bounded = _bounded(kernel, likely) if rows else {}
     renewed: dict[Expr, Expr] = {}
@@ -74,21 +72,25 @@ def assumed(
         sizes.append(part)
         numbers.append(known[size] // unit)
         units.append((size, unit))
-    special = with_sizes(kernel, renewed, tuple(sizes), Likely(sizes=tuple(numbers)))
+    special = with_sizes(kernel, renewed, tuple(sizes))
     if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
         # as n % 16 of multiples of 16: no element is left to write a kernel for
         return None
-    return Assumed(kernel=special, units=tuple(units), most=tuple(bounded.items()))
+    return SpecialDraft(
+        draft=replace(draft, kernel=special, likely=tuple(numbers)),
+        units=tuple(units),
+        most=tuple(bounded.items()),
+    )
 
 
-def _bounded(kernel: Kernel, likely: Likely) -> dict[Expr, int]:
+def _bounded(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
     """Sizes of rows of any length, and how long rows may be that stand in as many lanes as likely ones."""
     length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
     if bounds(length).hi is not None:
         return {}
     return {
         size: next_power_of_two(number)
-        for size, number in zip(kernel.sizes, likely.sizes, strict=True)
+        for size, number in zip(kernel.sizes, likely, strict=True)
         if size in length.free_symbols
     }
 

@@ -1,15 +1,15 @@
-"""Kernels of open sizes in several forms: for sizes as they likely are, for all others, and between the two.
+"""Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the two.
 
-    if LIKELY == 3:
+    if VERSION == 3:
         softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK, STAGES)
-    elif LIKELY == 2:
+    elif VERSION == 2:
         softmax_ragged(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1, tl.int32), XBLOCK, R0_BLOCK, STAGES)
-    elif LIKELY == 1:
+    elif VERSION == 1:
         softmax_short(...)
     else:
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
-`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first
+`VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the first
 one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but for
 masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples
 of nothing leave the last two, and rows that are longer the last.
@@ -42,7 +42,7 @@ from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.likely import assumed
+from coilwork_triton.facts.special_sizes import specialize
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
@@ -66,8 +66,8 @@ _LONGEST_ROW: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Sizes that a form may be for: those that are `multiples` of what they likely are, and `rows` that are no longer."""
+class SizeClass:
+    """Sizes that a version may be for: those that are `multiples` of what they likely are, and `rows` that are no longer."""
 
     name: str
     doc: str
@@ -75,20 +75,20 @@ class Kind:
     rows: bool
 
 
-_LIKELY: Final = Kind(name="likely", doc="Sizes as they likely are.", multiples=True, rows=True)
-_RAGGED: Final = Kind(
+_LIKELY: Final = SizeClass(name="likely", doc="Sizes as they likely are.", multiples=True, rows=True)
+_RAGGED: Final = SizeClass(
     name="ragged", doc="Rows as long as they likely are, or shorter.", multiples=False, rows=True
 )
-_LONG: Final = Kind(
+_LONG: Final = SizeClass(
     name="long", doc="Multiples of what sizes likely are, however long.", multiples=True, rows=False
 )
-_SHORT: Final = Kind(
+_SHORT: Final = SizeClass(
     name="short", doc="Any sizes with which positions fit 32 bits.", multiples=False, rows=False
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class PlannedVersion:
     """A kernel as it is for some sizes: as it is `planned`, over sizes that are those of the kernel divided by `units`.
 
     It is right for the sizes that `guard` allows; None: for all.
@@ -129,40 +129,40 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forms:
-    """The forms of `kernel`, most particular first; the last is for all sizes. Names of blocks are the same."""
+class PlannedVersions:
+    """The versions of `kernel`, most particular first; the last is for all sizes. Names of blocks are the same."""
 
     kernel: Kernel
-    forms: tuple[Form, ...]
+    versions: tuple[PlannedVersion, ...]
 
     @property
     def shape(self) -> Shape:
         """That of the most particular one."""
-        return self.forms[0].shape
+        return self.versions[0].shape
 
     @property
     def general_shape(self) -> Shape:
         """That of the one for all sizes."""
-        return self.forms[-1].shape
+        return self.versions[-1].shape
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Candidates of the form for likely sizes, then one of each other: few calls take those."""
-        most = len(self.forms) - 1
-        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].planned.configs]
-        for number, form in enumerate(self.forms[1:], 1):
-            found.append(_with_blocks(form.config, self.blocks, most - number))
+        """Candidates of the version for likely sizes, then one of each other: few calls take those."""
+        most = len(self.versions) - 1
+        found = [_with_blocks(one, self.blocks, most) for one in self.versions[0].planned.configs]
+        for number, version in enumerate(self.versions[1:], 1):
+            found.append(_with_blocks(version.config, self.blocks, most - number))
         return tuple(found)
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Names of the compile-time parameters that the forms have."""
-        names = [name for form in self.forms for name in form.shape.parameters]
+        """Names of the compile-time parameters that the versions have."""
+        names = [name for version in self.versions for name in version.shape.parameters]
         return tuple(dict.fromkeys(names))
 
     @property
     def grid(self) -> tuple[Expr, ...]:
-        """Programs per grid axis, whichever form it is."""
+        """Programs per grid axis, whichever version it is."""
         tiles = self.general_shape.parallel
         counts = tuple(ceildiv(t.numel, symbol(t.block, lo=1)) for t in tiles) or (as_expr(1),)
         return (product(counts),) if self.general_shape.flat_grid else counts
@@ -199,38 +199,38 @@ def _largest(numbers: Iterable[Expr]) -> list[Expr]:
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
 
-def forms_of(setting: Setting) -> Forms | None:
-    """The kernel of `setting` in several forms; None if one will do."""
+def plan_versions(setting: Setting) -> PlannedVersions | None:
+    """The kernel of `setting` in several versions; None if one will do."""
     kernel, options = setting.kernel, setting.options
     if setting.draft.topk is not None or not kernel.sizes:
         return None
     if options.batch_invariant or options.index_dtype == "i64":
         return None
-    if assumed(kernel, setting.analysis.roots) is None:
+    if specialize(setting.draft, setting.analysis.roots) is None:
         return None
     # calls that are unlike the first may be of many more rows
-    planned = _planned(replace(setting, least=UNKNOWN_EXTENT))
+    planned = _plan_for_all(replace(setting, least=UNKNOWN_EXTENT))
     general = planned.shape
     wide = general.index_dtype is DType.I64
-    forms: list[Form] = []
-    kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
+    versions: list[PlannedVersion] = []
+    classes: tuple[SizeClass, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
     if general.vectors is not None and general.vectors.tile.letter == "x":
         # accesses are wide whether or not sizes are multiples of anything
-        kinds = (_SHORT,)
-    for kind in kinds:
-        form = _form(setting, kind, wide=wide)
-        if form is None or form.shape.sharing is not None or not has_grid_of(form.shape, general):
+        classes = (_SHORT,)
+    for sizes in classes:
+        version = _plan_version(setting, sizes, wide=wide)
+        if version is None or version.shape.sharing is not None or not has_grid_of(version.shape, general):
             continue
-        # the form for all sizes does where nothing is demanded
-        if not forms or form.demands not in (forms[-1].demands, frozenset()):
-            forms.append(form)
-    if not forms or forms[0].name != kinds[0].name or general.sharing is not None:
+        # the version for all sizes does where nothing is demanded
+        if not versions or version.demands not in (versions[-1].demands, frozenset()):
+            versions.append(version)
+    if not versions or versions[0].name != classes[0].name or general.sharing is not None:
         return None
-    if not forms[0].demands:
+    if not versions[0].demands:
         return None
     ones = (1,) * len(kernel.sizes)
-    forms.append(
-        Form(
+    versions.append(
+        PlannedVersion(
             name="any",
             doc="Any sizes.",
             planned=_leave_room(planned),
@@ -238,17 +238,19 @@ def forms_of(setting: Setting) -> Forms | None:
             guard=None,
         )
     )
-    flat = any(form.shape.flat_grid for form in forms)
-    return Forms(kernel=kernel, forms=tuple(_laid_out(form, flat=flat) for form in forms))
+    flat = any(version.shape.flat_grid for version in versions)
+    return PlannedVersions(
+        kernel=kernel, versions=tuple(_share_grid(version, flat=flat) for version in versions)
+    )
 
 
-def _laid_out(form: Form, *, flat: bool) -> Form:
-    """`form` with the grid that all have."""
-    mapping = flatten_grid(form.planned.mapping, flat=flat)
-    return replace(form, planned=replace(form.planned, mapping=mapping))
+def _share_grid(version: PlannedVersion, *, flat: bool) -> PlannedVersion:
+    """`version` with the grid that all have."""
+    mapping = flatten_grid(version.planned.mapping, flat=flat)
+    return replace(version, planned=replace(version.planned, mapping=mapping))
 
 
-def _planned(setting: Setting) -> Planned:
+def _plan_for_all(setting: Setting) -> Planned:
     return OF_OPEN_SIZES.run(propose(setting), setting.options)
 
 
@@ -259,35 +261,36 @@ def _longest_row(kernel: Kernel) -> int | None:
 
 def _keeps_likely_rows(setting: Setting) -> bool:
     """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
-    kernel, known = setting.kernel, setting.analysis.likely_sizes
+    kernel, known = setting.kernel, setting.draft.likely_sizes
     length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
     if keeps_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
         return False
     return keeps_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
 
 
-def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
+def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedVersion | None:
     """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
     kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
-    is_shorter = kind.rows and _keeps_likely_rows(setting)
-    found = assumed(kernel, roots, multiples=kind.multiples, rows=is_shorter)
+    is_shorter = sizes.rows and _keeps_likely_rows(setting)
+    found = specialize(setting.draft, roots, multiples=sizes.multiples, rows=is_shorter)
     if found is None:
         return None
+    special_kernel = found.draft.kernel
     divided = largest_operands(_positions(kernel, roots))
     narrow = divided is not None and not any(
-        map(leaves_32_bits, _positions(found.kernel, roots_of(found.kernel)))
+        map(leaves_32_bits, _positions(special_kernel, roots_of(special_kernel)))
     )
     special = propose(
         replace(
             setting,
-            draft=replace(setting.draft, kernel=found.kernel),
+            draft=found.draft,
             options=replace(options, index_dtype="i32") if narrow else options,
-            least=1 if kind.rows else UNKNOWN_EXTENT,
+            least=1 if sizes.rows else UNKNOWN_EXTENT,
             keeps_rows=True if is_shorter else keeps_rows(setting, _longest_row(kernel)),
         )
     )
     kept = special.mapping.find(Keep)
-    if kind is _RAGGED and kept is not None and dict(special.configs[0].meta)[BLOCKS["r"]] > _LONGEST_ROW:
+    if sizes is _RAGGED and kept is not None and dict(special.configs[0].meta)[BLOCKS["r"]] > _LONGEST_ROW:
         return None
     if kept is None:
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
@@ -308,9 +311,9 @@ def _form(setting: Setting, kind: Kind, *, wide: bool) -> Form | None:
     conditions += [
         Condition(n, "<=", most_points) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)
     ]
-    return Form(
-        name=kind.name,
-        doc=kind.doc,
+    return PlannedVersion(
+        name=sizes.name,
+        doc=sizes.doc,
         planned=_leave_room(special),
         units=tuple(unit for _, unit in found.units),
         guard=Guard(tuple(conditions)),
