@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
@@ -12,17 +13,21 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
+from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.combined import plan_member, write_combined
+from coilwork_triton.combined import plan_given_member, plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
-from coilwork_triton.emit_kernel import Written, write, write_mapping
+from coilwork_triton.contraction.proposal import plan_given_product
+from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.given_mappings import take_for_member, take_given
-from coilwork_triton.kernel_passes.table import LEGALIZATION
+from coilwork_triton.kernel_passes.table import LEGALIZATION, Draft
 from coilwork_triton.launch.options import TritonOptions, parse_options
 from coilwork_triton.mapping import map_plan
 from coilwork_triton.planning import Plan, plan_computation
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
@@ -57,26 +62,29 @@ class TritonCodegen:
         kernel = LEGALIZATION.run(kernel, target)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        library: set[str] = set()
-        if kernel.combined is not None:
-            written = write_combined(kernel, kernel.combined, target, settings, library)
-        else:
-            written = write(kernel, target, settings, library)
-        return _source(kernel, written, target, library)
+        return _write(kernel, _plan(kernel, target, settings), target)
 
     def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
-        """The Triton source of `kernel`, as passes leave it, run as the closed `mapping` says, whoever chose that.
+        """The Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose that: in the one
+        way that it says, or, if it is open, in one of these.
 
         Raises:
             VerifyError: a directive is not legal.
             EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code
                 names the directive.
         """
-        verify_mapping(kernel, mapping)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        library: set[str] = set()
-        return _source(kernel, write_mapping(kernel, mapping, target, library), target, library)
+        check, options = partial(verify_mapping, kernel), TritonOptions()
+        plan: Plan
+        if kernel.combined is not None:
+            plan = plan_given_member(kernel, kernel.combined, mapping, target)
+        elif find_contraction(roots_of(kernel)) is not None:
+            plan = plan_given_product(kernel, mapping, target, check=check, most=options.max_configs)
+        else:
+            setting = Setting(draft=Draft(kernel=kernel), target=target, options=options)
+            plan = plan_given(setting, mapping, check=check)
+        return _write(kernel, plan, target)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
         """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes rewrite it.
@@ -94,13 +102,25 @@ def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapp
         EmitError: the kernel holds something Triton lacks.
     """
     kernel = LEGALIZATION.run(kernel, target)
-    plan: Plan
+    return map_plan(kernel, _plan(kernel, target, options), target)
+
+
+def _plan(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
+    """How `kernel`, which is legalized, may run: as `options` give it a mapping, or else as is proposed."""
     if kernel.combined is not None:
         member = plan_member(kernel, kernel.combined, target, options)
-        plan = take_for_member(kernel, member, target, options)
+        return take_for_member(kernel, member, target, options)
+    return take_given(kernel, plan_computation(kernel, target, options), target, options)
+
+
+def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
+    library: set[str] = set()
+    if kernel.combined is None:
+        written = write(kernel, plan, library)
     else:
-        plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
-    return map_plan(kernel, plan, target)
+        assert isinstance(plan, Planned)
+        written = write_combined(kernel, kernel.combined, plan, library)
+    return _source(kernel, written, target, library)
 
 
 def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:
@@ -147,7 +167,7 @@ def _header(kernel: Kernel) -> tuple[str, ...]:
 def _arguments(kernel: Kernel, written: Written) -> tuple[SourceArg, ...]:
     tensors = tuple(
         # what is not known to be aligned is not accessed wide
-        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.neighbourly)
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.scalar_access)
         for a in kernel.args
     )
     sizes = tuple(

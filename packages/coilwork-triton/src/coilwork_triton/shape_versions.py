@@ -175,7 +175,7 @@ def _each(config: Config) -> float:
 
 def _leave_room(planned: Planned) -> Planned:
     """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
-    if planned.shape.walk != "persistent" or not planned.shape.neighbourly:
+    if planned.shape.walk != "persistent" or not planned.shape.scalar_access:
         return planned
     target = planned.setting.target
     configs = tuple(dict.fromkeys(_with_room(c, target) for c in planned.configs))

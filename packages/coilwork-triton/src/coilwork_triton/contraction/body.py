@@ -9,14 +9,13 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Op, Scalar
-from coilwork_triton.contraction.configs import GROUP
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.launch.parameters import STAGES
+from coilwork_triton.launch.parameters import GROUP, STAGES
 from coilwork_triton.statements.actions import perform
 from coilwork_triton.text.tree import (
     Assign,

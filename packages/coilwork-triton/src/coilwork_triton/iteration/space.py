@@ -157,7 +157,7 @@ class Space:
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
-                divided = (self.shape.neighbourly and tile.parts) or len(tile.parts) > 2
+                divided = (self.shape.scalar_access and tile.parts) or len(tile.parts) > 2
                 if divided and self.rows is None:
                     # positions of every element are divided, which takes less where they have no sign
                     lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))

@@ -90,7 +90,7 @@ def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
     loop's own part is added first: 20 instructions per element of a sum without, 13 with. None where it does not, or rows are not apart.
     """
     tile = shape.reduced
-    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.neighbourly:
+    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:
         return None
     if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
         return None

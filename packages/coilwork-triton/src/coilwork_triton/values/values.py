@@ -323,7 +323,7 @@ class Values:
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
         if (
-            self.shape.neighbourly
+            self.shape.scalar_access
             or self.shape.zeros
             or node.indirect
             or node.mask is not None
