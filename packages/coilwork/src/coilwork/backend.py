@@ -25,6 +25,7 @@ from coilwork.boundary.shared_results import (
 )
 from coilwork.caching.shared_cache import shared_store
 from coilwork.capture.collectives_in_place import write_collectives_out
+from coilwork.capture.eager_calls import compile_around
 from coilwork.capture.forward_mode import in_forward_mode
 from coilwork.capture.label_margins import write_out_label_margins
 from coilwork.capture.masked_selection import broadcast_selections
@@ -36,6 +37,7 @@ from coilwork.capture.overlapping_writes import (
     repeated_elements,
     write_to_what_is_expanded,
     writes_to_overlaps,
+    writes_to_repeats,
 )
 from coilwork.capture.process_groups import has_group_inputs, with_named_groups
 from coilwork.capture.refused_calls import (
@@ -51,7 +53,12 @@ from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.scaled_products import restore_scaled_products
 from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
-from coilwork.capture.storages import copy_of, give_expanded_storages, given_storages
+from coilwork.capture.storages import (
+    copy_of,
+    find_misplaced_writes,
+    give_expanded_storages,
+    given_storages,
+)
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
@@ -208,7 +215,7 @@ def compile_dynamo_graph(
     )
     try:
         with collector_paused():
-            compiled = giving(given_storages(gm, inputs, compiler, strict=options.strict))
+            compiled = giving(given_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
     except Exception as error:
         if isinstance(error, RefusedCallError) or not is_told(error):
@@ -252,7 +259,7 @@ def _uncompiled_calls(
     trial: EagerTrial,
     options: CompileOptions,
 ) -> Callable[..., Any] | None:
-    """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a write wrong.
+    """What runs the captured graph, or calls of it, in eager mode, if eager refuses what torch's tracing takes, or that gets a write wrong.
 
     Raises:
         CompileError: in the latter case, with `strict`.
@@ -261,12 +268,20 @@ def _uncompiled_calls(
         restore_shapes(captured, example_inputs)
         forward: Callable[..., Any] = captured.forward
         return forward
-    repeated = repeated_elements(gm)
-    if repeated is None:
+    calls, error = find_misplaced_writes(gm)
+    if error is None:
+        calls = writes_to_repeats(gm)
+        error = repeated_elements(calls[0]) if calls else None
+    if error is None:
         return None
     if options.strict or options.batch_invariant:
-        raise repeated
-    return watched_in_eager(run_as_captured(captured, repeated), options, "a captured graph")
+        raise error
+    names = {node.name for node in calls}
+    if names <= {node.name for node in captured.graph.nodes}:
+        return compile_around(
+            captured, names, error, lambda part, inputs: compile_dynamo_graph(part, inputs, options)
+        )
+    return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
 
 
 def _partition(

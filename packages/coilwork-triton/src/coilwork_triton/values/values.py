@@ -24,6 +24,7 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
+from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
@@ -87,6 +88,8 @@ class Values:
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
         self._short = find_shortcuts(kernel, shape, self.order, roots)
+        self._guards = guards_of_loads(kernel, levels, self.order)
+        self._uses.update(condition for guards in self._guards.values() for condition in guards)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -130,6 +133,7 @@ class Values:
                 seen.add(node)
                 stack.append((node, True))
                 stack.extend((operand, False) for operand in reversed(node.operands))
+                stack.extend((guard, False) for guard in self._guards.get(node, ()))
         return order
 
     def note_passes(self, passes: Sequence[Sequence[Scalar]]) -> None:
@@ -287,6 +291,8 @@ class Values:
         bounds = self.space.mask(letters)
         if bounds is not None:
             conditions.append(bounds)
+        # an assertion that stands behind the load is the first to say that an address is wrong
+        conditions += [self.expression(scope, guard) for guard in self._guards.get(node, ())]
         options: dict[str, Expression] = {}
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
