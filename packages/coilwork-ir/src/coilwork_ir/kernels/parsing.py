@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels.cores.text import read_core
 from coilwork_ir.kernels.nodes import (
     ArgRole,
     Combined,
@@ -82,6 +83,7 @@ def read_kernel(reader: Reader) -> Kernel:
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     workspace = reader.name() if reader.accept("workspace") else ""
     likely = Likely(sizes=parse_list(reader, reader.integer)) if reader.accept("likely") else None
+    core = read_core(reader, symbols)
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -102,6 +104,7 @@ def read_kernel(reader: Reader) -> Kernel:
         args=tuple(args),
         sizes=tuple(sizes),
         aliasing=aliasing,
+        core=core,
         stores=tuple(stores),
         checks=checks,
         workspace=workspace,
