@@ -22,12 +22,14 @@ from coilwork_ir.kernels.cores.nodes import (
     AttentionGradientCore,
     ConvolutionCore,
     accumulate_of,
+    factors_of,
 )
 from coilwork_ir.kernels.cores.refuse import check_core_taken
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.mapping import find_fault, parse_mapping
 from coilwork_ir.scalar import Op, op, postorder, rewrite
 from coilwork_ir.target import TARGETS, Target
 
@@ -138,7 +140,9 @@ def test_attention_and_its_gradient_are_those_of_torch(seed: int) -> None:
         of_weight = gradient @ v.repeat_interleave(each, 1).mT
         passed = (weight * (of_weight - (gradient * output).sum(-1, keepdim=True))).detach()
         found = torch.autograd.grad((scores.masked_fill(weight == 0, 0) * passed).sum(), (q, k, b))
-        (of_value,) = torch.autograd.grad((weight.detach() @ v.repeat_interleave(each, 1) * gradient).sum(), v)
+        (of_value,) = torch.autograd.grad(
+            (weight.detach() @ v.repeat_interleave(each, 1) * gradient).sum(), v
+        )
         wanted = (found[0], found[1], of_value, found[2])
         for number in range(len(kernel.stores)):
             made = after[f"out{number}"]
@@ -197,6 +201,18 @@ def test_rules_that_text_cannot_break() -> None:
     for changed in (replace(weights, dropout=0.5), replace(weights, form="flash")):
         assert broken(replace(kernel, core=AttentionCore(weights=changed))) == "attention-state"
     assert accumulate_of(kernel.core) is weights.accumulate
+
+
+def test_directives_know_that_a_core_sums_along_its_axes() -> None:
+    """Matrix units are legal for cores of 16 bits, and nobody shares out what a core sums along."""
+    for case in CORE_CASES:
+        kernel = parse_kernel(case.text)
+        assert kernel.core is not None
+        is_narrow = all(factor.dtype.itemsize == 2 for factor in factors_of(kernel.core))
+        for text, is_legal in (("unit mma", is_narrow), ("unit fma", True), ("threads over r0", False)):
+            mapping = parse_mapping(text)
+            fault = find_fault(kernel, mapping)
+            assert (fault is None) is is_legal, (format_kernel(kernel), text, fault)
 
 
 @dataclass(frozen=True)

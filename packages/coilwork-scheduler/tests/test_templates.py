@@ -50,7 +50,9 @@ class WindowsInBlocks:
 
     def quote(self, node: CoreNode, target: Target) -> Quote:
         around = self.around
-        given = sum(around.size(around.facts.buffers[name]) for name in read(node) if name in around.facts.buffers)
+        given = sum(
+            around.size(around.facts.buffers[name]) for name in read(node) if name in around.facts.buffers
+        )
         us = around.move_us(given, sum(around.size(buffer) for buffer in defined(node)))
         return Quote(us=0.5 * us, reason="windows are read once", numbers={"template_us": us})
 

@@ -46,7 +46,9 @@ ORDER: Final = (
         "absorb",
         "of a chain that inlining makes one node all is taken at once, and who reads it counts",
     ),
-    Before("absorb", "scale-sums", "a sum that a template's kernel reads may have lost its scale to the node"),
+    Before(
+        "absorb", "scale-sums", "a sum that a template's kernel reads may have lost its scale to the node"
+    ),
     Before("absorb", "layouts", "what a kernel computes itself is in no memory"),
     Before("absorb", "fuse", "what is a part of a template's kernel joins no other"),
     Before(

@@ -191,6 +191,15 @@ def results_of(core: Core) -> tuple[frozenset[Expr], ...]:
     )
 
 
+def factors_of(core: Core) -> tuple[Scalar, ...]:
+    """The bodies of `core` that are multiplied."""
+    if isinstance(core, ConvolutionCore):
+        return core.bodies
+    weights = core.weights
+    gradient = (core.gradient,) if isinstance(core, AttentionGradientCore) else ()
+    return (weights.query, weights.key, weights.value, *gradient)
+
+
 def accumulate_of(core: Core) -> DType:
     """The type of the results of `core`."""
     return core.accumulate if isinstance(core, ConvolutionCore) else core.weights.accumulate
