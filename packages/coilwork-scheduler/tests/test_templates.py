@@ -323,6 +323,15 @@ def test_attention_is_one_kernel_with_its_neighbours(target: str) -> None:
     torch.testing.assert_close(run(made, inputs), [eager, scores.logsumexp(-1)])
 
 
+def test_a_logsumexp_that_nobody_reads_is_not_stored() -> None:
+    graph = parse_graph(ATTENTION.replace("(%y, %l)", "(%y)"))
+    made = scheduled(graph, Attend)
+    (kernel,) = kernels_of(made)
+    assert len(kernel.stores) == 1
+    inputs = attention_inputs()
+    torch.testing.assert_close(run(made, inputs), interpret_graph(graph, inputs))
+
+
 def test_an_attention_whose_logsumexp_is_read_before_the_epilogue_keeps_that_apart() -> None:
     text = ATTENTION.replace(
         "  %y: f32",

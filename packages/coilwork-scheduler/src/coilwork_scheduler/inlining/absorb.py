@@ -122,7 +122,7 @@ class _Round:
         return find_template(node, self.targets.of(device), capabilities, self.templates)
 
     def _absorb_neighbours(self, position: int, node: CoreNode, template: Template, quote: Quote) -> None:
-        whole = node
+        whole = self._without_unread(node)
         for name in self.around.facts.reads[position]:
             producer = self._find_producer(name, position, node)
             if producer is None:
@@ -148,6 +148,12 @@ class _Round:
         self._note(behind.output.name, taken is not None, "epilogue")
         if taken is not None:
             self.changed[position], self.changed[at] = None, wider
+
+    def _without_unread(self, node: CoreNode) -> CoreNode:
+        """`node` without a logsumexp that nobody reads."""
+        if not isinstance(node, Attention) or node.logsumexp is None or node.logsumexp.name in self.readers:
+            return node
+        return replace(node, logsumexp=None, logsumexp_at=None)
 
     def _is_worth(
         self, template: Template, node: CoreNode, wider: CoreNode, saved: float, quote: Quote
@@ -183,7 +189,7 @@ class _Round:
         """
         if isinstance(node, AttentionGradient) or (isinstance(node, Convolution) and node.epilogue is None):
             return None
-        result, *others = defined(node)
+        result, *others = defined(whole)
         readers = self.readers.get(result.name, [])
         if len(readers) != 1 or readers[0] >= len(self.around.graph.nodes) or readers[0] in self.changed:
             return None
