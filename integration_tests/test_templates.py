@@ -1,7 +1,7 @@
-"""A template computes what torch captured: from a function through lowering and the scheduler to a kernel with a core.
+"""A template computes what torch captured, from a function through lowering to a kernel with a core.
 
-One class claims whatever a kernel can have as its core. The kernels run in the interpreter of kernel IR; the results are
-eager's.
+One class claims whatever a kernel can have as its core. The kernels run in the interpreter of kernel IR; the
+results are eager's.
 """
 
 from __future__ import annotations

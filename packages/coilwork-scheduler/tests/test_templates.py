@@ -1,4 +1,4 @@
-"""Templates: a kernel of our own computes a convolution or attention as one node, with its neighbours as bodies.
+"""Templates: a kernel of our own computes a convolution or attention as one node.
 
 A template is one class. Nothing else of the scheduler knows it; what it takes runs in the kernel interpreter.
 """
@@ -143,7 +143,8 @@ CONVOLUTION = """graph @g {
     t3 = mul(t1, t2)
     yield t3
   }
-  (%c: f32[2, 6, 5, 8]) = convolve f32 (stride 2 padding 1 dilation 1, stride 1 padding 1 dilation 1) groups 2 {
+  (%c: f32[2, 6, 5, 8]) =
+      convolve f32 (stride 2 padding 1 dilation 1, stride 1 padding 1 dilation 1) groups 2 {
     value [x0: 2, x1: 4, x2: 9, x3: 8]
     weight [w0: 6, w1: 2, w2: 3, w3: 3]
     result [y0: 2, y1: 6, y2: 5, y3: 8]
@@ -349,7 +350,7 @@ def test_an_attention_whose_logsumexp_is_read_before_the_epilogue_keeps_that_apa
 
 
 def test_what_an_epilogue_says_is_computed_without_a_template_too() -> None:
-    """An attention with an epilogue that no template takes is made by a library or loops, and the rest behind it."""
+    """An attention with an epilogue that no template takes is a library's or loops, the rest behind it."""
     text = ATTENTION.replace("    logsumexp at", "    yield t12\n    logsumexp at").replace(
         "    query t0", "    t11 = parameter 0 : f32\n    t12 = tanh(t11)\n    query t0"
     )

@@ -93,8 +93,8 @@ class Capabilities:
         contracts: its kernels compute contractions by units for them.
         combines: it takes kernels that are several computations of one kind in one launch.
         opens_extents: a kernel of one range is as fast if the extent is an argument.
-        cores: kinds of cores that it has templates for (`coilwork_ir.kernels.cores.nodes.CoreKind`). It refuses
-            kernels with others by name.
+        cores: kinds of cores that it has templates for (`coilwork_ir.kernels.cores.nodes.CoreKind`). It
+            refuses kernels with others by name.
     """
 
     rows: RowWalks = RowWalks()

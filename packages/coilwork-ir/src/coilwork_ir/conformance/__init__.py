@@ -1,7 +1,8 @@
 """A conformance kit for code generators: named kernels, inputs for them, and a comparison with the interpreter.
 
 A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`,
-and convolutions, `check_convolutions`. Kernels with a core have their own cases, `check_cores`. Needs torch (`pip install coilwork-ir[interpreter]`).
+and convolutions, `check_convolutions`. Kernels with a core have their own cases, `check_cores`. Needs torch
+(`pip install coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention

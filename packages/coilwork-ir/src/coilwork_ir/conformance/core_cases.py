@@ -1,7 +1,7 @@
-"""Kernels with a core, for generators that have templates: random convolutions, attention, and gradients of both.
+"""Kernels with a core, for generators that have templates: random convolutions, attention, gradients.
 
-A generator that declares a kind of core (`Capabilities.cores`) runs all of it like other kernels (`check_cores`); what it
-does not declare it refuses by the kind's name.
+A generator that declares a kind of core (`Capabilities.cores`) runs all of it like other kernels
+(`check_cores`); what it does not declare it refuses by the kind's name.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ CORE_CASES: Final[tuple[Case, ...]] = tuple(random_core_case(seed) for seed in r
 def check_cores(
     codegen: Codegen, target: Target, run: Runner, cases: Iterable[Case] = CORE_CASES
 ) -> list[Result]:
-    """What became of each case: cores that the generator declares are run, others refused under their name."""
+    """What became of each case: declared cores are run, others refused under their name."""
     declared = codegen.capabilities(target).cores
     results: list[Result] = []
     for case in cases:

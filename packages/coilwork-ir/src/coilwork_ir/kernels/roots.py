@@ -16,7 +16,7 @@ def store_roots(store: Store) -> tuple[Scalar, ...]:
 
 
 def kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Every scalar graph of `kernel`: its stores', then the conditions of its checks, then the bodies of its core."""
+    """Every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its core."""
     stored = tuple(root for store in kernel.stores for root in store_roots(store))
     bodies = () if kernel.core is None else kernel.core.bodies
     return (*stored, *(check.condition for check in kernel.checks), *bodies)

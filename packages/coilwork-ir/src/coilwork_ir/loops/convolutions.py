@@ -199,7 +199,7 @@ def read_factors(
     ranges: tuple[Expr, ...],
     axes: tuple[Expr, ...],
 ) -> tuple[Scalar, Scalar]:
-    """The factors, of two `operands`, that are summed along `axes` to a point at `ranges` of what is `role`."""
+    """The factors, of two `operands`, of the sums along `axes` at the points `ranges` of what is `role`."""
     if role == "features":
         places = places_of(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
     elif role == "image":

@@ -92,7 +92,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
         case Scan():
             back = (" reverse" if node.reverse else "") + (f" split {node.split}" if node.split != 1 else "")
             kind = format_combining(node.kind)
-            head = f"{_outputs(node.outputs)} = scan {kind} {format_domain(node.ranges)} along {node.axis.name}{back}"
+            domain = format_domain(node.ranges)
+            head = f"{_outputs(node.outputs)} = scan {kind} {domain} along {node.axis.name}{back}"
             return _with_body(head, node.body, node.checks, indent, node.others) + tail
         case Sort():
             first = "" if node.count is None else f" first `{format_expr(node.count)}`"

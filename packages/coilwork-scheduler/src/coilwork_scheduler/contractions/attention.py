@@ -253,7 +253,7 @@ def implement_attention(
     implementations: Sequence[Callable[[Surroundings], AttentionImplementation]],
     templates: Sequence[MakeTemplate],
 ) -> Graph:
-    """`graph` without attention but for what a template computes: each is what that of the `implementations` makes that quotes least.
+    """`graph` without attention, but for nodes that a template computes: each is what costs least.
 
     Raises:
         ScheduleError: nothing computes one of them.

@@ -1,7 +1,7 @@
 """The pass: each contraction or convolution becomes what its cheapest implementation makes of it.
 
-That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what it is, for
-a template. `REGISTRY` holds the implementations, by the form of what they compute.
+That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what
+it is, for a template. `REGISTRY` holds the implementations, by the form of what they compute.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def implement_contractions(
     journal: Journal,
     registry: Registry,
 ) -> Graph:
-    """`graph` without contractions: each is what that implementation of the `registry` computes that quotes least.
+    """`graph` without contractions: each is what the cheapest of the `registry` makes of it.
 
     A convolution that a template computes for less stays.
 
@@ -133,7 +133,7 @@ class _Chooser:
         return row.build(product, target)
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
-        """The nodes that compute `node`; the node itself for a template, and loops, where no library does either.
+        """The nodes that compute `node`: itself, if a template does, and loops, where no library does.
 
         `contractions` decides about products alone: windows of single channels are none.
         """

@@ -1,9 +1,9 @@
-"""Templates: kernels that compute a convolution, attention or its gradient as one node, with what stands around it.
+"""Templates: kernels that compute a convolution, attention or its gradient as one node.
 
-Other implementations say which nodes they are, and the node is gone. A template leaves the node in the graph. Pointwise
-neighbours then become its prologues and its epilogue, as far as it claims the node with them (`inlining/absorb.py`),
-and the node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a generator has the text for. A target
-whose generator declares no cores of that kind is asked about none.
+Other implementations say which nodes they are, and the node is gone. A template leaves the node in the graph.
+Pointwise neighbours then become its prologues and its epilogue, as far as it claims the node with them
+(`inlining/absorb.py`), and the node becomes a kernel with a core (`coilwork_ir.kernels.cores`), which a
+generator has the text for. A target whose generator declares no cores of that kind is asked about none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Template(Protocol):
     def claims(self, node: CoreNode, target: Target, /) -> str | None:
         """Why it does not compute `node` on `target`; None if it does.
 
-        It sees bodies and the layouts of what they read and make. Asked again about the node with a neighbour in it, it says
-        which prologues and epilogues it takes.
+        It sees bodies and the layouts of what they read and make. Asked again about the node with a neighbour
+        in it, it says which prologues and epilogues it takes.
         """
         ...
 

@@ -1,9 +1,10 @@
-"""Pointwise neighbours of a template's node become a part of it: producers its prologues, a consumer its epilogue.
+"""Pointwise neighbours of a template's node become a part of it, prologues and an epilogue.
 
-A body of the node that loads what a pointwise node computes computes it itself; the only reader of the node's result,
-if it is pointwise and reads that at its own points, becomes the epilogue. What a template takes it says by claiming the
-node with the neighbour in it, layouts included, and what that costs by its quote: a neighbour stays apart where its own
-kernel costs less. It is the same substitution as among loops (`expand.py`), under the same conditions on memory.
+A body of the node that loads what a pointwise node computes computes it itself; the only reader of the node's
+result, if it is pointwise and reads that at its own points, becomes the epilogue. What a template takes it
+says by claiming the node with the neighbour in it, layouts included, and what that costs by its quote: a
+neighbour stays apart where its own kernel costs less. It is the same substitution as among loops
+(`expand.py`), under the same conditions on memory.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class _Round:
     def _is_worth(
         self, template: Template, node: CoreNode, wider: CoreNode, saved: float, quote: Quote
     ) -> Quote | None:
-        """The quote of `wider`, if the template claims that, and it costs no more than `node` and a kernel of `saved`."""
+        """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
         target = self.targets.of(defined(node)[0].device)
         if template.claims(wider, target) is not None:
             return None

@@ -1,6 +1,6 @@
 """From a node that a template has claimed to a kernel with a core, under canonical names, and its call.
 
-The node's bodies become the core's, over flat offsets; its epilogue, and what else it makes, become the stores.
+The node's bodies become the core's, over flat offsets; its epilogue and its other results become the stores.
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ def _list_sizes(core: Core, flat: Mapping[Scalar, Expr], exprs: Iterable[Expr]) 
 def _name_ranges(
     core: Core, offset: Expr, renamed: Mapping[Expr, Expr]
 ) -> tuple[tuple[Range, ...], dict[Expr, Expr]]:
-    """The kernel's ranges, and all symbols by what they become; neighbours in what is stored at `offset` share tile `x`."""
+    """The kernel's ranges, and all symbols by what they become.
+
+    Neighbours in what is stored at `offset` share tile `x`.
+    """
     parallel, reduced = ranges_of(core)
     beside = unit_stride(offset)
     mapping = dict(renamed)

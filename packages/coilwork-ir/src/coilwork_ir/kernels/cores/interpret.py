@@ -23,7 +23,7 @@ Memory = Mapping[str, Access]
 def evaluate_core(
     core: Core, stores: Sequence[Store], domain: Domain, memory: Memory
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """For each of the `stores` the results of `core` that it may read, which broadcast to `domain`, the kernel's."""
+    """The results of `core` that each of the `stores` may read, which broadcast to `domain`, the kernel's."""
     if isinstance(core, AttentionGradientCore):
         terms = GradientTerms(Bodies(core.weights, domain.sizes, memory), core)
         return tuple(_gradients_at(store, terms, domain, memory) for store in stores)
@@ -57,7 +57,7 @@ def _attend(core: AttentionCore, domain: Domain, memory: Memory) -> tuple[Tensor
 
 
 def _gradients_at(store: Store, terms: GradientTerms, domain: Domain, memory: Memory) -> tuple[Tensor, ...]:
-    """The gradient that `store` reads, under its number: of each element, the sum of what all its points add."""
+    """The gradient that `store` reads, under its number: the sums of what the points of elements add."""
     (number,) = (v.position for v in postorder((store.value,)) if isinstance(v, Parameter))
     along, sums = terms.sum_along(number, (store.index,))
     sums = _spread(sums, along, domain)

@@ -1,11 +1,12 @@
 """The core of a kernel: what it computes before its stores, where that is more than one body says.
 
-A kernel with a core runs over the core's own ranges. The core's operands have bodies, prologues included; they load
-at flat offsets like everything in a kernel. The stores are its epilogue: in them `parameter k` is result number k
-of the core. So each operand has a prologue, a result as many stores as are wanted, and nothing is rounded on the way.
+A kernel with a core runs over the core's own ranges. The core's operands have bodies, prologues included;
+they load at flat offsets like everything in a kernel. The stores are its epilogue: in them `parameter k` is
+result number k of the core. So each operand has a prologue, a result as many stores as are wanted, and
+nothing is rounded on the way.
 
-The loop IR has the same three nodes. There they relate buffers, and one node may hold several gradients; here a core
-is what one launch computes, over memory.
+The loop IR has the same three nodes. There they relate buffers, and one node may hold several gradients; here
+a core is what one launch computes, over memory.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ CoreKind: TypeAlias = Literal["convolution", "attention", "attention-gradient"]
 class ConvolutionCore:
     """A contraction over windows: two of an image, a weight and features, and what they make of the third.
 
-    `coilwork_ir.loops.convolutions` defines how the three relate. A transposed convolution, and the gradient of an
-    image, make the image; the gradient of a weight makes the weight.
+    `coilwork_ir.loops.convolutions` defines how the three relate. A transposed convolution, and the gradient
+    of an image, make the image; the gradient of a weight makes the weight.
 
     Attributes:
         makes: what the result, parameter 0 of the stores, is.
         ranges: the kernel's parallel ranges, one for each dimension of the result, outermost first.
-        axes: its reduced ranges, along which products are summed: `coilwork_ir.loops.convolutions.extents_summed`.
-        operands: the other two and what each is, over ranges of their own. Images are 0 outside, whatever their
-            body makes of 0.
+        axes: its reduced ranges, along which products are summed:
+            `coilwork_ir.loops.convolutions.extents_summed`.
+        operands: the other two and what each is, over ranges of their own. Images are 0 outside, whatever
+            their body makes of 0.
         windows, groups: as of a `Convolution` of the loop IR.
         accumulate: the type of products and sums.
     """
@@ -90,8 +92,9 @@ class AttentionCore:
     """Two contractions with a score, a mask and a softmax between them, as `Attention` of the loop IR.
 
     In the stores parameter 0 is the weighted sum of values, over the parallel ranges, which are those of the
-    `weights`; parameter 1 is the logsumexp of each row, over all of these but the last. The reduced ranges are the
-    weights' axes. Scores are never in memory: a generator goes through the keys block by block, with an online softmax.
+    `weights`; parameter 1 is the logsumexp of each row, over all of these but the last. The reduced ranges
+    are the weights' axes. Scores are never in memory: a generator goes through the keys block by block, with
+    an online softmax.
     """
 
     weights: Weights
@@ -115,14 +118,15 @@ class AttentionCore:
 class AttentionGradientCore:
     """The gradients of an attention's operands, as `AttentionGradient` of the loop IR.
 
-    In the stores parameters 0, 1 and 2 are the gradients of query, key and value, parameter 3 that of a bias. Each
-    store knows one of them: its index says which points belong to one element, whose gradient is the sum of what
-    these points add. What it stores is made of the parameter alone.
+    In the stores parameters 0, 1 and 2 are the gradients of query, key and value, parameter 3 that of a bias.
+    Each store knows one of them: its index says which points belong to one element, whose gradient is the sum
+    of what these points add. What it stores is made of the parameter alone.
 
     Attributes:
         weights: those of the attention, computed again.
         output, logsumexp, gradient: what the attention has left, and the gradient of its output.
-        slope: the gradient of a raw score, given that and what passes through the softmax as parameters 0 and 1.
+        slope: the gradient of a raw score, given that and what passes through the softmax as parameters 0 and
+            1.
         bias: what a score adds to the gradient of a bias, given the same; None if no such gradient is wanted.
     """
 
@@ -168,7 +172,7 @@ def weights_with(weights: Weights, bodies: Sequence[Scalar]) -> Weights:
 
 
 def ranges_of(core: Core) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The parallel and the reduced ranges of a kernel with `core`, in the order in which the core has them."""
+    """The parallel and the reduced ranges of a kernel with `core`, in the core's order."""
     if isinstance(core, ConvolutionCore):
         return core.ranges, core.axes
     return core.weights.ranges, core.weights.axes

@@ -1,4 +1,4 @@
-"""Rules of kernels with a core: its ranges are the kernel's, its bodies fit, and the stores are its epilogue."""
+"""Rules of kernels with a core: its ranges are the kernel's, its bodies fit, the stores are its epilogue."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         **{name: ATTENTION_RULES[name] for name in ("attention-axes", "attention-types", "attention-state")},
         "core-ranges": Rule(
-            "the parallel ranges of a kernel with a core are those of what it makes, and the reduced ones those "
-            "that it sums along, each once",
+            "the parallel ranges of a kernel with a core are those of what it makes, and the reduced ones "
+            "those that it sums along, each once",
             "give the kernel the core's ranges and axes, and no others",
         ),
         "core-alone": Rule(
@@ -49,8 +49,8 @@ CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "core-convolution": Rule(
             "a convolution makes one of image, weight and features of the other two, which have as many "
             "dimensions of space as there are windows",
-            "name each of the three once, and give a window with a stride and a dilation of at least 1 for each "
-            "dimension of space",
+            "name each of the three once, and give a window with a stride and a dilation of at least 1 for "
+            "each dimension of space",
         ),
         "core-extents": Rule(
             "extents of image, weight, features and axes are those of one convolution",
@@ -61,8 +61,8 @@ CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "cast operands at the end of their bodies, and results in the stores",
         ),
         "core-stores": Rule(
-            "stores know the results of the core at the parallel ranges; of a gradient each store is made of one "
-            "result alone, at an index over ranges that it varies along",
+            "stores know the results of the core at the parallel ranges; of a gradient each store is made of "
+            "one result alone, at an index over ranges that it varies along",
             "read each result by its number, and add up in memory in a kernel of its own",
         ),
     }

@@ -16,8 +16,8 @@
       logsumexp at [i0, i1]
     }
 
-`yield t9` before the logsumexp says what the epilogue makes of the weighted sum. Behind the domain stands what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and
-`dropout 0.1`.
+`yield t9` before the logsumexp says what the epilogue makes of the weighted sum. Behind the domain stands
+what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and `dropout 0.1`.
 """
 
 from __future__ import annotations
