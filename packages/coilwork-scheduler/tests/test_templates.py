@@ -14,7 +14,9 @@ from declared import declare, schedule
 from torch import Tensor
 from torch.nn import functional
 
-from coilwork_ir.conformance import check_attention, check_convolutions, failures
+from coilwork_ir.buffers import Ref
+from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, failures
+from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
 from coilwork_ir.kernels.cores.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
 from coilwork_ir.kernels.interpret import interpret_schedule
@@ -422,3 +424,101 @@ def test_cores_mean_what_nodes_mean() -> None:
     results = (*check_convolutions(compute), *check_attention(compute))
     assert not failures(results)
     assert all(result.status == "passed" for result in results)
+
+
+GRADIENTS = [case for case in CONVOLUTION_CASES if case.gradients]
+
+
+@pytest.mark.parametrize("wanted", ["dx", "dw"])
+def test_one_gradient_of_a_convolution_is_a_core(wanted: str) -> None:
+    """Of the image and of the weight, forward and transposed, in groups, with prologues."""
+    made = set()
+    for case in GRADIENTS:
+        graph = parse_graph(case.text)
+        (node,) = graph.nodes
+        assert isinstance(node, Convolution)
+        outputs = tuple(o if o is not None and o.name == wanted else None for o in node.outputs)
+        graph = replace(graph, nodes=(replace(node, outputs=outputs),), outputs=(Ref(wanted),))
+        found = scheduled(graph, Anything)
+        (kernel,) = kernels_of(found)
+        assert isinstance(kernel.core, ConvolutionCore)
+        made.add(kernel.core.makes)
+        inputs = case.make()
+        torch.testing.assert_close(run(found, inputs), interpret_graph(graph, inputs), rtol=1e-2, atol=1e-2)
+    assert made == ({"weight"} if wanted == "dw" else {"image", "features"})
+
+
+def test_kernels_of_open_sizes_are_called_with_them() -> None:
+    text = CONVOLUTION.replace("graph @g {", "graph @g {\n  symbol s0 in [2, inf]\n  symbol s1 in [3, inf]")
+    text = text.replace("[2, 4, 9, 8]", "[s0, 4, s1, 8]").replace(
+        "[2, 6, 5, 8]", "[s0, 6, (s1 - 1) // 2 + 1, 8]"
+    )
+    text = text.replace("0: 2, ", "0: s0, ").replace("2: 9", "2: s1").replace("2: 5", "2: (s1 - 1) // 2 + 1")
+    made = scheduled(parse_graph(text), WindowsInBlocks)
+    (kernel,) = kernels_of(made)
+    assert len(kernel.sizes) == 2 and kernel.core is not None
+    inputs = convolution_inputs()
+    torch.testing.assert_close(run(made, inputs), run(scheduled(parse_graph(CONVOLUTION)), inputs))
+
+
+def test_equal_nodes_share_a_kernel() -> None:
+    """Layers that are equal but for names are one kernel, called for each of them."""
+    graph = parse_graph(
+        """graph @g {
+  input %x: f32[2, 3, 9]
+  input %w: f32[3, 3, 3]
+  input %v: f32[3, 3, 3]
+"""
+        + "".join(
+            f"""
+  (%c{k}: f32[2, 3, 9]) = convolve f32 (stride 1 padding 1 dilation 1) groups 1 {{
+    value [x0: 2, x1: 3, x2: 9]
+    weight [w0: 3, w1: 3, w2: 3]
+    result [y0: 2, y1: 3, y2: 9]
+    t0 = load %{given}[x0, x1, x2] : f32
+    t1 = load %{weight}[w0, w1, w2] : f32
+    t2 = parameter 0 : f32
+    multiply t0, t1
+    yield t2
+  }}
+  %y{k}: f32[2, 3, 9] = pointwise [i0: 2, i1: 3, i2: 9] {{
+    t0 = load %c{k}[i0, i1, i2] : f32
+    t1 = tanh(t0)
+    yield t1
+  }}"""
+            for k, given, weight in ((0, "x", "w"), (1, "y0", "v"))
+        )
+        + "\n  return (%y1)\n}"
+    )
+    made = scheduled(graph, WindowsInBlocks, aligned_inputs=("x", "w", "v"))
+    assert len(made.kernels) == 1 and len(kernels_of(made)) == 2
+    generator = torch.Generator().manual_seed(0)
+    x, w, v = (torch.randn(shape, generator=generator) for shape in ((2, 3, 9), (3, 3, 3), (3, 3, 3)))
+    eager = torch.tanh(functional.conv1d(torch.tanh(functional.conv1d(x, w, padding=1)), v, padding=1))
+    torch.testing.assert_close(run(made, [x, w, v]), [eager])
+
+
+def test_what_is_rounded_between_is_wide_in_fast_numerics_only() -> None:
+    """In 16 bits the epilogue goes on from the sum itself; it is rounded before where that is asked for."""
+    text = CONVOLUTION.replace("f32", "bf16").replace("convolve bf16", "convolve f32")
+    text = text.replace("parameter 0 : bf16", "parameter 0 : f32").replace(
+        "    t4 = add(t2, t3)\n    multiply t0, t1\n    yield t4",
+        "    t4 = cast(t3) : f32\n    t5 = add(t2, t4)\n    t6 = cast(t5) : bf16\n"
+        "    multiply t0, t1\n    yield t6",
+    )
+    text = text.replace(
+        "    t1 = load %e[i0, i1, i2, i3] : bf16\n    t2 = add(t0, t1)\n    t3 = tanh(t2)\n    yield t3",
+        "    t1 = cast(t0) : f32\n    t2 = load %e[i0, i1, i2, i3] : bf16\n    t3 = cast(t2) : f32\n"
+        "    t4 = add(t1, t3)\n    t5 = cast(t4) : bf16\n    yield t5",
+    )
+    graph = parse_graph(text)
+    inputs = [value.bfloat16() for value in convolution_inputs()]
+    for numerics, roundings in (("fast", 1), ("eager", 2)):
+        made = scheduled(graph, WindowsInBlocks, numerics=numerics)
+        (kernel,) = kernels_of(made)
+        values = postorder((kernel.stores[0].value,))
+        assert (
+            sum(isinstance(v, Op) and v.op == "cast" and v.dtype is DType.BF16 for v in values) == roundings
+        )
+        if numerics == "eager":
+            torch.testing.assert_close(run(made, inputs), interpret_graph(graph, inputs), rtol=0, atol=0)

@@ -17,7 +17,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.attention.library_form import GradientOperands, LibraryAttention, library_attention_of
 from coilwork_ir.loops.attention.nodes import StateForm
-from coilwork_ir.scalar import Parameter, Scalar, load, rewrite
+from coilwork_ir.scalar import Parameter, Scalar, cast, load, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from coilwork_scheduler.contractions.templates import MakeTemplate, Template, find_template
@@ -322,15 +322,15 @@ class _Chooser:
         return row.build(node, target)
 
     def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
-        """The nodes that compute `node` less its epilogue, and a pointwise one for that."""
+        """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""
         weights, output = node.weights, node.output
         sums = replace(
             output,
             name=self.around.name(f"{output.name}_sums"),
-            dtype=weights.accumulate,
+            dtype=weights.query.dtype,
             strides=contiguous_strides(output.shape),
         )
-        total = load(sums.name, weights.ranges, sums.dtype)
+        total = cast(load(sums.name, weights.ranges, sums.dtype), weights.accumulate)
         (value,) = rewrite((epilogue,), lambda one: total if isinstance(one, Parameter) else one)
         behind = Pointwise(output=output, ranges=weights.ranges, body=value, origins=node.origins)
         return (*self.implement(replace(node, output=sums, epilogue=None)), behind)
