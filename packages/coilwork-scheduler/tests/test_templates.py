@@ -214,6 +214,17 @@ def test_a_neighbour_that_the_template_does_not_claim_stays_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits", "kernels"), [({"max_args": 5}, 2), ({"max_args": 4}, 3), ({"max_ops": 1}, 3)]
+)
+def test_a_kernel_grows_no_larger_than_others_may(limits: dict[str, int], kernels: int) -> None:
+    made = scheduled(parse_graph(CONVOLUTION), WindowsInBlocks, **limits)
+    assert len(kernels_of(made)) == kernels
+    assert all(len(kernel.args) <= limits.get("max_args", 64) for kernel in made.kernels)
+    inputs = convolution_inputs()
+    torch.testing.assert_close(run(made, inputs), interpret_graph(parse_graph(CONVOLUTION), inputs))
+
+
+@pytest.mark.parametrize(
     "change",
     [
         # another reads the result, too

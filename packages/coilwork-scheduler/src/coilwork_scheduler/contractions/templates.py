@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernels.cores.nodes import CoreKind
-from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Node
+from coilwork_ir.loops import Attention, AttentionGradient, Convolution
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 
@@ -55,11 +55,6 @@ def kind_of_node(node: CoreNode) -> CoreKind:
             return "attention"
         case AttentionGradient():
             return "attention-gradient"
-
-
-def is_core_node(node: Node) -> bool:
-    """True if kernels can have a node like `node` as their core."""
-    return isinstance(node, Convolution | Attention | AttentionGradient)
 
 
 def why_no_core(node: CoreNode) -> str | None:

@@ -29,7 +29,7 @@ from coilwork_ir.loops import (
     View,
 )
 from coilwork_ir.loops.access import bodies, defined
-from coilwork_ir.scalar import Load, Scalar, cast, loads, parameter, rewrite, substitute_ranges
+from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
 from coilwork_ir.target import Targets
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
@@ -160,6 +160,11 @@ class _Round:
         self, template: Template, node: CoreNode, wider: CoreNode, saved: float, quote: Quote
     ) -> Quote | None:
         """The quote of `wider`, if the template claims that, for no more than `node` and `saved`."""
+        options = self.around.options
+        scalars = bodies(wider)
+        args = len({access.buffer for access in loads(scalars)}) + len(defined(wider))
+        if args > options.max_args or sum(isinstance(v, Op) for v in postorder(scalars)) > options.max_ops:
+            return None
         target = self.targets.of(defined(node)[0].device)
         if template.claims(wider, target) is not None:
             return None
