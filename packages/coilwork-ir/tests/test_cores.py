@@ -13,7 +13,7 @@ from torch.nn import functional
 from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import CORE_CASES, check_cores, failures, random_core_case
 from coilwork_ir.errors import EmitError, VerifyError
-from coilwork_ir.index import evaluate, extents_of
+from coilwork_ir.index import evaluate, extents_of, symbol
 from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
@@ -201,6 +201,12 @@ def test_rules_that_text_cannot_break() -> None:
     for changed in (replace(weights, dropout=0.5), replace(weights, form="flash")):
         assert broken(replace(kernel, core=AttentionCore(weights=changed))) == "attention-state"
     assert accumulate_of(kernel.core) is weights.accumulate
+    kernel = next(k for c in CORE_CASES if isinstance((k := parse_kernel(c.text)).core, ConvolutionCore))
+    assert isinstance(kernel.core, ConvolutionCore)
+    (role, body), other = kernel.core.operands
+    unknown = symbol("a0", extent=symbol("n7", lo=0))
+    operand = (role, replace(body, ranges=(unknown, *body.ranges[1:])))
+    assert broken(replace(kernel, core=replace(kernel.core, operands=(operand, other)))) == "symbol-declared"
 
 
 def test_directives_know_that_a_core_sums_along_its_axes() -> None:

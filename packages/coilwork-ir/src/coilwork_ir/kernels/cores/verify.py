@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int, provably_eq
+from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
 from coilwork_ir.kernels.cores.nodes import (
     AttentionGradientCore,
     ConvolutionCore,
@@ -29,6 +29,7 @@ from coilwork_ir.scalar import (
     Scalar,
     Scan,
     Sort,
+    index_value,
     postorder,
 )
 from coilwork_ir.verification.rules import Place, Rule
@@ -134,6 +135,7 @@ def _check_convolution(core: ConvolutionCore, check: CheckScalar, place: Place) 
             if not own.is_symbol or own.extent is None or own in seen or own.name in {s.name for s in seen}:
                 place.fail("core-convolution", f"{own!r} is no range of an operand's own")
             seen.add(own)
+            check(index_value(extent_of(own)), frozenset())
         for value in postorder((body.value,)):
             check(value, frozenset(body.ranges))
         dtype, wide = body.value.dtype, core.accumulate
