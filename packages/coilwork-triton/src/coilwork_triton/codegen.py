@@ -10,6 +10,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.cores.refuse import check_core_taken
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
@@ -58,6 +59,7 @@ class TritonCodegen:
         """
         if not self.supports(target):
             raise EmitError("target", f"target {target.name} is not a GPU", remedy="use the C++ generator")
+        check_core_taken(kernel, self.capabilities(target), self.name)
         settings = parse_options(options)
         kernel = LEGALIZATION.run(kernel, target)
         for arg in kernel.args:
@@ -73,6 +75,7 @@ class TritonCodegen:
             EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code
                 names the directive.
         """
+        check_core_taken(kernel, self.capabilities(target), self.name)
         for arg in kernel.args:
             triton_type(arg.dtype)
         check, options = partial(verify_mapping, kernel), TritonOptions()
@@ -92,6 +95,7 @@ class TritonCodegen:
         Raises:
             EmitError: as `emit`.
         """
+        check_core_taken(kernel, self.capabilities(target), self.name)
         return format_mapped(kernel, [find_mapping(kernel, target, parse_options(options))])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels.cores.text import read_core
 from coilwork_ir.kernels.nodes import (
     ArgRole,
     Combined,
@@ -80,6 +81,7 @@ def read_kernel(reader: Reader) -> Kernel:
         args.append(_read_arg(reader, symbols))
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     workspace = reader.name() if reader.accept("workspace") else ""
+    core = read_core(reader, symbols)
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -100,6 +102,7 @@ def read_kernel(reader: Reader) -> Kernel:
         args=tuple(args),
         sizes=tuple(sizes),
         aliasing=aliasing,
+        core=core,
         stores=tuple(stores),
         checks=checks,
         workspace=workspace,

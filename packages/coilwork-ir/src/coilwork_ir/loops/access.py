@@ -67,9 +67,7 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return (node.value, *node.indirect, *mask, *_conditions(node.checks))
         case Contraction():
             return (node.left, node.right, node.epilogue)
-        case Attention():
-            return node.weights.bodies
-        case AttentionGradient():
+        case Attention() | AttentionGradient():
             return node.bodies
         case Convolution():
             found = (node.value, node.weight, node.gradient, node.epilogue)

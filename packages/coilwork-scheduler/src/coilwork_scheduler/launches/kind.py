@@ -34,7 +34,7 @@ class Kind:
 
 def kind_of(kernel: Kernel) -> Kind | None:
     """The kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
-    if not kernel.stores or kernel.checks or kernel.combined is not None:
+    if not kernel.stores or kernel.checks or kernel.combined is not None or kernel.core is not None:
         return None
     if any(r.kind != "parallel" for r in kernel.ranges) or any(s.mode != "store" for s in kernel.stores):
         return None

@@ -212,6 +212,8 @@ def library_attention_of(
     if parts is None or parts.why_malformed() is not None or parts.build_weights() != node.weights:
         return None
     if isinstance(node, Attention):
+        if node.output.dtype is not parts.query.dtype:
+            return None
         again = make_attention(
             parts,
             node.output,
