@@ -87,6 +87,7 @@ class ProductRoles:
         is_of_vector: the right factor is a vector, and the operands' strides decide how the result lies.
         has_activation: `use_gelu` says what is done to the sums.
         has_scales: `scale_a` and `scale_b` scale the sums.
+        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if there are none.
     """
 
     left: str = "self"
@@ -96,6 +97,7 @@ class ProductRoles:
     is_of_vector: bool = False
     has_activation: bool = False
     has_scales: bool = False
+    ends: str = ""
 
     @property
     def is_plain(self) -> bool:

@@ -446,6 +446,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("gelu_backward", decomposition="torch"),
     OpInfo("geometric", is_batch_invariant=True),
     OpInfo("glu", limits=_FLOATS),
+    OpInfo("_grouped_mm", is_contraction=True, product=ProductRoles(ends="offs")),
     OpInfo(
         "gt",
         scalar_op="gt",
@@ -849,7 +850,12 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "_scaled_dot_product_fused_attention_overrideable_backward", is_attention=True, reads_strides=True
     ),
-    OpInfo("_scaled_grouped_mm", takes_float8=True),
+    OpInfo(
+        "_scaled_grouped_mm",
+        is_contraction=True,
+        product=ProductRoles(factors="float8", has_scales=True, ends="offs"),
+        takes_float8=True,
+    ),
     OpInfo(
         "_scaled_mm",
         is_contraction=True,

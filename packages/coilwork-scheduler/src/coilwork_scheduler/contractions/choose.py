@@ -15,10 +15,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
 from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
-from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS
+from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     NO_NUMBERS,
@@ -63,6 +64,7 @@ def implement_contractions(
     chooser = _Chooser(
         around=around,
         products=tuple(make(around) for make in implementations),
+        grouped=tuple(make(around) for make in REGISTRY.grouped),
         convolutions=tuple(make(around) for make in REGISTRY.convolutions),
         journal=journal,
     )
@@ -89,11 +91,14 @@ class Registry:
     """
 
     products: tuple[MakeImplementation, ...]
+    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]
     convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
 
 
 REGISTRY: Final = Registry(
-    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS), convolutions=convolutions.IMPLEMENTATIONS
+    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS),
+    grouped=GROUPED_PRODUCTS,
+    convolutions=convolutions.IMPLEMENTATIONS,
 )
 
 
@@ -106,19 +111,24 @@ def list_implementations() -> tuple[MakeImplementation, ...]:
 class _Chooser:
     around: Surroundings
     products: Sequence[Implementation[MatrixProduct]]
+    grouped: Sequence[Implementation[GroupedProduct]]
     convolutions: Sequence[Implementation[Convolution]]
     journal: Journal
 
     def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
-        product = matrix_product_of(node, self.around.facts.buffers)
+        buffers, asked = self.around.facts.buffers, self.around.options.contractions
         note = partial(self._note, "contraction", node)
-        asked = self.around.options.contractions
-        row = None if product is None else _chosen(product, target, self.products, asked, note)
-        if product is None or row is None:
-            note(True, "no library multiplies what has this form")
-            return self.around.sums(target).build(node)
-        return row.build(product, target)
+        if (product := matrix_product_of(node, buffers)) is not None:
+            row = _chosen(product, target, self.products, asked, note)
+            if row is not None:
+                return row.build(product, target)
+        elif (grouped := grouped_product_of(node, buffers)) is not None:
+            of_groups = _chosen(grouped, target, self.grouped, asked, note)
+            if of_groups is not None:
+                return of_groups.build(grouped, target)
+        note(True, "no library multiplies what has this form")
+        return self.around.sums(target).build(node)
 
     def implement_convolution(self, node: Convolution, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where no library does.
