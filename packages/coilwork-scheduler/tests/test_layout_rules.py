@@ -410,7 +410,7 @@ graph @heads {
     t1 = abs(t0)
     yield t1
   }
-  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten defines (%o: bf16[2, 8, 256, 64], _) tuple random
+  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten implements "attention" defines (%o: bf16[2, 8, 256, 64], _) tuple random
   %r: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
     t0 = load %o[i0, i1, i2, i3] : bf16
     t1 = neg(t0)

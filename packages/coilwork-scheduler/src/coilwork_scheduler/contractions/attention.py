@@ -15,7 +15,13 @@ from typing import Final, Protocol, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, View
-from coilwork_ir.loops.attention.library_form import GradientOperands, LibraryAttention, library_attention_of
+from coilwork_ir.loops.attention.library_form import (
+    ATTENTION,
+    ATTENTION_GRADIENT,
+    GradientOperands,
+    LibraryAttention,
+    library_attention_of,
+)
 from coilwork_ir.loops.attention.nodes import StateForm
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
@@ -148,6 +154,7 @@ class AtenAttention:
             kwargs=keywords,
             outputs=node.outputs,
             single=False,
+            implements=ATTENTION,
             random=True,
             origins=node.origins,
         )
@@ -183,6 +190,7 @@ class AtenAttention:
             kwargs=keywords,
             outputs=outputs,
             single=False,
+            implements=ATTENTION_GRADIENT,
             random=kernels.form in ("efficient", "cudnn"),
             origins=node.origins,
         )
