@@ -194,6 +194,36 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     assert found["h"] == "16384 64 1"
 
 
+@pytest.mark.parametrize(
+    ("device", "batch", "rows", "expected"),
+    [
+        ("x86-64-avx512", 64, 16, "256 16 1"),
+        ("x86-64-avx512", 2, 256, "65536 1 256"),
+        ("sm_90", 64, 256, "65536 1 256"),
+    ],
+)
+def test_small_products_on_a_cpu_are_computed_together(
+    device: str, batch: int, rows: int, expected: str
+) -> None:
+    """ATen takes the products of a batch one by one where their results lie by columns; that pays for large ones."""
+    shape = f"[{batch}, {rows}, {rows}]"
+    text = f"""
+    graph @columns {{
+      input %x: f32{shape}
+      input %w: f32{shape}
+      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32{shape}) out "aten.bmm.out" ("out") fresh
+      %o: f32{shape} = pointwise [i0: {batch}, i1: {rows}, i2: {rows}] {{
+        t0 = load %h[i0, i2, i1] : f32
+        t1 = exp(t0)
+        yield t1
+      }}
+      return (%o)
+    }}
+    """
+    found, _, _ = strides_after(parse_graph(text), device)
+    assert found["h"] == expected
+
+
 def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, returned: str = "") -> Graph:
     """A stack of two convolutions, between kernels that compute what they read and read what they make."""
     inner, pad = 64 // groups, window // 2
@@ -380,7 +410,7 @@ graph @heads {
     t1 = abs(t0)
     yield t1
   }
-  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten defines (%o: bf16[2, 8, 256, 64], _) tuple random
+  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten implements "attention" defines (%o: bf16[2, 8, 256, 64], _) tuple random
   %r: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
     t0 = load %o[i0, i1, i2, i3] : bf16
     t1 = neg(t0)

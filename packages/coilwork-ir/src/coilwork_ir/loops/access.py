@@ -13,6 +13,7 @@ from coilwork_ir.loops.nodes import (
     Contraction,
     Convolution,
     Extern,
+    Groups,
     Node,
     Pointwise,
     Reduce,
@@ -127,6 +128,8 @@ def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
 def _named(node: Node) -> tuple[str, ...]:
     arguments: tuple[Argument, ...]
     match node:
+        case Contraction(groups=Groups(ends=ends)):
+            return (ends,)
         case Scatter(into=str(old)):
             # elements that are not hit keep their old values
             return (old,)

@@ -19,6 +19,7 @@ from coilwork_ir.loops.nodes import (
     Extern,
     ExternFamily,
     Graph,
+    Groups,
     Mutation,
     Node,
     Pointwise,
@@ -227,6 +228,7 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
     accumulate = parse_type(reader)
     approximate = reader.accept("approximate")
     ranges, axes, scope = read_domain(reader, symbols)
+    groups = _read_groups(reader, scope) if reader.accept("groups") else None
     reader.expect("{")
     values = parse_statements(reader, scope)
     reader.expect("multiply")
@@ -244,9 +246,20 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
         right=right,
         accumulate=accumulate,
         epilogue=epilogue,
+        groups=groups,
         approximate=approximate,
         origins=parse_origins(reader),
     )
+
+
+def _read_groups(reader: Reader, scope: Symbols) -> Groups:
+    """The groups of a contraction; what stands for a group's number is added to `scope`."""
+    reader.expect("[")
+    index = parse_range(reader, scope)
+    reader.expect("]")
+    along = _read_axis(reader, scope)
+    reader.expect("end")
+    return Groups(index=index, along=along, ends=parse_ref(reader))
 
 
 def _read_attention(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Attention:

@@ -15,7 +15,13 @@ from typing import Final, Protocol, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, contiguous_strides
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, Pointwise, View
-from coilwork_ir.loops.attention.library_form import GradientOperands, LibraryAttention, library_attention_of
+from coilwork_ir.loops.attention.library_form import (
+    ATTENTION,
+    ATTENTION_GRADIENT,
+    GradientOperands,
+    LibraryAttention,
+    library_attention_of,
+)
 from coilwork_ir.loops.attention.nodes import StateForm
 from coilwork_ir.scalar import Parameter, Scalar, cast, load, rewrite
 from coilwork_ir.target import Target, Targets
@@ -150,6 +156,7 @@ class AtenAttention:
             kwargs=keywords,
             outputs=node.outputs,
             single=False,
+            implements=ATTENTION,
             random=True,
             origins=node.origins,
         )
@@ -185,6 +192,7 @@ class AtenAttention:
             kwargs=keywords,
             outputs=outputs,
             single=False,
+            implements=ATTENTION_GRADIENT,
             random=kernels.form in ("efficient", "cudnn"),
             origins=node.origins,
         )

@@ -15,10 +15,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
 from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
-from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS
+from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
 from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
@@ -68,6 +69,7 @@ def implement_contractions(
     chooser = _Chooser(
         around=around,
         products=tuple(make(around) for make in registry.products),
+        grouped=tuple(make(around) for make in registry.grouped),
         convolutions=tuple(make(around) for make in registry.convolutions),
         templates=tuple(make(around) for make in registry.templates),
         targets=targets,
@@ -95,11 +97,12 @@ class Registry:
     Among those that are worth it an earlier one is taken before later ones.
 
     Attributes:
-        products, convolutions, attentions: calls and loops, which take a node's place.
+        products, grouped, convolutions, attentions: calls and loops, which take a node's place.
         templates: kernels with a core, for convolutions, attention and its gradient as they are.
     """
 
     products: tuple[MakeImplementation, ...]
+    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]
     convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
     attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...]
     templates: tuple[MakeTemplate, ...] = ()
@@ -107,6 +110,7 @@ class Registry:
 
 REGISTRY: Final = Registry(
     products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS),
+    grouped=GROUPED_PRODUCTS,
     convolutions=convolutions.IMPLEMENTATIONS,
     attentions=ATTENTIONS,
 )
@@ -116,6 +120,7 @@ REGISTRY: Final = Registry(
 class _Chooser:
     around: Surroundings
     products: Sequence[Implementation[MatrixProduct]]
+    grouped: Sequence[Implementation[GroupedProduct]]
     convolutions: Sequence[Implementation[Convolution]]
     templates: Sequence[Template]
     targets: Targets
@@ -123,14 +128,18 @@ class _Chooser:
 
     def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
-        product = matrix_product_of(node, self.around.facts.buffers)
+        buffers, asked = self.around.facts.buffers, self.around.options.contractions
         note = partial(self._note, "contraction", node)
-        asked = self.around.options.contractions
-        row = None if product is None else _chosen(product, target, self.products, asked, note)
-        if product is None or row is None:
-            note(True, "no library multiplies what has this form")
-            return self.around.sums(target).build(node)
-        return row.build(product, target)
+        if (product := matrix_product_of(node, buffers)) is not None:
+            row = _chosen(product, target, self.products, asked, note)
+            if row is not None:
+                return row.build(product, target)
+        elif (grouped := grouped_product_of(node, buffers)) is not None:
+            of_groups = _chosen(grouped, target, self.grouped, asked, note)
+            if of_groups is not None:
+                return of_groups.build(grouped, target)
+        note(True, "no library multiplies what has this form")
+        return self.around.sums(target).build(node)
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
         """The nodes that compute `node`: itself, if a template does, and loops, where no library does.

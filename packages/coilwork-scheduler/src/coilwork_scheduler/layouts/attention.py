@@ -11,11 +11,11 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Node
+from coilwork_ir.loops.attention.library_form import ATTENTION
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
-_FORWARD: Final = "aten._scaled_dot_product_"
 # keys and values, among the arguments
 _FREE: Final = (1, 2)
 
@@ -72,7 +72,7 @@ class AttentionSite:
 
 def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a call of attention whose keys and values may lie otherwise, if it is one."""
-    if not isinstance(node, Extern) or not node.target.startswith(_FORWARD) or "backward" in node.target:
+    if not isinstance(node, Extern) or node.implements != ATTENTION:
         return None
     given = [node.args[k] for k in _FREE if k < len(node.args)]
     operands = [around.buffers[a.name] for a in given if isinstance(a, Ref)]

@@ -35,6 +35,10 @@ Causal: TypeAlias = Literal["", "first", "last"]
 """Keys that count for a row: all, or those up to its place. The `first` row and key are level, or the
 `last`."""
 
+ATTENTION: Final = "attention"
+ATTENTION_GRADIENT: Final = "attention gradient"
+"""What calls of a library implement whose first arguments are query, key and value, and those of its gradient."""
+
 _RANK: Final = 4
 
 
