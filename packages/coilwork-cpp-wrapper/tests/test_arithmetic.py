@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.cpp.toolchain import find_toolchain, make_stub
 
-PRINTER = CppPrinter(clear=False)
+PRINTER = CppPrinter()
 N = symbol("n", lo=0)
 I = symbol("i")
 J = symbol("j")

@@ -45,7 +45,7 @@ from coilwork_ir.syntax.cpp import (
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 
 A, B, C = Name("a"), Name("b"), Name("c")
-PRINTER, CLEAR = CppPrinter(clear=False), CppPrinter(clear=True)
+PRINTER, CLEAR = CppPrinter(), CppPrinter(clear=True)
 
 # Operators from weak to strong, as the standard's grammar nests them.
 LEVELS = (
@@ -240,6 +240,8 @@ static void g(i64 n) {
 
 def test_calls_too_long_for_a_line_have_an_argument_per_line() -> None:
     call = Call("rt::check", tuple(Name(f"a_long_name_of_an_argument_{k}") for k in range(5)))
-    lines = PRINTER.source(Source("file", (Function("void g", (), (Do(call),)),))).splitlines()[3:-1]
+    source = Source("file", (Function("void g", (), (Do(call),)),))
+    lines = CppPrinter(width=110).source(source).splitlines()[3:-1]
     assert lines[0] == "  rt::check(" and lines[-1] == "      a_long_name_of_an_argument_4);"
     assert len(lines) == 6
+    assert len(PRINTER.source(source).splitlines()[3:-1]) == 1

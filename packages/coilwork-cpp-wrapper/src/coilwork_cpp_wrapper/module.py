@@ -31,6 +31,7 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 
+WIDTH: Final = 110
 PARAMETERS: Final = (
     "const AtenTensorHandle* constants",
     "rt::Tensor* args",
@@ -73,7 +74,7 @@ def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgra
     items.append(_entry(inputs, outputs, functions[id(program)]))
     return CppProgram(
         name=program.name,
-        text=CppPrinter(clear=False).source(Source(_heading(program), tuple(items))),
+        text=CppPrinter(width=WIDTH).source(Source(_heading(program), tuple(items))),
         kernels=kernels,
         inputs=inputs,
         outputs=outputs,

@@ -31,6 +31,19 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.mapping import Tile, find_all
+from coilwork_ir.syntax.python import (
+    Assign,
+    Binary,
+    Do,
+    Expression,
+    Function,
+    If,
+    List,
+    Name,
+    Number,
+    Statement,
+    call,
+)
 from coilwork_ir.target import Target
 from coilwork_triton.emit_kernel import Written, statements
 from coilwork_triton.given_mappings import take_for_member
@@ -42,21 +55,7 @@ from coilwork_triton.mapping import open_versions
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, change_candidates, flatten_grid, propose
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Do,
-    Expression,
-    Function,
-    If,
-    List,
-    Name,
-    Number,
-    Parameter,
-    Statement,
-    call,
-    tl,
-)
+from coilwork_triton.text.language import define_function, tl
 from coilwork_triton.text.types import triton_type
 
 _INT32_MAX: Final = 2**31 - 1
@@ -134,12 +133,7 @@ def plan_member(kernel: Kernel, combined: Combined, target: Target, options: Tri
 
 def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
     runtime = [*(a.name for a in body.args), *(s.name for s in body.sizes), _OWN]
-    return Function(
-        name=f"{kernel.name}_part",
-        parameters=(*map(Parameter, runtime), *(Parameter(b, constexpr=True) for b in _blocks(shape))),
-        body=inside,
-        inline=False,
-    )
+    return define_function(f"{kernel.name}_part", runtime, inside, constants=_blocks(shape), inline=False)
 
 
 def _call(

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import VERSION
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.open_sizes import Forms
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Binary,
     Do,
     Expression,
@@ -16,12 +15,11 @@ from coilwork_triton.text.tree import (
     If,
     Name,
     Number,
-    Parameter,
     Statement,
     call,
-    tl,
-    tl_name,
 )
+from coilwork_triton.open_sizes import Forms
+from coilwork_triton.text.language import define_function, tl, tl_name
 
 
 def dispatch(
@@ -51,8 +49,7 @@ def _function(
     name: str, doc: str, tensors: Iterable[str], kernel: Kernel, forms: Forms, body: tuple[Statement, ...]
 ) -> Function:
     run_time = [*tensors, *(size.name for size in kernel.sizes)]
-    constants = (Parameter(block, constexpr=True) for block in forms.blocks)
-    return Function(name=name, parameters=(*map(Parameter, run_time), *constants), body=body, doc=(doc,))
+    return define_function(name, run_time, body, constants=forms.blocks, doc=doc)
 
 
 def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:

@@ -10,6 +10,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Mapping, Version
 from coilwork_ir.scalar import find_contraction
+from coilwork_ir.syntax.python import Function, Statement
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import ContractionShape
@@ -25,7 +26,6 @@ from coilwork_triton.mapping import open_versions
 from coilwork_triton.open_sizes import Forms
 from coilwork_triton.planning import plan_computation
 from coilwork_triton.statements.body import emit_body
-from coilwork_triton.text.tree import Function, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

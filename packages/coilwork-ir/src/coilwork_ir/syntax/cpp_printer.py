@@ -45,7 +45,6 @@ _PREFIX: Final = 14
 _POSTFIX: Final = 15
 # Beside each other and in comparisons, these are read right by everybody.
 _FAMILIAR: Final = frozenset("+-*/")
-_WIDTH: Final = 110
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +53,11 @@ class CppPrinter:
 
     Attributes:
         clear: put parentheses where C++ needs none but readers may go astray, as around `a % b` in `(a % b) * c`.
+        width: statements that are longer, and call something, have an argument per line; None: no limit.
     """
 
-    clear: bool
+    clear: bool = False
+    width: int | None = None
 
     def source(self, source: Source) -> str:
         """The whole file, ending in a newline."""
@@ -163,9 +164,9 @@ class CppPrinter:
             yield f"{pad}}}"
 
     def _effect(self, expression: Code, pad: str) -> Iterator[str]:
-        """A call that is too long for a line has one argument per line."""
         text = f"{pad}{self.code(expression)};"
-        if len(text) <= _WIDTH or not isinstance(expression, Call) or len(expression.arguments) < 2:
+        is_long = self.width is not None and len(text) > self.width
+        if not is_long or not isinstance(expression, Call) or len(expression.arguments) < 2:
             yield text
             return
         yield f"{pad}{expression.function}("
