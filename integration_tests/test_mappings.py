@@ -15,6 +15,7 @@ from coilwork_ir.index import format_expr
 from coilwork_ir.kernel_source import KernelSource, search_space
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import format_mapping, parse_mapping
+from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_ir.target import target
 from coilwork_runtime import generated
 from coilwork_runtime.specs import TritonKernel
@@ -26,8 +27,7 @@ from coilwork_runtime.triton_kernels.open_mapping import (
 )
 from coilwork_runtime.triton_kernels.versions import mapping_text, version_of
 from coilwork_triton import TritonCodegen
-from coilwork_wrapper.python.kernels import spec_rows
-from coilwork_wrapper.python.tree import print_module
+from coilwork_wrapper.python.kernels import specification
 
 OPEN = """kernel @softmax fast {
   size n0 in [0, inf]
@@ -53,7 +53,7 @@ def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 def spec_of(source: KernelSource) -> TritonKernel:
     """What a generated module says of `source`."""
-    (spec,) = eval(print_module([spec_rows(source, "TEXT")]), {"rt": generated, "TEXT": source.text})
+    spec = eval(print_expression(specification(source, "TEXT")), {"rt": generated, "TEXT": source.text})
     assert isinstance(spec, TritonKernel)
     return spec
 

@@ -319,7 +319,6 @@ def _core_kernel(context: Context, node: CoreNode, aligned: frozenset[str]) -> t
         aligned=aligned,
         numerics=context.options.numerics,
         decisions=context.decisions,
-        likely=context.sizes.known,
     )
 
 

@@ -15,6 +15,7 @@ from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
+from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_given_member, plan_member, write_combined
@@ -30,8 +31,7 @@ from coilwork_triton.planning import Plan, plan_computation
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.text.device_library import with_dependencies
-from coilwork_triton.text.printer import format_module
-from coilwork_triton.text.tree import Function, Module, Parameter
+from coilwork_triton.text.language import define_function, print_kernels
 from coilwork_triton.text.types import triton_type
 
 
@@ -131,20 +131,14 @@ def _source(kernel: Kernel, written: Written, target: Target, library: set[str])
     """What is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
-    function = Function(
-        name=kernel.name,
-        parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
-        body=written.body,
-    )
-    notes = tuple(format_kernel(kernel, origins=False).splitlines())
+    function = define_function(kernel.name, names, written.body, constants=blocks)
     computed = kernel if kernel.combined is None else kernel.combined.body
     own = own_functions(roots_of(computed), kernel.numerics, library)
-    parts = (*own, *written.functions, function)
-    module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
+    functions: list[Function | Verbatim] = [*with_dependencies(library), *own, *written.functions, function]
     return KernelSource(
         name=kernel.name,
         language="triton",
-        text=format_module(module),
+        text=print_kernels(_header(kernel), format_kernel(kernel, origins=False), functions),
         entry=kernel.name,
         args=_arguments(kernel, written),
         grid=written.grid,
@@ -157,7 +151,7 @@ def _source(kernel: Kernel, written: Written, target: Target, library: set[str])
     )
 
 
-def _header(kernel: Kernel) -> tuple[str, ...]:
+def _header(kernel: Kernel) -> str:
     lines = [f"{kernel.name}: one kernel for"]
     for origin in kernel.origins:
         where = f"{origin.file}:{origin.line}" if origin.file else "unknown line"
@@ -165,7 +159,7 @@ def _header(kernel: Kernel) -> tuple[str, ...]:
         lines.append(f"  {origin.op:<32} {where}{code}".rstrip())
     if not kernel.origins:
         lines[0] = f"{kernel.name}."
-    return tuple(lines)
+    return "\n".join(lines)
 
 
 def _arguments(kernel: Kernel, written: Written) -> tuple[SourceArg, ...]:

@@ -32,6 +32,19 @@ from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.mapping import FlatGrid, Index, Mapping, Tile, find_all, verify_mapping
 from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.syntax.python import (
+    Assign,
+    Binary,
+    Do,
+    Expression,
+    Function,
+    If,
+    List,
+    Name,
+    Number,
+    Statement,
+    call,
+)
 from coilwork_ir.target import Target
 from coilwork_triton.emit_kernel import Written, statements
 from coilwork_triton.iteration.refusals import refuse
@@ -49,21 +62,7 @@ from coilwork_triton.proposals.refinements import (
     propose,
 )
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Do,
-    Expression,
-    Function,
-    If,
-    List,
-    Name,
-    Number,
-    Parameter,
-    Statement,
-    call,
-    tl,
-)
+from coilwork_triton.text.language import define_function, tl
 from coilwork_triton.text.types import triton_type
 
 _INT32_MAX: Final = 2**31 - 1
@@ -177,12 +176,7 @@ def plan_given_member(kernel: Kernel, combined: Combined, mapping: Mapping, targ
 
 def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
     runtime = [*(a.name for a in body.args), *(s.name for s in body.sizes), _OWN]
-    return Function(
-        name=f"{kernel.name}_part",
-        parameters=(*map(Parameter, runtime), *(Parameter(b, constexpr=True) for b in _blocks(shape))),
-        body=inside,
-        inline=False,
-    )
+    return define_function(f"{kernel.name}_part", runtime, inside, constants=_blocks(shape), inline=False)
 
 
 def _call(

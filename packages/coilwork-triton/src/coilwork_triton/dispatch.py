@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import VERSION
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.shape_versions import PlannedVersions
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Binary,
     Do,
     Expression,
@@ -19,12 +18,11 @@ from coilwork_triton.text.tree import (
     If,
     Name,
     Number,
-    Parameter,
     Statement,
     call,
-    tl,
-    tl_name,
 )
+from coilwork_triton.shape_versions import PlannedVersions
+from coilwork_triton.text.language import define_function, tl, tl_name
 
 
 def dispatch(
@@ -61,8 +59,7 @@ def _function(
     body: tuple[Statement, ...],
 ) -> Function:
     run_time = [*tensors, *(size.name for size in kernel.sizes)]
-    constants = (Parameter(block, constexpr=True) for block in planned.blocks)
-    return Function(name=name, parameters=(*map(Parameter, run_time), *constants), body=body, doc=(doc,))
+    return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
 
 
 def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:

@@ -9,6 +9,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import Version
+from coilwork_ir.syntax.python import Function, Statement
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.proposal import PlannedProduct
 from coilwork_triton.dispatch import dispatch
@@ -20,7 +21,6 @@ from coilwork_triton.planning import Plan
 from coilwork_triton.proposals.refinements import Planned
 from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
-from coilwork_triton.text.tree import Function, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

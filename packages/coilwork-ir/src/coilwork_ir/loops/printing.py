@@ -198,7 +198,7 @@ def _format_contraction(node: Contraction, indent: str) -> str:
     kind = f"contract {node.accumulate.text}{' approximate' if node.approximate else ''}"
     if node.groups is not None:
         cut = node.groups
-        domain += f" groups {_domain((cut.index,))} along {cut.along.name} end %{cut.ends}"
+        domain += f" groups {format_domain((cut.index,))} along {cut.along.name} end %{cut.ends}"
     head = f"{indent}{format_buffer(node.output)} = {kind} {domain} {{"
     factors = f"{inner}multiply {names[node.left]}, {names[node.right]}"
     return "\n".join([head, *lines, factors, f"{inner}yield {names[node.epilogue]}", f"{indent}}}"])

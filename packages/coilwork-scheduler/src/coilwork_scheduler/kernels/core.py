@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, extent_of, substitute, symbol
-from coilwork_ir.kernels import Kernel, KernelCall, Likely, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.cores.nodes import (
     AttentionCore,
     AttentionGradientCore,
@@ -59,7 +59,6 @@ def make_core_kernel(
     aligned: frozenset[str],
     numerics: Numerics,
     decisions: Decisions,
-    likely: Mapping[str, int],
 ) -> tuple[Kernel, KernelCall]:
     """The kernel that computes `node`, and its call; the arguments are those of `canonical`."""
     core, stored = _compose(node)
@@ -88,7 +87,6 @@ def make_core_kernel(
         )
         for buffer, name in names.items()
     )
-    numbers = tuple(likely.get(size.name, 0) for size in sizes)
     kernel = Kernel(
         name=readable(node.origins, kind_of_node(node).replace("-", "_")),
         ranges=ranges,
@@ -99,7 +97,6 @@ def make_core_kernel(
             Store(buffer=names[one.buffer.name], index=substitute(offset, mapping), value=value)
             for one, offset, value in zip(stored, offsets, values[count:], strict=True)
         ),
-        likely=Likely(sizes=numbers) if any(numbers) else None,
         numerics=numerics,
         origins=node.origins,
     )

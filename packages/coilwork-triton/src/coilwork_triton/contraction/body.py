@@ -9,6 +9,18 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Op, Scalar
+from coilwork_ir.syntax.python import (
+    Assign,
+    Binary,
+    Expression,
+    List,
+    Name,
+    Number,
+    Statement,
+    Text,
+    call,
+    method,
+)
 from coilwork_triton.contraction.shape import ContractionShape
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
@@ -17,21 +29,7 @@ from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.launch.parameters import GROUP, STAGES
 from coilwork_triton.statements.actions import perform
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Expression,
-    For,
-    List,
-    Name,
-    Number,
-    Statement,
-    Text,
-    call,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import loop, tl, tl_name
 from coilwork_triton.text.types import zeros_of
 from coilwork_triton.text.writer import Writer
 from coilwork_triton.values.known import Scope
@@ -68,9 +66,8 @@ def emit_contraction(
         Assign((_SUMS.id,), zeros_of((shape.rows.block, shape.columns.block), 0, DType.F32))
     )
     top.statements.append(
-        For(
+        loop(
             LOOP_OFFSET.id,
-            Number(0),
             left.space.numel(shape.axis),
             Name(shape.axis.block),
             (*left_lines, *right_lines, multiply),

@@ -9,10 +9,10 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, substitute, total
 from coilwork_ir.scalar import Load, Scalar
+from coilwork_ir.syntax.python import Binary, Expression, Name, Number
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.text.tree import Binary, Expression, Name, Number
 
 # Loads that a common address is worth a line of text for.
 _WINDOW: Final = 3

@@ -24,6 +24,8 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
+from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, method
+from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
@@ -32,19 +34,7 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
-from coilwork_triton.text.printer import format_expression
-from coilwork_triton.text.tree import (
-    Binary,
-    Expression,
-    List,
-    Name,
-    Number,
-    Text,
-    conjunction,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.types import (
     coerce_constant,
     free_constant,
@@ -381,7 +371,7 @@ class Values:
         stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
         if node.op == "cast" and isinstance(operand, Load):
             stem = f"{operand.buffer}_"
-        elif node.op in _INLINE and self._uses[node] == 1 and len(format_expression(found)) <= _INLINE_WIDTH:
+        elif node.op in _INLINE and self._uses[node] == 1 and len(print_expression(found)) <= _INLINE_WIDTH:
             scope.bound[node] = found
             return
         scope.bound[node] = scope.writer.bind(stem, found)

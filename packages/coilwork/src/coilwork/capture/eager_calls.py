@@ -54,10 +54,10 @@ def _listed(calls: Collection[str]) -> str:
 def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
     """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the next."""
 
-    @torch.compiler.disable
     def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
         if op == "call_function":
             return target(*args, **kwargs)
         return getattr(args[0], target)(*args[1:], **kwargs)
 
-    return call_in_eager_mode
+    disabled: Callable[..., Any] = torch.compiler.disable(call_in_eager_mode)
+    return disabled

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, Literal, Unary
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
 from coilwork_ir.rounding import rounded
+from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, DeclareArray, Literal, Unary
 
+_CACHE_LINE: Final = 64
 # Low precision floats and bools travel in memory as bit patterns.
 _MEMORY: Final[Mapping[DType, str]] = {
     DType.F64: "double",
@@ -26,6 +27,11 @@ _MEMORY: Final[Mapping[DType, str]] = {
 
 # Those that the prelude has conversions of; others arrive as bits.
 SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
+
+
+def aligned_array(kind: str, name: str, size: int) -> DeclareArray:
+    """An array of the stack that begins on a cache line."""
+    return DeclareArray(kind, name, size, alignment=_CACHE_LINE)
 
 
 def memory_type(dtype: DType) -> str:
