@@ -111,6 +111,14 @@ class ColumnsSite:
     def memory(self) -> tuple[str, ...]:
         return (self.around.roots[self.operand.name],)
 
+    @property
+    def form(self) -> None:
+        return None
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        return ()
+
     def cost(self, layout: LayoutOf) -> int:
         strides = layout(self.memory[0], self.operand)
         if strides is None:

@@ -5,7 +5,7 @@ How the result lies follows from the query in some of the kernels, so the query 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,16 @@ class AttentionSite:
     def conversions(self) -> tuple[Conversion, ...]:
         """None."""
         return ()
+
+    @property
+    def form(self) -> Hashable:
+        """Shapes and the type."""
+        return (AttentionSite, tuple([(b.shape, b.dtype) for b in self.operands]))
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """Its operands."""
+        return tuple([(self.around.roots[b.name], b) for b in self.operands])
 
     def cost(self, layout: LayoutOf) -> int:
         """Each operand once, if its features lie together; no kernel reads others."""

@@ -8,7 +8,7 @@ in `coilwork_ir.convolution_rates`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -84,6 +84,16 @@ class ConvolutionSite:
     def memory(self) -> tuple[str, ...]:
         """Memory of the same."""
         return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.tensors))
+
+    @property
+    def form(self) -> Hashable:
+        """Not told: its copies are its own."""
+        return None
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """Nothing that is told."""
+        return ()
 
     def cost(self, layout: LayoutOf) -> int:
         """Each tensor once, the conversions around the kernel, and the copies that are put in."""
