@@ -353,12 +353,29 @@ def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherw
     found, after, journal = strides_after(graph, "sm_90")
     assert found["a"] == PLANES
     assert {found[name] for name in ("a_1", "b", "c", "d")} == {PIXELS}
-    (copy,) = (d for d in journal.decisions if d.rule == "layout-copy")
-    assert copy.subjects == ("a",) and dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
+    copies = {d.subjects[0]: d for d in journal.decisions if d.rule == "layout-copy"}
+    assert set(copies) == {"a", "u", "w"}
+    copy = copies["a"]
+    assert dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
     made = schedule(after, target("sm_90"))
     verify_schedule(made)
-    # the copy shares the kernel that makes what is copied
-    assert len(made.kernels) == 3
+    # the copy shares the kernel that makes what is copied, and the weights' copies are one kernel
+    assert len(made.kernels) == 4
+
+
+def test_weights_are_copied_once_for_a_library_that_would_copy_them_in_each_call() -> None:
+    graph = convolutions()
+    found, after, _ = strides_after(graph, "sm_90")
+    calls = [node for node in after.nodes if isinstance(node, Extern)]
+    assert [call.args[:2] for call in calls] == [(Ref("a"), Ref("u_1")), (Ref("c"), Ref("w_1"))]
+    assert found["u_1"] == found["w_1"] == "576 1 192 64"
+    made = schedule(graph, target("sm_90"))
+    verify_schedule(made)
+    # both by one kernel
+    assert len(made.kernels) == 4
+    # libraries of CPUs pack weights from any layout
+    found, after, _ = strides_after(graph, "x86-64-avx512")
+    assert "u_1" not in found and found["b"] == PIXELS
 
 
 def test_results_that_callers_see_are_copied_back() -> None:
@@ -432,7 +449,7 @@ def test_all_buffers_are_told_with_their_reasons() -> None:
         steps, made.decisions, targets=Targets(main=TARGETS["sm_90"]), options=ScheduleOptions()
     )
     lines = {line.split()[0]: line for line in table.splitlines()}
-    assert list(lines) == ["buffer", "%a", "%a_1", "%b", "%c", "%d", "%e"]
+    assert list(lines) == ["buffer", "%a", "%a_1", "%u_1", "%b", "%c", "%w_1", "%d", "%e"]
     assert "fixed   a result whose strides the caller sees; copied for a call: 6422528 bytes" in lines["%a"]
     assert lines["%a_1"].endswith("copy    a copy between layouts")
     assert " moved " in lines["%b"] and " moved " in lines["%c"]
