@@ -441,6 +441,65 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     verify_schedule(schedule(after, target(device)))
 
 
+def test_the_query_of_a_kernel_whose_result_does_not_follow_it_may_lie_otherwise() -> None:
+    for name, obliged in (("efficient", ("q", "k", "v")), ("cudnn", ("k", "v")), ("flash", ("k", "v"))):
+        graph = parse_graph(ATTENTION.replace("flash_attention_for_cpu", f"{name}_attention"))
+        around = survey_of(graph, "sm_90")
+        position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
+        site = weigh_attention(position, graph.nodes[position], around)
+        assert site is not None and site.obliges == obliged
+
+
+GRADIENTS = """
+graph @gradients {{
+  input %x: bf16[2, 8, 256, 64]
+  input %q: bf16[2, 8, 256, 64]
+  input %o: bf16[2, 8, 256, 64]{strides}
+  input %l: f32[2, 8, 256]
+  %g: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {{
+    t0 = load %x[i0, i1, i2, i3] : bf16
+    t1 = neg(t0)
+    yield t1
+  }}
+  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) tuple
+  return (%dq, %dk, %dv)
+}}
+"""
+
+
+def gradients_of(name: str, *, strides: str = "") -> Graph:
+    bias = "%l, " if name == "efficient" else ""
+    return parse_graph(
+        GRADIENTS.format(name=name, strides=strides, args=f"%g, %q, %q, %q, {bias}%o, %l, 0.0, False")
+    )
+
+
+@pytest.mark.parametrize(
+    "name, strides, lies",
+    [
+        ("flash", "", "131072 64 512 1"),
+        ("cudnn", "{131072, 64, 512, 1}", "131072 64 512 1"),
+        ("cudnn", "", "131072 16384 64 1"),
+        ("efficient", "{131072, 64, 512, 1}", "131072 16384 64 1"),
+    ],
+)
+def test_the_gradient_of_a_result_lies_as_the_library_takes_it(name: str, strides: str, lies: str) -> None:
+    """The kernel that makes it writes along its rows either way; the library's copy is not made."""
+    found, after, _ = strides_after(gradients_of(name, strides=strides), "sm_90")
+    assert found["g"] == lies
+    assert found["dq"] == found["dk"] == found["dv"] == "131072 16384 64 1"
+    check_schedule(after, "sm_90")
+
+
+def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
+    for name, factor in (("flash", 3), ("cudnn", 1), ("efficient", 1)):
+        graph = gradients_of(name)
+        around = survey_of(graph, "sm_90")
+        site = weigh_attention(1, graph.nodes[1], around)
+        assert site is not None and site.obliges == ("g",)
+        assert site.cost(around.as_captured) == factor * site.least()
+
+
 def test_all_buffers_are_told_with_their_reasons() -> None:
     steps: list[tuple[str, Graph]] = []
     graph = convolutions(returned=", %a")
