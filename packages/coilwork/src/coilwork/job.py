@@ -171,7 +171,7 @@ def open_job(
     asked = reports_strides and can_report_strides() and not options.passes and not is_watched
     free = list_free_results(gm, returned) if asked and returned is not None else ()
     if layout is None:
-        layout = layout_options(options) if role == "inference" else DECIDED
+        layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
     try:
         # torch's own kernels read the setting when they run, ours when they are made
         key_text = (

@@ -6,7 +6,7 @@ where rows begin between vectors, measured rates say (`coilwork_ir.product_rates
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,6 +65,18 @@ class ProductSite:
         """None: the library makes the copy that it needs."""
         return ()
 
+    @property
+    def form(self) -> Hashable:
+        """Shapes and the type, and what is lost."""
+        shapes = tuple([buffer.shape for buffer in (*self.matrices, *self.added)])
+        return (ProductSite, shapes, self.matrices[0].dtype, self.lost)
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """All of its operands and the result."""
+        roots = self.around.roots
+        return tuple([(roots[buffer.name], buffer) for buffer in (*self.matrices, *self.added)])
+
     def cost(self, layout: LayoutOf) -> int:
         """Each matrix once, three times where it is copied; more where no aligned kernel can read it."""
         found = 0
@@ -109,14 +121,21 @@ class ProductSite:
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Its matrices by rows, and by columns."""
+        roots = self.around.roots
+        mine = [buffer for buffer in self.matrices if roots[buffer.name] == root.name]
+        lying = tuple([(buffer.shape, buffer.strides) for buffer in mine])
+        key = (ProductSite, lying, root.shape, root.strides)
+        known = self.around.known.proposals
+        found = known.get(key)
+        if found is None:
+            found = known[key] = tuple(self._nestings(mine, root))
+        return found
+
+    def _nestings(self, mine: Sequence[Buffer], root: Buffer) -> Iterable[Strides]:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
-        for buffer in self.matrices:
-            runs = (
-                self.around.views.list_runs(buffer, root)
-                if self.around.roots[buffer.name] == root.name
-                else None
-            )
+        for buffer in mine:
+            runs = self.around.views.list_runs(buffer, root)
             if runs is None or runs[-1] is None or runs[-2] is None:
                 continue
             for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):
