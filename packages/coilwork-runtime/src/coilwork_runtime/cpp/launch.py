@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 
@@ -36,6 +37,24 @@ def load_launcher(manifest: KernelManifest, library: Path) -> Launcher:
     return Launcher(call=call, form=lambda: form, report=report)
 
 
+# Calls with few tensors, by their number: without a loop they take two thirds of the time.
+_CALLS: Final[Mapping[int, Callable[[Callable[..., Any]], Callable[..., Any]]]] = MappingProxyType(
+    {
+        1: lambda f: lambda a, *sizes: f(a.data_ptr(), *sizes),
+        2: lambda f: lambda a, b, *sizes: f(a.data_ptr(), b.data_ptr(), *sizes),
+        3: lambda f: lambda a, b, c, *sizes: f(a.data_ptr(), b.data_ptr(), c.data_ptr(), *sizes),
+        4: lambda f: (
+            lambda a, b, c, d, *sizes: f(a.data_ptr(), b.data_ptr(), c.data_ptr(), d.data_ptr(), *sizes)
+        ),
+        5: lambda f: (
+            lambda a, b, c, d, e, *sizes: f(
+                a.data_ptr(), b.data_ptr(), c.data_ptr(), d.data_ptr(), e.data_ptr(), *sizes
+            )
+        ),
+    }
+)
+
+
 def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable[..., Any]:
     """A call of the C function: tensors and scratch as addresses, sizes as they are."""
     is_ordered = all(
@@ -44,9 +63,9 @@ def _call_of(manifest: KernelManifest, function: Callable[..., Any]) -> Callable
     )
     if is_ordered and all(one.role != "scratch" for one in manifest.args):
         tensors = len(manifest.args) - len(manifest.sizes)
+        if tensors in _CALLS:
+            return _CALLS[tensors](function)
         address_of = torch.Tensor.data_ptr
-        if not manifest.sizes:
-            return lambda *args: function(*map(address_of, args))
         return lambda *args: function(*map(address_of, args[:tensors]), *args[tensors:])
     return _mixed_call(manifest, function)
 
