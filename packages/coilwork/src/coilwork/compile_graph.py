@@ -187,6 +187,7 @@ def _compile(job: Job) -> CompiledGraph:
     if key is not None and not guards and not built.steps:
         entry = CachedGraph(
             module=compiled.module,
+            kernels=compiled.kernels,
             program=compiled.native,
             refusal=compiled.refusal,
             constant_keys=tuple(compiled.constants),
@@ -241,6 +242,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
             graph = Loadable(
                 name=job.graph_id,
                 module=entry.module,
+                kernels=entry.kernels,
                 program=entry.program,
                 refusal=entry.refusal,
                 constants=constants,

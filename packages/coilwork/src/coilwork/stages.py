@@ -33,6 +33,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
@@ -60,8 +61,8 @@ _T = TypeVar("_T")
 class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
-    `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are
+    `module` is the Python module; `kernels` are the manifests and texts of its kernels; `native` is the program
+    for the native executor, empty if it refuses the program, and `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are
     those done by the stages themselves; `saved_strides` are those of results that lie otherwise than
     captured, by position.
     """
@@ -70,6 +71,7 @@ class Compiled:
     program: Program
     sources: Mapping[str, KernelSource]
     module: str
+    kernels: bytes = b""
     native: bytes = b""
     refusal: str = ""
     mappings: Mapping[str, str] = field(default_factory=dict)
@@ -141,6 +143,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
     with clock.stage("wrap"):
         module = emit_python(program, sources, target=targets.main.name)
+        kernels = write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program))
         native, refusal = _native(program, options)
     trace.write("module.py", module)
     return Compiled(
@@ -148,6 +151,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         program=program,
         sources=sources,
         module=module,
+        kernels=kernels,
         native=native,
         refusal=refusal,
         mappings=mappings,

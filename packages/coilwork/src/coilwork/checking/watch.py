@@ -18,7 +18,7 @@ from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.stages import Compiled
 from coilwork_runtime import Builder
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.loader import load_kernels
 
 
 def watches(options: CompileOptions) -> bool:
@@ -56,7 +56,7 @@ def watched_in_eager(call: Callable[..., Any], options: CompileOptions, name: st
 
 
 def _stepper(compiled: Compiled, job: Job, builder: Builder) -> Stepper:
-    launchers = builder.build(execute_module(compiled.module, job.graph_id).specs)
+    launchers = builder.build(load_kernels(compiled.kernels))
     return stepper(compiled.program, launchers, compiled.constants)
 
 
