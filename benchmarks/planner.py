@@ -26,7 +26,7 @@ from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
-from coilwork_frontend.likely_sizes import likely_sizes
+from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
@@ -50,13 +50,15 @@ GPU = torch.device("cuda", 0)
 class Planner:
     """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of them.
 
-    `graphs` are those that the programs were made of.
+    `graphs` are those that the programs were made of, and `likely` what the kernels of each program are likely
+    called with, by name.
     """
 
     target: str
     options: CompileOptions = field(default_factory=lambda: CompileOptions(strict=True))
     programs: list[Program] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
+    likely: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
 
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
@@ -96,6 +98,7 @@ class Planner:
         )
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
         self.graphs.append(lowered.graph)
+        likely = likely_sizes(lowered.symbols, gm)
         self.programs.append(
             lower_to_program(
                 lowered.graph,
@@ -106,9 +109,10 @@ class Planner:
                 aligned=aligned_inputs(lowered.graph, laid_out, returned=job.convention.returned),
                 updates=names_at(lowered.graph, job.aligned_updates),
                 donated=names_at(lowered.graph, job.convention.donated),
-                likely=likely_sizes(lowered.symbols, gm),
+                likely=likely,
             )
         )
+        self.likely.append(likely_arguments(self.programs[-1], likely))
         return UntouchedResults(gm)
 
 

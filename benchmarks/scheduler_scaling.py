@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/scheduler_scaling.py [--sizes 1000 5000 ...] [--graphs chain ...] [--collector] [--json]
 
-Three shapes of graph: a chain of pointwise operations, a wide graph in which all operations read one input, and layers
-of a transformer-like block (norms, activations, residuals, external products) that repeat. Prints Markdown, or JSON.
+Four shapes of graph: a chain of pointwise operations, a wide graph in which all operations read one input, layers of
+a transformer-like block (norms, activations, residuals, external products) that repeat, and the same where the stream
+between the layers is captured across its rows, so that the pass over layouts moves all of it. Prints Markdown, or JSON.
 Seconds are processor time, which other processes do not lengthen; the garbage collector of cycles pauses meanwhile, as
 it does while Coilwork compiles, unless `--collector` is given. No device is needed.
 """
@@ -16,6 +17,8 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
@@ -38,8 +41,11 @@ def buffer(name: str, *shape: Expr) -> Buffer:
     return Buffer(name=name, dtype=F32, shape=shape, strides=contiguous_strides(shape))
 
 
-def pointwise(name: str, body: Scalar) -> Pointwise:
-    return Pointwise(output=buffer(name, ROWS, COLUMNS), ranges=RANGES, body=body)
+def pointwise(name: str, body: Scalar, *, is_across: bool = False) -> Pointwise:
+    made = buffer(name, ROWS, COLUMNS)
+    if is_across:
+        made = replace(made, strides=(as_expr(1), ROWS))
+    return Pointwise(output=made, ranges=RANGES, body=body)
 
 
 def at(name: str) -> Scalar:
@@ -61,7 +67,7 @@ def wide(count: int) -> Graph:
     return Graph(name="wide", inputs=(buffer("x", ROWS, COLUMNS),), nodes=nodes, outputs=outputs)
 
 
-def layered(count: int) -> Graph:
+def layered(count: int, *, is_across: bool = False) -> Graph:
     nodes: list[Node] = []
     last = "x"
     layer = 0
@@ -92,14 +98,22 @@ def layered(count: int) -> Graph:
         nodes.append(
             pointwise(p + "gelu", op("mul", at(p + "half"), op("add", at(p + "erf"), const(1.0, F32))))
         )
-        nodes.append(pointwise(p + "out", op("add", at(p + "gelu"), at(last))))
+        nodes.append(pointwise(p + "out", op("add", at(p + "gelu"), at(last)), is_across=is_across))
         last = p + "out"
         layer += 1
     inputs = (buffer("x", ROWS, COLUMNS), buffer("w", COLUMNS), buffer("m", COLUMNS, COLUMNS))
+    if is_across:
+        nodes.append(pointwise("result", op("neg", at(last))))
+        last = "result"
     return Graph(name="layered", inputs=inputs, nodes=tuple(nodes), outputs=(Ref(last),))
 
 
-GRAPHS: dict[str, Callable[[int], Graph]] = {"chain": chain, "wide": wide, "layered": layered}
+GRAPHS: dict[str, Callable[[int], Graph]] = {
+    "chain": chain,
+    "wide": wide,
+    "layered": layered,
+    "across": partial(layered, is_across=True),
+}
 
 
 def measure(
@@ -114,9 +128,16 @@ def measure(
             targets = declare(Targets(main=target(target_name)), CompileOptions())
             if not collector:
                 gc.disable()
+            ends = {"": time.process_time()}
+
+            def tell(name: str, after: Graph, ends: dict[str, float] = ends) -> None:
+                ends[name] = time.process_time()
+
             begin = time.process_time()
-            made = schedule(graph, targets)
+            made = schedule(graph, targets, observe=tell)
             scheduled = time.process_time()
+            passed = list(ends)
+            layouts = ends["layouts"] - ends[passed[passed.index("layouts") - 1]]
             plan(made)
             planned = time.process_time()
             gc.enable()
@@ -127,6 +148,7 @@ def measure(
                     "graph": name,
                     "nodes": len(graph.nodes),
                     "schedule_s": round(scheduled - begin, 3),
+                    "layouts_s": round(layouts, 3),
                     "plan_s": round(planned - scheduled, 3),
                     "steps": len(made.steps),
                     "distinct_kernels": len(made.kernels),

@@ -107,10 +107,59 @@ CALLS: Final[Mapping[str, _Call]] = MappingProxyType(
     }
 )
 
+# Positions so far off that a load from there is an illegal access: eager's kernels assert before they load.
+_OFF: Final = 0x2AAA_AAAA
+FAR: Final[Mapping[str, _Call]] = MappingProxyType(
+    {
+        "far embedding": (lambda k, w: F.embedding(k + _OFF, w) * 2, (_BAGGED, _TABLE)),
+        "far gather": (lambda x, k: torch.gather(x * 2, 1, k + _OFF), (_X, _positions(0, 3)[None])),
+        "far index": (lambda x, k: (x * 2)[k + _OFF] + 1, (_X, _positions(0, 3))),
+        "far index below": (lambda x, k: (x * 2)[k - _OFF] + 1, (_X, _positions(0, 3))),
+        "far index_select": (
+            lambda x, k: torch.index_select(x * 2, 0, k + _OFF) + 1,
+            (_X, _positions(0, 3)),
+        ),
+        "far element": (lambda x, k: x[k, k - _OFF] * 2, (_X, _positions(0, 3))),
+        "far of rows": (lambda x, k: x[k][k + _OFF].exp(), (_X, _positions(0, 3))),
+        "far at a position": (lambda x, k: x[(k + _OFF)[k * 2 + _OFF]] + 1, (_X, _positions(0, 3))),
+        "far row sums": (lambda w, k: w[k + _OFF].softmax(-1), (_grid(8, 512), _BAGGED)),
+        "far sums": (lambda w, k: w[k + _OFF].sum(0), (_grid(8, 512), _BAGGED)),
+        "far products": (lambda w, k: w[k + _OFF] @ w.t(), (_grid(8, 64), _BAGGED)),
+        "far scatter": (
+            lambda x, k, s: torch.scatter(x * 2, 1, k + _OFF, s),
+            (_X, _positions(0, 3)[None], _grid(1, 2)),
+        ),
+        "far index_add": (
+            lambda x, k, s: torch.index_add(x * 2, 1, k - _OFF, s),
+            (_X, _positions(0, 3), _grid(5, 2)),
+        ),
+        "far rows of an index_add": (
+            lambda x, k: torch.zeros_like(x).index_add(0, k, x[k + _OFF]),
+            (_X, _positions(0, 3)),
+        ),
+        "far neighbours": (
+            lambda x, k: F.pad(x[k + _OFF], (0, 0, 1, 2))[1:] * 2,
+            (_X, _positions(0, 3, 1)),
+        ),
+        "far bags": (
+            lambda k, w, o: F.embedding_bag(k + _OFF, w, o, mode="sum"),
+            (_BAGGED, _TABLE, _positions(0, 2)),
+        ),
+        "far cross_entropy": (
+            lambda x, k: F.cross_entropy(x * 1.0, k + _OFF),
+            (_X, _positions(0, 1, 2, 3, 1)),
+        ),
+        "far max_unpool2d": (
+            lambda d, k: F.max_unpool2d(d * 1, k + _OFF, 2),
+            (_grid(1, 1, 2, 2), _PLACES),
+        ),
+    }
+)
+
 
 def make_call(name: str, way: str, device: str) -> dict[str, Any]:
     """What becomes of the call: "a result" with its values, "an assertion" on the device, or the type of another error."""
-    function, given = CALLS[name]
+    function, given = (CALLS | FAR)[name]
     run: Callable[..., Tensor] = function
     if way != "eager":
         chosen = partial(backend, options={"strict": True})
@@ -128,7 +177,7 @@ def make_call(name: str, way: str, device: str) -> dict[str, Any]:
 
 def main(device: str) -> int:
     torch.set_num_threads(1)
-    pending = [(name, way) for name in CALLS for way in WAYS]
+    pending = [(name, way) for name in (*CALLS, *FAR) for way in WAYS]
     running: dict[int, tuple[str, str, int]] = {}
     while pending or running:
         while pending and len(running) < _AT_ONCE:

@@ -22,7 +22,7 @@ from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import Trace
 from coilwork_wrapper import emit_python
@@ -43,7 +43,7 @@ class KernelsFor:
 
     targets: tuple[str, ...]
     contractions: Contractions = "auto"
-    specs: dict[tuple[str, ...], TritonKernel] = field(default_factory=dict)
+    specs: dict[tuple[str, ...], KernelSpec] = field(default_factory=dict)
     graphs: list[Role] = field(default_factory=list)
 
     def __call__(
@@ -69,14 +69,14 @@ class KernelsFor:
             sources = emit_kernels(program, targets, options, trace=quiet)
             module = emit_python(program, sources, target=name)
             for spec in execute_module(module, job.graph_id).specs:
-                if not isinstance(spec, TritonKernel):
+                if not spec.is_triton:
                     raise AssertionError(f"{spec.name} is no Triton kernel")
                 self.specs.setdefault((name, *identity(spec)), spec)
         self.graphs.append(role)
         return _blank_results(gm)
 
 
-def identity(spec: TritonKernel) -> tuple[str, ...]:
+def identity(spec: KernelSpec) -> tuple[str, ...]:
     """What the compiler sees of a kernel: its text without the heading, which names lines of the model."""
     _heading, separator, code = spec.source.partition("\nimport triton\n")
     if not separator:

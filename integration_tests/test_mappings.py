@@ -9,63 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.planner import Planner
 from coilwork.errors import OptionError
-from coilwork_ir.index import format_expr
-from coilwork_ir.kernel_source import KernelSource, search_space
-from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.index import evaluate
+from coilwork_ir.kernel_source import search_space
 from coilwork_ir.mapping import format_mapping, parse_mapping
-from coilwork_ir.target import target
-from coilwork_runtime import generated
-from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.open_mapping import (
     close_mapping,
     read_choice,
-    read_limits,
     read_values,
 )
 from coilwork_runtime.triton_kernels.versions import mapping_text, version_of
-from coilwork_triton import TritonCodegen
-from coilwork_wrapper.python.kernels import spec_rows
-from coilwork_wrapper.python.tree import print_module
-
-OPEN = """kernel @softmax fast {
-  size n0 in [0, inf]
-  size n1 in [1, inf]
-  range x0: `n0` parallel x 0.0
-  range r0: `n1` reduction r 1.0
-  arg in0: f32 in span `n0*n1` aligned
-  arg out0: f32 out span `n0*n1` aligned
-  likely (16, 64)
-  body {
-    t0 = load %in0[n1*x0 + r0] : f32
-    t1 = reduce online_softmax 0 (t0) over (r0)
-    t2 = sub(t0, t1)
-    t3 = exp(t2)
-    store %out0[n1*x0 + r0] = t3
-  }
-}
-"""
-
-
-def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return x.softmax(-1), x.cumsum(0), x.topk(8, dim=-1).values, (x - x.mean(-1, keepdim=True)) * w
-
-
-def spec_of(source: KernelSource) -> TritonKernel:
-    """What a generated module says of `source`."""
-    (spec,) = eval(print_module([spec_rows(source, "TEXT")]), {"rt": generated, "TEXT": source.text})
-    assert isinstance(spec, TritonKernel)
-    return spec
-
-
-def kernels() -> list[TritonKernel]:
-    """Those of closed sizes, and one of open ones."""
-    planner = Planner(target="sm_90")
-    torch._dynamo.reset()
-    torch.compile(several, backend=planner, dynamic=False)(torch.randn(96, 320), torch.randn(320))
-    found = [*planner.programs[0].kernels, parse_kernel(OPEN)]
-    return [spec_of(TritonCodegen().emit(kernel, target("sm_90"), {})) for kernel in found]
+from integration_tests.emitted_kernels import kernels
 
 
 def test_the_runtime_reads_mappings_as_the_ir_does() -> None:
@@ -78,8 +32,10 @@ def test_the_runtime_reads_mappings_as_the_ir_does() -> None:
             space = search_space(mapping)
             assert format_mapping(mapping) == version.mapping
             assert read_values(version.mapping) == dict(space.values)
-            limits = tuple(f"{format_expr(a)} <= {format_expr(b)}" for a, b in space.limits)
-            assert read_limits(version.mapping) == limits
+            for config in spec.configs:
+                values = spec.values_of(config)
+                read = [(a.evaluate((), values), b.evaluate((), values)) for a, b in version.limits]
+                assert read == [(evaluate(a, config), evaluate(b, config)) for a, b in space.limits]
         for config in spec.configs:
             told = spec.versions[version_of(spec, config)].mapping
             mapping = parse_mapping(told)

@@ -78,9 +78,9 @@ def test_open_sizes_that_are_likely_small_are_planned(name: str) -> None:
     torch._dynamo.reset()
     planner = Planner(target="sm_90")
     torch.compile(function, backend=planner, dynamic=True)(x)
-    kernels = [kernel for program in planner.programs for kernel in program.kernels]
-    assert kernels
-    for kernel in kernels:
+    (program,), (likely,) = planner.programs, planner.likely
+    assert program.kernels and likely.keys() == {kernel.name for kernel in program.kernels}
+    for kernel in program.kernels:
         for gpu in ("sm_90", "gfx942"):
-            source = TritonCodegen().emit(kernel, target(gpu), {})
+            source = TritonCodegen().emit(kernel, target(gpu), {"likely": likely[kernel.name]})
             assert all(source.mapping_of(config).is_closed for config in source.configs)

@@ -19,7 +19,7 @@ from benchmarks.models import CASES, Setting, Size, find_case, instantiate
 from benchmarks.training import training_step
 from coilwork_ir.target import TARGETS
 from coilwork_runtime import KernelBuildError
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
@@ -37,7 +37,7 @@ TRAINED = tuple(case.name for case in CASES if case.train)
 EVERY = os.environ.get("EVERY_CONFIGURATION") == "1"
 
 
-def _misfits(spec: TritonKernel, binary: GpuBinary) -> list[str]:
+def _misfits(spec: KernelSpec, binary: GpuBinary) -> list[str]:
     """Why `binary` could not run on its target; Triton itself would only say so at the first launch."""
     target, wrong = TARGETS[spec.target], []
     if int.from_bytes(binary.image[18:20], "little") != MACHINES[spec.target]:
@@ -61,7 +61,7 @@ class Compiler:
     builder: TritonBuilder
     done: set[tuple[str, ...]] = field(default_factory=set)
 
-    def chosen(self, spec: TritonKernel, *, another: bool) -> tuple[Candidate, ...]:
+    def chosen(self, spec: KernelSpec, *, another: bool) -> tuple[Candidate, ...]:
         """The configurations to compile; which other one it is depends on the length of the text, so that all have their turn."""
         best, *others = self.builder.candidates(spec)
         if EVERY:

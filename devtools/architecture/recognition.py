@@ -2,7 +2,8 @@
 
 What comes behind asks nodes, or what a call implements. A module recognises an operator that it mentions by
 its whole name, as text (`"aten.convolution.default"`) or as an overload (`torch.ops.aten.convolution`),
-outside of docstrings. Other kinds of nodes are further rows of `RECOGNISED`.
+outside of docstrings. Other kinds of nodes are further rows of `RECOGNISED`. In the packages behind lowering
+no operator is named at all but by who writes a call.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from architecture.operator_tables import TABLE
 from architecture.sources import Source, Violation, docstring_nodes, dotted_name
 
 
@@ -40,6 +42,40 @@ RECOGNISED: Mapping[str, Recognised] = {
         },
     ),
 }
+
+
+BEHIND_LOWERING = ("scheduler", "triton", "cpp", "wrapper", "cpp-wrapper")
+# Modules of these packages that name operators whole: they write calls, and read none.
+WRITERS: Mapping[str, str] = {
+    "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
+    "coilwork_scheduler.externalize": "writes sorts that kernels lack as calls",
+}
+# Libraries whose operators a program may call.
+LIBRARIES = r"(aten|prims|mkldnn|mkl|onednn|quantized|_quantized|torchvision|fbgemm)"
+
+
+def check_names_behind_lowering(
+    sources: Sequence[Source], writers: Mapping[str, str] = WRITERS
+) -> list[Violation]:
+    """Names of operators behind lowering, outside of modules that write calls: others ask the operator table, or `implements`."""
+    name = re.compile(rf"(torch\.ops\.|ops\.)?{LIBRARIES}(\.|::)\w*[A-Za-z]\w*(\.\w+)*")
+    behind = {f"coilwork-{package}" for package in BEHIND_LOWERING}
+    found: list[Violation] = []
+    seen: set[str] = set()
+    for source in sources:
+        if source.package not in behind:
+            continue
+        for line, text in mentions(source, name):
+            seen.add(source.module or "")
+            if source.module not in writers:
+                message = f"{text} is named behind lowering: ask its row, or what the call implements"
+                found.append(source.violation(line, message))
+    if any(source.module == TABLE for source in sources):
+        found += [
+            Violation(path=module, line=1, message="names no operator any more: drop its allowance")
+            for module in sorted(set(writers) - seen)
+        ]
+    return sorted(found)
 
 
 def check_recognised_once(

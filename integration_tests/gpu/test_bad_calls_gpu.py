@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from integration_tests.bad_device_calls import CALLS, TAKEN_ON_GPUS, WAYS, read_answers
+from integration_tests.bad_device_calls import CALLS, FAR, TAKEN_ON_GPUS, WAYS, read_answers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ def answers() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def test_every_call_is_made_in_every_way(answers: dict[str, dict[str, dict[str, Any]]]) -> None:
-    assert {name: set(ways) for name, ways in answers.items()} == {name: set(WAYS) for name in CALLS}
+    assert {name: set(ways) for name, ways in answers.items()} == {name: set(WAYS) for name in (*CALLS, *FAR)}
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - TAKEN_ON_GPUS))
@@ -46,3 +46,11 @@ def test_eagers_result(name: str, answers: dict[str, dict[str, dict[str, Any]]])
     for way in WAYS[1:]:
         assert answers[name][way]["is"] == "a result", answers[name]
         assert answers[name][way]["values"] == answers[name]["eager"]["values"]
+
+
+@pytest.mark.parametrize("name", sorted(FAR))
+def test_an_assertion_comes_before_an_illegal_access(
+    name: str, answers: dict[str, dict[str, dict[str, Any]]]
+) -> None:
+    for way in WAYS[1:]:
+        assert answers[name][way]["is"] in ("an assertion", "IndexError"), answers[name]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coilwork.backend import backend
+from integration_tests import interpreted_template, test_grouped_products
 from integration_tests.model_checks import no_fallback
 
 pytestmark = [
@@ -162,3 +163,38 @@ def test_scratch_memory_of_products_in_a_captured_graph_is_the_graphs() -> None:
         expected = split(x.double(), w.double())
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(other.double(), 2 * expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", interpreted_template.CASES)
+def test_a_template_is_chosen_compiled_and_right(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a cached graph would leave no kernels in the trace
+    monkeypatch.setenv("COILWORK_CACHE", "0")
+    assert interpreted_template.wrong_with(interpreted_template.CASES[name], tmp_path, "cuda") == ""
+
+
+@pytest.mark.parametrize("name", test_grouped_products.CASES)
+def test_groups_are_multiplied_as_in_eager_mode(name: str) -> None:
+    test_grouped_products.compare(name, "cuda")
+
+
+def test_scaled_groups_are_the_librarys() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("torch scales groups on sm_90")
+    torch.manual_seed(0)
+    left = torch.randn(96, 64, device="cuda").to(torch.float8_e4m3fn)
+    right = torch.randn(3, 48, 64, device="cuda").to(torch.float8_e4m3fn).transpose(1, 2)
+    of_left, of_right = torch.rand(96, device="cuda"), torch.rand(3, 48, device="cuda")
+    ends = torch.tensor([32, 32, 96], device="cuda", dtype=torch.int32)
+
+    def function(*operands: Tensor) -> Tensor:
+        a, b, first, second, at = operands
+        made = torch._scaled_grouped_mm(a, b, first, second, offs=at, out_dtype=torch.bfloat16)
+        return made.relu()
+
+    given = (left, right, of_left, of_right, ends)
+    torch._dynamo.reset()
+    with torch.no_grad(), no_fallback():
+        found = torch.compile(function, backend=backend)(*given)
+    torch.testing.assert_close(found, function(*given))

@@ -10,11 +10,12 @@ import pytest
 
 from coilwork_cpp_wrapper.arithmetic import index_code
 from coilwork_cpp_wrapper.module import preamble_text
-from coilwork_cpp_wrapper.printer import code_text
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
+from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.cpp.toolchain import find_toolchain, make_stub
 
+PRINTER = CppPrinter()
 N = symbol("n", lo=0)
 I = symbol("i")
 J = symbol("j")
@@ -40,14 +41,14 @@ def name_of(expr: Expr) -> str:
 
 
 def test_only_what_may_be_negative_goes_through_functions() -> None:
-    assert code_text(index_code(N // 4, name_of)) == "n / 4"
-    assert code_text(index_code(I // 4, name_of)) == "rt::floordiv(i, 4)"
-    assert code_text(index_code(N - I, name_of)) in ("n - i", "-1 * i + n")
+    assert PRINTER.code(index_code(N // 4, name_of)) == "n / 4"
+    assert PRINTER.code(index_code(I // 4, name_of)) == "rt::floordiv(i, 4)"
+    assert PRINTER.code(index_code(N - I, name_of)) in ("n - i", "-1 * i + n")
 
 
 def test_values_are_those_of_the_index_arithmetic(tmp_path: Path) -> None:
     cases = "".join(
-        f"    case {number}: return {code_text(index_code(e, name_of))};\n"
+        f"    case {number}: return {PRINTER.code(index_code(e, name_of))};\n"
         for number, e in enumerate(EXPRESSIONS)
     )
     source = tmp_path / "arithmetic.cpp"

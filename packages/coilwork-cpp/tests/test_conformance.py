@@ -10,7 +10,14 @@ import torch
 from random_kernels import check_kernel
 
 from coilwork_cpp import CppCodegen
-from coilwork_ir.conformance import CASES, check_codegen, failures, random_kernel
+from coilwork_ir.conformance import (
+    CASES,
+    CORE_CASES,
+    check_codegen,
+    check_cores,
+    failures,
+    random_kernel,
+)
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.target import Target
@@ -49,3 +56,13 @@ def test_random_kernels(
     kernel = random_kernel(seed)
     run = load_kernel(kernel, split_elements=random.Random(seed).choice([0, 64, 16384]))
     check_kernel(kernel, run, torch_dtype, seed)
+
+
+def test_cores_without_a_template_are_refused_by_name(machine: Target) -> None:
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        raise AssertionError("a template was declared: run it as other cases are")
+
+    results = check_cores(CppCodegen(), machine, run)
+    assert not failures(results), failures(results)
+    assert {r.reason for r in results} == {"convolution", "attention", "attention-gradient"}
+    assert len(results) == len(CORE_CASES)

@@ -338,6 +338,23 @@ def test_what_is_left_out_does_not_parse(text: str, old: str, new: str, reason: 
         parse_graph(text.replace(old, new))
 
 
+def test_an_epilogue_knows_ranges_and_the_weighted_sum() -> None:
+    case = next(one for one in ATTENTION_CASES if one.name == "rounding-epilogue")
+    graph = checked(case.text)
+    node = graph.nodes[0]
+    assert isinstance(node, Attention) and node.epilogue is not None and bodies(node)[-1] is node.epilogue
+    assert library_attention_of(node, {b.name: b for b in graph.inputs if isinstance(b, Buffer)}) is None
+    for old, new, code in (
+        ("cast(t58) : bf16", "cast(t58) : f16", "attention-types"),
+        ("index [i3]", "index [r0]", "symbol-declared"),
+        ("t58 = mul(t3, t57)", "t55 = parameter 1 : f32 t58 = mul(t55, t57)", "parameter"),
+    ):
+        assert old in case.text
+        with pytest.raises(VerifyError) as caught:
+            verify_graph(parse_graph(case.text.replace(old, new)))
+        assert caught.value.code == code
+
+
 def tensors(
     *, heads: int = 2, bias: tuple[int, ...] | None = None, dtype: DType = DType.BF16
 ) -> dict[str, Buffer]:
@@ -431,6 +448,9 @@ def test_cases_of_the_kit_mean_what_autograd_says(case: AttentionCase) -> None:
     nothing = (scores == float("-inf")).all(-1, keepdim=True)
     weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
     output = weights @ v
+    if case.epilogue:
+        output = output * torch.arange(case.columns)
+        output = output.tanh() if "tanh" in case.epilogue else output
     found = interpret_graph(graph, list(given.values()))
     logsumexp = scores.masked_fill(nothing, 0).logsumexp(-1).masked_fill(nothing[..., 0], 0)
     expected = [output, logsumexp]

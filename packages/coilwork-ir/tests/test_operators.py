@@ -38,6 +38,8 @@ def test_facts_are_found_by_the_name_of_an_overload() -> None:
     assert find_target_info("aten.view.default").is_view
     assert find_target_info("prims.iota.default").is_cheap
     assert not find_target_info("mylib.view.default").is_view
+    assert find_target_info("mkldnn._linear_pointwise.default").packed_argument == 1
+    assert find_target_info("aten._linear_pointwise.default") == find_target_info("mylib._linear_pointwise")
 
 
 def test_a_row_of_an_overload_stands_in_the_stead_of_its_operators() -> None:

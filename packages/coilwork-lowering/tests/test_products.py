@@ -12,6 +12,7 @@ from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.loops.text import format_graph, parse_graph
@@ -149,3 +150,96 @@ def test_a_product_that_is_left_to_aten_is_a_call() -> None:
     options = LoweringOptions(fallback=("aten.mm",))
     graph = trace_and_lower(torch.mm, MATRICES, options=options).graph
     assert externs(graph) == ["aten.mm.default"] and products(graph) == []
+
+
+ENDS = torch.tensor([2, 2, 8], dtype=torch.int32)
+# two dimensions or three of each factor
+GROUPED: dict[str, tuple[tuple[torch.Tensor, ...], tuple[int, ...]]] = {
+    "rows": ((drawn(8, 16, dtype=BRAIN), drawn(3, 16, 8, dtype=BRAIN)), (2, 3)),
+    "columns": ((drawn(3, 8, 16, dtype=BRAIN), drawn(16, 8, dtype=BRAIN)), (3, 2)),
+    "terms": ((drawn(16, 8, dtype=BRAIN), drawn(8, 24, dtype=BRAIN)), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_product_of_groups_is_a_contraction(name: str) -> None:
+    factors, ranks = GROUPED[name]
+    inputs = (*factors, ENDS)
+    graph = trace_and_lower(lambda a, b, at: torch._grouped_mm(a, b, offs=at), inputs).graph
+    verify_graph(graph)
+    assert parse_graph(format_graph(graph)) == graph and externs(graph) == []
+    (found,) = groups(graph)
+    assert (len(found.left.shape), len(found.right.shape)) == ranks and found.ends is not None
+    (result,) = interpret_graph(graph, list(inputs))
+    torch.testing.assert_close(result, torch._grouped_mm(*factors, offs=ENDS))
+
+
+def groups(graph: Graph) -> list[GroupedProduct]:
+    buffers = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
+    buffers |= {b.name: b for node in graph.nodes for b in defined(node)}
+    found = [grouped_product_of(n, buffers) for n in graph.nodes if isinstance(n, Contraction)]
+    return [one for one in found if one is not None]
+
+
+def test_groups_of_one_size_are_a_batch() -> None:
+    factors = (drawn(3, 8, 16, dtype=BRAIN), drawn(3, 16, 8, dtype=BRAIN))
+    graph = trace_and_lower(lambda a, b: torch._grouped_mm(a, b), factors).graph
+    (product,) = products(graph)
+    assert product.is_plain and groups(graph) == []
+
+
+def eights(*shape: int, last: bool = False) -> torch.Tensor:
+    """Floats of 8 bits, by columns, or by rows with the `last` dimension innermost."""
+    made = drawn(*shape).to(torch.float8_e4m3fn)
+    return made if last else made.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+SCALED_GROUPS: dict[str, tuple[torch.Tensor, ...]] = {
+    "rows": (eights(32, 64, last=True), eights(3, 64, 48), drawn(32), drawn(3, 48)),
+    "columns": (eights(3, 48, 64, last=True), eights(64, 32), drawn(3, 48), drawn(32)),
+    "terms": (eights(32, 64, last=True), eights(64, 48), drawn(96), drawn(144)),
+    "one size": (eights(3, 32, 64, last=True), eights(3, 64, 48), drawn(3, 32), drawn(3, 48)),
+}
+
+
+@pytest.mark.parametrize("name", SCALED_GROUPS)
+def test_scaled_groups_are_contractions(name: str) -> None:
+    """Torch has no such kernel on CPUs: the interpreter is compared with products in f32."""
+    a, b, of_a, of_b = SCALED_GROUPS[name]
+    at = torch.tensor([16, 16, 64 if name == "terms" else 32], dtype=torch.int32)
+    has_ends = name != "one size"
+
+    def function(a: torch.Tensor, b: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        offs = others[2] if has_ends else None
+        return torch._scaled_grouped_mm(
+            a, b, others[0], others[1], offs=offs, out_dtype=BRAIN, use_fast_accum=True
+        )
+
+    inputs = (a, b, of_a, of_b, *([at] if has_ends else []))
+    graph = trace_and_lower(function, inputs).graph
+    verify_graph(graph)
+    (found,) = groups(graph)
+    assert found.scales is not None and found.node.approximate and (found.ends is not None) is has_ends
+    (result,) = interpret_graph(graph, list(inputs))
+    wide = [one.float() for one in (a, b)]
+    bounds = [0, *at.tolist()]
+    pieces = [slice(bounds[k], bounds[k + 1]) for k in range(3)]
+    if name == "rows":
+        parts = [wide[0][p] @ wide[1][k] * of_a[p, None] * of_b[k] for k, p in enumerate(pieces)]
+        expected = torch.cat(parts)
+    elif name == "columns":
+        parts = [wide[0][k] @ wide[1][:, p] * of_a[k, :, None] * of_b[p] for k, p in enumerate(pieces)]
+        expected = torch.cat(parts, 1)
+    elif name == "terms":
+        sums = torch.stack([wide[0][:, p] @ wide[1][p] for p in pieces])
+        expected = sums * of_a.view(3, 32, 1) * of_b.view(3, 1, 48)
+    else:
+        expected = torch.bmm(*wide) * of_a[..., None] * of_b[:, None]
+    torch.testing.assert_close(result, expected.to(BRAIN), rtol=1e-2, atol=1e-2)
+
+
+def test_a_grouped_product_that_is_left_to_aten_is_a_call() -> None:
+    inputs = (*GROUPED["rows"][0], ENDS)
+    options = LoweringOptions(fallback=("aten._grouped_mm",))
+    graph = trace_and_lower(lambda a, b, at: torch._grouped_mm(a, b, offs=at), inputs, options=options).graph
+    assert externs(graph) == ["aten._grouped_mm.default"] and groups(graph) == []

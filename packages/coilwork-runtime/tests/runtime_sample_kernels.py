@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from coilwork_runtime.generated import CppKernel, KernelVersion, TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
+from coilwork_runtime.manifest.readable import Names
+from coilwork_runtime.manifest.size_code import Op, SizeCode
 
 DOUBLE_CPP = """
 #include <cstdint>
@@ -64,7 +69,7 @@ def rounded(a, n, b, c, XBLOCK: tl.constexpr):
 """
 
 
-def cpp_kernel(name: str = "double_it", *, factor: int = 2, source: str = DOUBLE_CPP) -> CppKernel:
+def cpp_kernel(name: str = "double_it", *, factor: int = 2, source: str = DOUBLE_CPP) -> KernelSpec:
     """`b = factor * a` over `n0` floats."""
     return CppKernel(
         name=name,
@@ -83,7 +88,7 @@ def triton_kernel(
     target: str = "sm_90",
     blocks: tuple[int, ...] = (512,),
     source: str = DOUBLE_TRITON,
-) -> TritonKernel:
+) -> KernelSpec:
     """`b = factor * a` over `n0` floats; a candidate per block size."""
     return TritonKernel(
         name=name,
@@ -109,7 +114,7 @@ def version(values: Mapping[str, Iterable[int]], *limits: tuple[str, str], guard
     return KernelVersion(guard=guard, mapping="\n".join(lines))
 
 
-def checked_kernel() -> TritonKernel:
+def checked_kernel() -> KernelSpec:
     """Adds 1 to at most 64 integers, all of which must be below 10."""
     return TritonKernel(
         name="checked",
@@ -124,7 +129,7 @@ def checked_kernel() -> TritonKernel:
     )
 
 
-def positive_kernel() -> TritonKernel:
+def positive_kernel() -> KernelSpec:
     """`b = (limit < 0) & (a > 0)` over `n0` floats, in one program that loops; `limit` is a single float."""
     return TritonKernel(
         name="positive",
@@ -138,7 +143,7 @@ def positive_kernel() -> TritonKernel:
     )
 
 
-def rounding_kernel() -> TritonKernel:
+def rounding_kernel() -> KernelSpec:
     """`b = bf16(a)` of 8 floats and `c = f64(bf16(n))` of 8 integers."""
     return TritonKernel(
         name="rounded",
@@ -166,7 +171,7 @@ def product(a, b, c, BLOCK: tl.constexpr):
 """
 
 
-def product_kernel() -> TritonKernel:
+def product_kernel() -> KernelSpec:
     """`c = a @ b` of matrices of bf16, 16 by 16."""
     return TritonKernel(
         name="product",
@@ -212,7 +217,7 @@ def joined(a, b, reduced, kept, whole, scanned, M: tl.constexpr, N: tl.constexpr
 """
 
 
-def joined_kernel(rows: int, columns: int, axis: int, *, backwards: bool) -> TritonKernel:
+def joined_kernel(rows: int, columns: int, axis: int, *, backwards: bool) -> KernelSpec:
     """Functions `t -> t * a + b` with `a` and `b` from two integer matrices, applied one after the other along `axis`.
 
     `reduced` and `kept` are the functions of whole lines, `whole` that of all elements, `scanned` those so far, from the other end
@@ -254,7 +259,7 @@ def moments(a, b, N: tl.constexpr):
 """
 
 
-def moments_kernel(count: int) -> TritonKernel:
+def moments_kernel(count: int) -> KernelSpec:
     """`b` is the number, the mean and the variance of `count` floats `a`, joined as of disjoint sets (Chan et al.)."""
     return TritonKernel(
         name="moments",
@@ -268,16 +273,82 @@ def moments_kernel(count: int) -> TritonKernel:
     )
 
 
-def module_text(spec: CppKernel | TritonKernel) -> str:
+def rewrite(
+    spec: KernelSpec,
+    *,
+    args: Iterable[str] | None = None,
+    arg_names: Iterable[str] | None = None,
+    grid: Iterable[str] | None = None,
+    versions: Iterable[KernelVersion] | None = None,
+    **others: Any,
+) -> KernelSpec:
+    """`spec` with other fields, those in readable form."""
+    words = tuple(argument_word(spec, one) for one in spec.args) if args is None else tuple(args)
+    names = tuple(one.name for one in spec.args) if arg_names is None else tuple(arg_names)
+    configs = others.get("configs", spec.configs)
+    reader = Names(words, names, [name for config in configs for name in config])
+    reader.parameters.extend(spec.parameters)
+    changed: dict[str, Any] = dict(others)
+    if args is not None or arg_names is not None:
+        changed["args"] = reader.arguments()
+    if grid is not None:
+        changed["grid"] = tuple(map(reader.code, grid))
+    if versions is not None:
+        changed["versions"] = tuple(map(reader.version, versions))
+    return replace(spec, **changed, parameters=tuple(reader.parameters))
+
+
+def argument_word(spec: KernelSpec, one: KernelArgument) -> str:
+    """`"*in:f32:16"`, `"size:i64"`, `"*scratch:f32=4*n0"`."""
+    elements = "" if one.elements is None else f"={code_text(spec, one.elements)}"
+    return f"{'*' * one.is_pointer}{one.role}:{one.dtype}{':16' * one.aligned}{elements}"
+
+
+def code_text(spec: KernelSpec, code: SizeCode) -> str:
+    """Python text of `code`."""
+    signs = {Op.ADD: "+", Op.SUBTRACT: "-", Op.MULTIPLY: "*", Op.FLOOR_DIVIDE: "//", Op.MODULO: "%"}
+    stack: list[str] = []
+    for op, operand in code.steps:
+        names = {Op.SIZE: spec.sizes, Op.PARAMETER: spec.parameters}
+        if op is Op.CONSTANT:
+            stack.append(str(operand))
+        elif op in names:
+            stack.append(names[op][operand])
+        else:
+            right, left = stack.pop(), stack.pop()
+            call = "min" if op is Op.MINIMUM else "max"
+            stack.append(f"({left} {signs[op]} {right})" if op in signs else f"{call}({left}, {right})")
+    return stack[0]
+
+
+def readable_kernel(spec: KernelSpec) -> str:
+    """`rt.CppKernel(...)` or `rt.TritonKernel(...)`."""
+    fields: dict[str, Any] = {
+        name: getattr(spec, name) for name in ("name", "source", "entry", "checks", "features", "target")
+    }
+    fields["args"] = tuple(argument_word(spec, one) for one in spec.args)
+    fields["arg_names"] = tuple(one.name for one in spec.args)
+    if spec.traffic is not None:
+        fields["bytes"] = code_text(spec, spec.traffic)
+    if spec.is_triton:
+        fields["grid"] = tuple(code_text(spec, one) for one in spec.grid)
+        fields["configs"] = spec.configs
+        fields["versions"] = tuple(
+            KernelVersion(guard="" if one.guard is None else code_text(spec, one.guard), mapping=one.mapping)
+            for one in spec.versions
+        )
+    texts = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    return f"rt.{'TritonKernel' if spec.is_triton else 'CppKernel'}({texts})"
+
+
+def module_text(spec: KernelSpec) -> str:
     """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output `2 * x + c`."""
-    kind = type(spec).__name__
-    fields = ", ".join(f"{name}={getattr(spec, name)!r}" for name in type(spec).__dataclass_fields__)
     return f'''"""y = 2 * x + c"""
 import torch
 from coilwork_runtime import generated as rt
-from coilwork_runtime.generated import KernelVersion
+from coilwork_runtime.generated import KernelVersion as ReadableVersion
 
-KERNELS = (rt.{kind}({fields}),)
+KERNELS = ({readable_kernel(spec)},)
 
 
 def make_call(kernels, constants):

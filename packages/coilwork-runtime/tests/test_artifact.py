@@ -24,12 +24,12 @@ from coilwork_runtime import (
     save_artifact,
 )
 from coilwork_runtime.artifact import load, records
-from coilwork_runtime.generated import CppKernel, TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 CONSTANTS = {"c": torch.arange(8.0)}
 
 
-def save(path: Path, spec: CppKernel | TritonKernel | None = None) -> Path:
+def save(path: Path, spec: KernelSpec | None = None) -> Path:
     save_artifact(
         path,
         module_text=module_text(spec or cpp_kernel()),
@@ -174,7 +174,7 @@ def test_another_cpu_without_a_compiler(
 def test_features_that_this_cpu_lacks_are_left_out() -> None:
     spec = replace(cpp_kernel(), features=("avx1024", "quantum"))
     fitting = load.for_this_machine(spec)
-    assert isinstance(fitting, CppKernel) and fitting.features == ()
+    assert isinstance(fitting, KernelSpec) and fitting.features == ()
 
 
 def test_a_gpu_artifact_without_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

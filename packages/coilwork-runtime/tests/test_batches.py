@@ -13,7 +13,8 @@ from coilwork_cache import LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
 from coilwork_runtime.devices import cpu_features
-from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.generated import CppKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SOURCE = """
 extern "C" __attribute__((visibility("default"))) void ENTRY(const float* a, float* b, long long n) {
@@ -22,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) void ENTRY(const float* a, flo
 """
 
 
-def kernel(number: int, *, source: str = SOURCE) -> CppKernel:
+def kernel(number: int, *, source: str = SOURCE) -> KernelSpec:
     """`b = number * a`, under an entry of its own."""
     entry = f"kernel_of_{number}"
     given = cpp_kernel(f"k{number}", factor=number, source=source.replace("ENTRY", entry))

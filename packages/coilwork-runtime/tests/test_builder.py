@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_sample_kernels import cpp_kernel, triton_kernel, version
+from runtime_sample_kernels import cpp_kernel, rewrite, triton_kernel, version
 
 from coilwork_cache import LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
 from coilwork_runtime.folders import new_folder
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
 from coilwork_runtime.triton_kernels.descent import Found, Trial
@@ -87,10 +87,7 @@ def test_a_builder_without_a_store_remembers_what_it_built(compilations: Path) -
 def test_features_are_part_of_the_key(compilations: Path) -> None:
     store = MemoryStore()
     doubled(Builder(store))
-    spec = cpp_kernel()
-    Builder(store).build(
-        [type(spec)(**{f: getattr(spec, f) for f in spec.__slots__} | {"features": ("avx2",)})]
-    )
+    Builder(store).build([dataclasses.replace(cpp_kernel(), features=("avx2",))])
     assert count(compilations) == 2
 
 
@@ -318,13 +315,13 @@ def test_a_candidate_that_does_not_compile_is_left_out() -> None:
     assert only[0]["XBLOCK"] == 256
 
 
-WIDE = dataclasses.replace(
+WIDE = rewrite(
     triton_kernel(blocks=(512, 256)),
     versions=(version({"XBLOCK": (512, 128, 256, 1024), "num_warps": (4, 8)}),),
 )
 
 
-def found_earlier(block: int, sizes: list[int], *, pool: BrokenPool, spec: TritonKernel = WIDE) -> list[int]:
+def found_earlier(block: int, sizes: list[int], *, pool: BrokenPool, spec: KernelSpec = WIDE) -> list[int]:
     """The blocks that are built after a search found `block` for `sizes`."""
     pytest.importorskip("triton", reason="its version is part of the key")
     store = MemoryStore()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from runtime_sample_kernels import cpp_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.checks import raise_check
-from coilwork_runtime.cpp.launch import launcher_text
 from coilwork_runtime.generated import CppKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -43,7 +42,7 @@ extern "C" int32_t torch_get_num_threads(uint32_t*);
 """
 
 
-def gather_kernel() -> CppKernel:
+def gather_kernel() -> KernelSpec:
     return CppKernel(
         name="gather_0",
         source=GATHER,
@@ -88,9 +87,3 @@ def test_kernels_reach_torchs_threads() -> None:
     out = torch.zeros(1, dtype=torch.int64)
     Builder().build([spec])["threads"](out)
     assert out.item() == torch.get_num_threads()
-
-
-def test_the_text_is_written_out_for_the_arguments() -> None:
-    assert launcher_text(cpp_kernel()) == (
-        "def launch(a, b, n0):\n    function(a.data_ptr(), b.data_ptr(), n0)\n"
-    )

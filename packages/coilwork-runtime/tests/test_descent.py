@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_sample_kernels import triton_kernel, version
+from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime.triton_kernels.descent import Bench, Found, Trial, descend, fastest
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
@@ -17,7 +16,7 @@ from coilwork_runtime.triton_kernels.neighbours import Config, Space
 WIDTHS = tuple(2**k for k in range(12))
 WARPS = (1, 2, 4, 8, 16)
 SPACE = Space.of(
-    dataclasses.replace(
+    rewrite(
         triton_kernel(),
         configs=({"XBLOCK": 64, "YBLOCK": 64, "num_warps": 4},),
         versions=(version({"XBLOCK": WIDTHS, "YBLOCK": WIDTHS, "num_warps": WARPS}),),

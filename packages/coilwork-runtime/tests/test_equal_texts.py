@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from runtime_sample_kernels import triton_kernel
+from runtime_sample_kernels import rewrite, triton_kernel
 
 from coilwork_runtime import Builder
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.equal_texts import shared_texts
 from coilwork_runtime.triton_kernels.pool import WorkerPool
 
 
-def renamed(name: str, **changes: Any) -> TritonKernel:
+def renamed(name: str, **changes: Any) -> KernelSpec:
     """The sample kernel, whose text says that it is called `name`."""
     source = triton_kernel().source.replace("double_it", name)
-    return replace(
+    return rewrite(
         triton_kernel(name),
         source=f'"""{name} of another line."""\n# {name}\n{source}',
         entry=name,
@@ -26,7 +26,7 @@ def renamed(name: str, **changes: Any) -> TritonKernel:
     )
 
 
-FIRST, SECOND = renamed("double_1"), renamed("double_2", grid=("7",), bytes="")
+FIRST, SECOND = renamed("double_1"), renamed("double_2", grid=("7",), traffic=None)
 
 
 class CountingPool(WorkerPool):
@@ -52,7 +52,7 @@ def test_names_comments_and_launches_do_not_count() -> None:
     "other",
     [
         replace(SECOND, source=SECOND.source.replace("* 2", "* 3")),
-        replace(SECOND, args=("*in:f32", "*out:f32:16", "size:i32")),
+        rewrite(SECOND, args=("*in:f32", "*out:f32:16", "size:i32")),
         replace(SECOND, checks=("out of range",)),
         replace(SECOND, target="sm_80"),
         replace(SECOND, source="no python ("),
@@ -60,7 +60,7 @@ def test_names_comments_and_launches_do_not_count() -> None:
         replace(SECOND, source=SECOND.source + "other = double_2\n"),
     ],
 )
-def test_everything_else_does(other: TritonKernel) -> None:
+def test_everything_else_does(other: KernelSpec) -> None:
     assert shared_texts([FIRST, other])["double_2"] is other
 
 

@@ -6,20 +6,22 @@ import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from executor_assembly import Assembly
+from runtime_sample_kernels import rewrite
 from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import load_native
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, join_forms
+from coilwork_runtime import ProgramBytesError, load_native
+from coilwork_runtime.executor.forms import GpuEntry, Launcher, form_of, gpu_binding
 from coilwork_runtime.executor.program import NativeProgram
-from coilwork_runtime.specs import TritonKernel
-from coilwork_runtime.triton_kernels.requests import run_time_arguments
+from coilwork_runtime.generated import KernelVersion, TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SPEC = TritonKernel(
     name="scale",
@@ -63,14 +65,14 @@ def entry(stub: StubDriver) -> GpuEntry:
     )
 
 
-def form(entry: GpuEntry, spec: TritonKernel = SPEC) -> bytes | None:
-    return gpu_form(spec, run_time_arguments(spec), {"XBLOCK": 4}, entry)
+def form(entry: GpuEntry, spec: KernelSpec = SPEC) -> bytes:
+    return form_of(spec, [gpu_binding(spec, {"XBLOCK": 4}, entry)])
 
 
 def load(
     store: MemoryStore,
     entry: GpuEntry,
-    spec: TritonKernel = SPEC,
+    spec: KernelSpec = SPEC,
     *,
     later: bool = False,
     made: Callable[[], bytes | None] | None = None,
@@ -79,10 +81,10 @@ def load(
     settle = made or (lambda: form(entry, spec))
     settled = [not later]
 
-    def launcher(*args: Any) -> None:
+    def launch(*args: Any) -> None:
         settled[0] = True
 
-    vars(launcher)[NATIVE] = NativeLaunch(form=lambda: settle() if settled[0] else None)
+    launcher = Launcher(call=launch, form=lambda: settle() if settled[0] else None)
     asm = Assembly("net")
     asm.input("x")
     n, m = asm.size_input(), asm.size_input()
@@ -110,12 +112,13 @@ def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntr
 
 
 def test_sizes_choose_between_versions(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    guards = ("n % 2 + max(0, m - 8)", "max(0, m - 8)", "")
+    spec = rewrite(SPEC, versions=[KernelVersion(guard=guard) for guard in guards])
+
     def all_of_them() -> bytes | None:
         others = ((0x2005, 128), (0x3005, 32), (0x4005, 64))
-        found = [form(replace(entry, handle=handle, threads=threads)) for handle, threads in others]
-        known = [one for one in found if one is not None]
-        assert len(known) == len(found)
-        return join_forms(known, ["n % 2 + max(0, m - 8)", "max(0, m - 8)", ""], ["n", "m"])
+        entries = [replace(entry, handle=handle, threads=threads) for handle, threads in others]
+        return form_of(spec, [gpu_binding(spec, {"XBLOCK": 4}, one) for one in entries])
 
     program = load(store, entry, made=all_of_them)
     for n, m, handle, threads in (
@@ -201,7 +204,11 @@ def test_a_thread_without_a_context_gets_one(stub: StubDriver, store: MemoryStor
 
 
 def test_scratch_memory_of_kernel_and_compiler(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
-    spec = replace(SPEC, args=(*SPEC.args, "*scratch:f32=2*n + 1"), arg_names=(*SPEC.arg_names, "s"))
+    spec = rewrite(
+        SPEC,
+        args=("*in:f32:16", "*out:f32", "size:i64", "size:i32", "*scratch:f32=2*n + 1"),
+        arg_names=("x", "y", "n", "m", "s"),
+    )
     stub.set("want_parameters", 7)
     program = load(store, replace(entry, device=-1, compiler_scratch_bytes=256), spec)
     program.call([torch.randn(8), 9, 5])
@@ -220,6 +227,28 @@ def test_the_first_launch_may_settle_the_configuration(
     assert program.counters()["python_launches"] == 1
 
 
-def test_a_grid_that_is_no_expression_stays_with_python(entry: GpuEntry) -> None:
-    assert form(entry) is not None
-    assert form(entry, replace(SPEC, grid=("n if m else 1",))) is None
+def test_a_grid_may_choose_by_sizes(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    spec = rewrite(SPEC, grid=("n if m > 1 else 1", "(n == m) + 1"))
+    program = load(store, entry, spec)
+    for n, m, grid in ((5, 1, [1, 1, 1]), (5, 2, [5, 1, 1]), (5, 5, [5, 2, 1])):
+        program.call([torch.randn(8), n, m])
+        assert stub.launch()[1:4] == grid
+
+
+def test_a_grid_that_does_not_fit_64_bits_is_refused(
+    stub: StubDriver, store: MemoryStore, entry: GpuEntry
+) -> None:
+    program = load(store, entry, rewrite(SPEC, grid=("n * n",)))
+    with pytest.raises(OverflowError, match="64 bits"):
+        program.call([torch.randn(8), 1 << 40, 1])
+
+
+def test_a_binding_fits_its_manifest(store: MemoryStore, entry: GpuEntry) -> None:
+    for bad, reason in (
+        (form_of(SPEC, []), "other versions"),
+        (form_of(SPEC, [gpu_binding(SPEC, {"XBLOCK": 4}, entry)] * 2), "other versions"),
+        (form_of(SPEC, [gpu_binding(replace(SPEC, parameters=()), {}, entry)]), "other parameters"),
+        (form(entry) + b"!", "something follows"),
+    ):
+        with pytest.raises(ProgramBytesError, match=reason):
+            load(store, entry, made=partial(bytes, bad))

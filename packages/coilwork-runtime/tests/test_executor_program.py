@@ -30,7 +30,7 @@ from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, LayoutError, ProgramBytesError, load_native
 from coilwork_runtime.executor.planning import Route
 from coilwork_runtime.executor.program import NativeProgram
-from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.generated import CppKernel
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

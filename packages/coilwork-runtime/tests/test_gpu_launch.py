@@ -8,11 +8,12 @@ import threading
 
 import pytest
 import torch
-from runtime_sample_kernels import checked_kernel, triton_kernel, version
+from runtime_sample_kernels import checked_kernel, rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_device
 from coilwork_runtime.generated import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import native
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
@@ -44,11 +45,11 @@ def present_target() -> str:
     return str(describe_device("cuda")["name"])
 
 
-def doubling() -> TritonKernel:
+def doubling() -> KernelSpec:
     return triton_kernel(target=present_target())
 
 
-def product_kernel(size: int) -> TritonKernel:
+def product_kernel(size: int) -> KernelSpec:
     return TritonKernel(
         name="product",
         source=WIDE,
@@ -181,7 +182,7 @@ def test_the_fastest_candidate_is_chosen_and_remembered() -> None:
 
 def test_a_search_leaves_narrow_blocks_behind_and_is_remembered() -> None:
     store, heard = MemoryStore(), list[tuple[str, int]]()
-    spec = dataclasses.replace(
+    spec = rewrite(
         triton_kernel(target=present_target(), blocks=(16,)),
         versions=(
             version(
@@ -214,11 +215,12 @@ def test_a_search_leaves_narrow_blocks_behind_and_is_remembered() -> None:
 def test_a_kernel_without_sizes_is_built_as_it_was_found() -> None:
     store = MemoryStore()
     fixed = triton_kernel(target=present_target(), blocks=(16, 32))
-    spec = dataclasses.replace(
+    spec = rewrite(
         fixed,
         source=fixed.source.replace("a, b, n0,", "a, b,").replace("n0", "1048576"),
-        args=fixed.args[:2],
-        arg_names=fixed.arg_names[:2],
+        args=("*in:f32:16", "*out:f32:16"),
+        arg_names=("a", "b"),
+        traffic=None,
         grid=("1048576 // XBLOCK",),
         versions=(version({"XBLOCK": (16, 32, 64, 128, 256, 512, 1024)}),),
     )
@@ -235,7 +237,7 @@ def test_tuning_leaves_updated_tensors_alone() -> None:
     source = triton_kernel().source.replace(
         "b + i, tl.load(a + i, i < n0) * 2", "a + i, tl.load(a + i, i < n0) + 1"
     )
-    spec = dataclasses.replace(
+    spec = rewrite(
         triton_kernel(target=present_target(), blocks=(128, 256, 512)),
         source=source,
         args=("*inout:f32:16", "*out:f32:16", "size:i32"),

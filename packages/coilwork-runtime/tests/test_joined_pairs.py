@@ -22,7 +22,8 @@ import pytest
 import torch
 
 from coilwork_runtime import Builder
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.generated import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import without_joined_pairs
 
@@ -62,7 +63,7 @@ PAIR = "\tcvt.rn.satfinite.e4m3x2.f32  %rs1, %r2, %r1;\n\tcvt.rn.satfinite.e4m3x
 JOIN = "\tmov.b32 \t%r9, {%rs1, %rs2};\n"
 
 
-def kernel(small: str, given: str) -> TritonKernel:
+def kernel(small: str, given: str) -> KernelSpec:
     return TritonKernel(
         name="rounded",
         source=SOURCE.format(small=small),

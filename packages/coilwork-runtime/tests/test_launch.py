@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from runtime_sample_kernels import triton_kernel, version
+from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.executor.forms import GpuEntry
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
@@ -150,13 +150,13 @@ def test_the_fastest_candidate_launches_with_its_own_grid() -> None:
 def in_forms(*images: bytes, forms: Sequence[int]) -> list[Built]:
     """Candidates, each of the form of its number."""
     return [
-        dataclasses.replace(one, config={**one.config, "LIKELY": form})
+        dataclasses.replace(one, config={**one.config, "VERSION": form})
         for one, form in zip(built(*images), forms, strict=True)
     ]
 
 
-def spec_of(candidates: Sequence[Built], guards: Sequence[str]) -> TritonKernel:
-    return dataclasses.replace(
+def spec_of(candidates: Sequence[Built], guards: Sequence[str]) -> KernelSpec:
+    return rewrite(
         triton_kernel(),
         configs=tuple(one.config for one in candidates),
         versions=tuple(version({"XBLOCK": (512, 256)}, guard=guard) for guard in guards),
@@ -217,11 +217,10 @@ def test_calls_of_other_forms_alone_do_without_python_after_a_while() -> None:
     notes = Notes(entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))})
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
-    native = vars(launch)[NATIVE]
-    assert native.form() is None
+    assert launch.form is not None and launch.form() is None
     for asked in range(1, 10):
         launch(OnDevice(0), OnDevice(0), 1000)
-        assert (native.form() is None) == (asked <= 8)
+        assert (launch.form() is None) == (asked <= 8)
     assert {image for image, *_ in notes.launches} == {b"odd"}
 
 
@@ -233,7 +232,7 @@ def test_all_forms_are_native_once_the_first_is_settled() -> None:
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
     launch(OnDevice(0, 64), OnDevice(0, 128), 1024)
-    assert vars(launch)[NATIVE].form() is not None
+    assert launch.form is not None and launch.form() is not None
 
 
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:
@@ -271,7 +270,7 @@ def test_a_candidate_that_does_not_fit_drops_out() -> None:
 
 def test_grid_with_three_extents_and_min() -> None:
     notes = Notes()
-    spec = dataclasses.replace(triton_kernel(), grid=("min(n0, 7)", "n0 // XBLOCK", "2"))
+    spec = rewrite(triton_kernel(), grid=("min(n0, 7)", "n0 // XBLOCK", "2"))
     make_launcher(spec, built(b"one"), notes.gpu(), store=None)(OnDevice(0), OnDevice(0), 1024)
     assert notes.launches[0][2:5] == (7, 4, 2)
 
@@ -288,7 +287,7 @@ def test_candidates_that_spill_are_not_timed_where_others_do_not() -> None:
 
 
 WIDTHS = (64, 128, 256, 512, 1024)
-SEARCHED = dataclasses.replace(
+SEARCHED = rewrite(
     triton_kernel(),
     configs=({"XBLOCK": 256, "num_warps": 4},),
     versions=(version({"XBLOCK": WIDTHS}),),

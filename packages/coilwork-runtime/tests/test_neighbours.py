@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from runtime_sample_kernels import triton_kernel, version
+from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 
 SPACE = Space.of(
-    dataclasses.replace(
+    rewrite(
         triton_kernel(),
         configs=({"XBLOCK": 64, "YBLOCK": 1, "num_warps": 1, "num_stages": 1},),
         # named in another order than the kernel's parameters
@@ -46,7 +44,7 @@ def test_double_steps_keep_what_a_thread_has_or_what_a_block_has_or_go_far() -> 
 
 
 def test_without_a_space_there_is_nothing_around() -> None:
-    for closed in (triton_kernel(), dataclasses.replace(triton_kernel(), versions=())):
+    for closed in (triton_kernel(), rewrite(triton_kernel(), versions=())):
         assert list(Space.of(closed).steps(config(512, 1, 4))) == []
         assert list(Space.of(closed).double_steps(config(512, 1, 4))) == []
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from coilwork_runtime import Builder
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.generated import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import mend_stages, without_packed_arithmetic
 
@@ -47,7 +48,7 @@ print(json.dumps(seen))
 """
 
 
-def kernel() -> TritonKernel:
+def kernel() -> KernelSpec:
     """`out[112 * r + c] = (r + 1) // 2 * 112 + (c + 1) // 2 * 7`."""
     return TritonKernel(
         name="halves",

@@ -29,6 +29,7 @@ from coilwork_runtime.cpp.build import library_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
 from coilwork_runtime.generated import CppKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.tools import run_tool, split_command
 
@@ -43,7 +44,7 @@ extern "C" __attribute__((visibility("default"))) void add(const float* a, float
 """
 
 
-def add(number: int) -> CppKernel:
+def add(number: int) -> KernelSpec:
     """A kernel that nobody has built before if its `number` is new."""
     return CppKernel(
         name="add",

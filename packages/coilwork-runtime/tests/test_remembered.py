@@ -6,14 +6,14 @@ import dataclasses
 import json
 
 import pytest
-from runtime_sample_kernels import triton_kernel, version
+from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.remembered import recall, record_key, remember
 
-SPEC = dataclasses.replace(
+SPEC = rewrite(
     triton_kernel(),
     configs=({"XBLOCK": 256, "num_warps": 4},),
     versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (1, 2, 4)}, ("32*num_warps", "XBLOCK")),),
@@ -46,12 +46,12 @@ def test_kernels_and_devices_do_not_share() -> None:
     assert recall(store, SPEC, "another") == {}
     for other in (
         dataclasses.replace(SPEC, source=SPEC.source + "\n"),
-        dataclasses.replace(SPEC, args=("*in:f32", "*out:f32", "size:i32")),
+        rewrite(SPEC, args=("*in:f32", "*out:f32", "size:i32")),
         dataclasses.replace(SPEC, target="sm_80"),
     ):
         assert recall(store, other, DEVICE) == {}
     # what may be tried is no part of what a kernel is
-    assert recall(store, dataclasses.replace(SPEC, versions=()), DEVICE) == {}
+    assert recall(store, rewrite(SPEC, versions=()), DEVICE) == {}
     assert recall(None, SPEC, DEVICE) == {}
 
 

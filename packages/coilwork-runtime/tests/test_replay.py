@@ -20,10 +20,9 @@ from test_executor_convolutions import declared, shape_of
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, load_native
 from coilwork_runtime.executor import faults
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form
+from coilwork_runtime.executor.forms import GpuEntry, Launcher, form_of, gpu_binding
 from coilwork_runtime.executor.program import NativeProgram
-from coilwork_runtime.specs import TritonKernel
-from coilwork_runtime.triton_kernels.requests import run_time_arguments
+from coilwork_runtime.generated import TritonKernel
 
 SPEC = TritonKernel(
     name="step",
@@ -70,9 +69,8 @@ def launcher(stub: StubGraphs, kernel: str = "kernel") -> Callable[..., None]:
     def launch(*args: Any) -> None:
         raise AssertionError("it is launched natively")
 
-    data = gpu_form(SPEC, run_time_arguments(SPEC), {}, entry)
-    vars(launch)[NATIVE] = NativeLaunch(form=lambda: data)
-    return launch
+    data = form_of(SPEC, [gpu_binding(SPEC, {}, entry)])
+    return Launcher(call=launch, form=lambda: data)
 
 
 def load(store: MemoryStore, stub: StubGraphs, data: bytes, *, graphs: bool = True) -> NativeProgram:

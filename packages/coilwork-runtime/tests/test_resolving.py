@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, LifetimeChecker, load_native
-from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.generated import CppKernel
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from runtime_sample_kernels import triton_kernel, version
+from runtime_sample_kernels import rewrite, triton_kernel, version
 
 from coilwork_runtime import KernelBuildError, KernelLaunchError
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -21,9 +21,7 @@ from coilwork_runtime.triton_kernels.searching import (
 )
 
 SPACE = Space.of(
-    dataclasses.replace(
-        triton_kernel(), versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (4, 8)}),)
-    )
+    rewrite(triton_kernel(), versions=(version({"XBLOCK": (64, 128, 256, 512), "num_warps": (4, 8)}),))
 )
 
 

@@ -9,12 +9,13 @@ import pytest
 from runtime_sample_kernels import triton_kernel
 
 from coilwork_runtime import Builder
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.size_code import Op, SizeCode, constant_code
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.triton_kernels.small_work import FEW_BYTES, best_guess_does
 
-SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), bytes=str(FEW_BYTES))
+SMALL = replace(triton_kernel(blocks=(512, 256, 1024)), traffic=constant_code(FEW_BYTES))
 
 
 class RefusingPool(WorkerPool):
@@ -36,7 +37,7 @@ class RefusingPool(WorkerPool):
 
 
 def built_blocks(
-    spec: TritonKernel, *refused: int, search: Search | None = None
+    spec: KernelSpec, *refused: int, search: Search | None = None
 ) -> tuple[list[int], list[int]]:
     """The blocks of which there are binaries, and those that were tried."""
     pytest.importorskip("triton", reason="its version is part of the key")
@@ -60,13 +61,13 @@ def test_a_search_starts_from_all() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(SMALL, bytes=str(FEW_BYTES + 1)),
-        replace(SMALL, bytes="8*n0"),
-        replace(SMALL, bytes=""),
+        replace(SMALL, traffic=constant_code(FEW_BYTES + 1)),
+        replace(SMALL, traffic=SizeCode(((Op.SIZE, 0),))),
+        replace(SMALL, traffic=None),
         replace(SMALL, source=SMALL.source + "    for k in range(9):\n        tl.store(b, k)\n"),
         replace(SMALL, source=SMALL.source + "    tl.store(b, tl.cumsum(i, 0))\n"),
         replace(SMALL, source="no python ("),
     ],
 )
-def test_more_work_or_work_in_chains_has_candidates(other: TritonKernel) -> None:
+def test_more_work_or_work_in_chains_has_candidates(other: KernelSpec) -> None:
     assert not best_guess_does(other)

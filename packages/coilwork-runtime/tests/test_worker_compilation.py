@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from runtime_sample_kernels import checked_kernel, triton_kernel
 
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import worker
 from coilwork_runtime.triton_kernels.requests import candidates, gpu_target, triton_version
 from coilwork_runtime.triton_kernels.worker import (
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def facts_of(spec: TritonKernel) -> dict[str, Any]:
+def facts_of(spec: KernelSpec) -> dict[str, Any]:
     """What the probe says of the first candidate."""
     pytest.importorskip("triton", reason="compiles Triton kernels")
     first = candidates(spec, gpu_target(spec), triton_version())[0]
@@ -65,7 +65,7 @@ def facts_of(spec: TritonKernel) -> dict[str, Any]:
     return facts
 
 
-def computing(text: str) -> TritonKernel:
+def computing(text: str) -> KernelSpec:
     """The sample kernel with `text` in place of its product."""
     sample = triton_kernel()
     return triton_kernel(source=sample.source.replace("tl.load(a + i, i < n0) * 2", text))

@@ -22,7 +22,7 @@ from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.choose import list_implementations
+from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 
 GRAPH = """graph @g {
@@ -71,7 +71,7 @@ def scheduled(terms: int, target: str, **options: object) -> Schedule:
         graph,
         TARGETS[target],
         ScheduleOptions(**options),
-        implementations=(*list_implementations(), InFourPieces),
+        registry=replace(REGISTRY, products=(*REGISTRY.products, InFourPieces)),
     )
     verify_schedule(made)
     return made
@@ -118,8 +118,8 @@ def test_its_refusal_is_not_asked_for_a_price() -> None:
             raise AssertionError("it did not claim this")
 
     graph = parse_graph(GRAPH.replace("TERMS", "64"))
-    rows = (*list_implementations(), Careless)
+    registry = replace(REGISTRY, products=(*REGISTRY.products, Careless))
     for choice in ("auto", "aten", "generated"):
         options = replace(ScheduleOptions(), contractions=choice)
-        made = schedule(graph, TARGETS["sm_90"], options, implementations=rows)
+        made = schedule(graph, TARGETS["sm_90"], options, registry=registry)
         assert (calls(made) == []) is (choice == "generated")

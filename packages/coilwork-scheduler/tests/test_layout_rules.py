@@ -111,6 +111,14 @@ class ColumnsSite:
     def memory(self) -> tuple[str, ...]:
         return (self.around.roots[self.operand.name],)
 
+    @property
+    def form(self) -> None:
+        return None
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        return ()
+
     def cost(self, layout: LayoutOf) -> int:
         strides = layout(self.memory[0], self.operand)
         if strides is None:
@@ -192,6 +200,36 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     found, _, _ = strides_after(parse_graph(text), device)
     # heads innermost are no product's layout: it would be copied
     assert found["h"] == "16384 64 1"
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "rows", "expected"),
+    [
+        ("x86-64-avx512", 64, 16, "256 16 1"),
+        ("x86-64-avx512", 2, 256, "65536 1 256"),
+        ("sm_90", 64, 256, "65536 1 256"),
+    ],
+)
+def test_small_products_on_a_cpu_are_computed_together(
+    device: str, batch: int, rows: int, expected: str
+) -> None:
+    """ATen takes the products of a batch one by one where their results lie by columns; that pays for large ones."""
+    shape = f"[{batch}, {rows}, {rows}]"
+    text = f"""
+    graph @columns {{
+      input %x: f32{shape}
+      input %w: f32{shape}
+      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32{shape}) out "aten.bmm.out" ("out") fresh
+      %o: f32{shape} = pointwise [i0: {batch}, i1: {rows}, i2: {rows}] {{
+        t0 = load %h[i0, i2, i1] : f32
+        t1 = exp(t0)
+        yield t1
+      }}
+      return (%o)
+    }}
+    """
+    found, _, _ = strides_after(parse_graph(text), device)
+    assert found["h"] == expected
 
 
 def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, returned: str = "") -> Graph:
@@ -345,12 +383,29 @@ def test_a_kernel_stores_what_it_makes_once_more_for_a_call_that_wants_it_otherw
     found, after, journal = strides_after(graph, "sm_90")
     assert found["a"] == PLANES
     assert {found[name] for name in ("a_1", "b", "c", "d")} == {PIXELS}
-    (copy,) = (d for d in journal.decisions if d.rule == "layout-copy")
-    assert copy.subjects == ("a",) and dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
+    copies = {d.subjects[0]: d for d in journal.decisions if d.rule == "layout-copy"}
+    assert set(copies) == {"a", "u", "w"}
+    copy = copies["a"]
+    assert dict(copy.numbers)["copied_bytes"] == 2 * 16 * 64 * 56 * 56
     made = schedule(after, target("sm_90"))
     verify_schedule(made)
-    # the copy shares the kernel that makes what is copied
-    assert len(made.kernels) == 3
+    # the copy shares the kernel that makes what is copied, and the weights' copies are one kernel
+    assert len(made.kernels) == 4
+
+
+def test_weights_are_copied_once_for_a_library_that_would_copy_them_in_each_call() -> None:
+    graph = convolutions()
+    found, after, _ = strides_after(graph, "sm_90")
+    calls = [node for node in after.nodes if isinstance(node, Extern)]
+    assert [call.args[:2] for call in calls] == [(Ref("a"), Ref("u_1")), (Ref("c"), Ref("w_1"))]
+    assert found["u_1"] == found["w_1"] == "576 1 192 64"
+    made = schedule(graph, target("sm_90"))
+    verify_schedule(made)
+    # both by one kernel
+    assert len(made.kernels) == 4
+    # libraries of CPUs pack weights from any layout
+    found, after, _ = strides_after(graph, "x86-64-avx512")
+    assert "u_1" not in found and found["b"] == PIXELS
 
 
 def test_results_that_callers_see_are_copied_back() -> None:
@@ -380,7 +435,7 @@ graph @heads {
     t1 = abs(t0)
     yield t1
   }
-  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten defines (%o: bf16[2, 8, 256, 64], _) tuple random
+  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten implements "attention" defines (%o: bf16[2, 8, 256, 64], _) tuple random
   %r: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
     t0 = load %o[i0, i1, i2, i3] : bf16
     t1 = neg(t0)
@@ -416,6 +471,65 @@ def test_keys_and_values_keep_their_features_together(device: str) -> None:
     verify_schedule(schedule(after, target(device)))
 
 
+def test_the_query_of_a_kernel_whose_result_does_not_follow_it_may_lie_otherwise() -> None:
+    for name, obliged in (("efficient", ("q", "k", "v")), ("cudnn", ("k", "v")), ("flash", ("k", "v"))):
+        graph = parse_graph(ATTENTION.replace("flash_attention_for_cpu", f"{name}_attention"))
+        around = survey_of(graph, "sm_90")
+        position = next(k for k, node in enumerate(graph.nodes) if isinstance(node, Extern))
+        site = weigh_attention(position, graph.nodes[position], around)
+        assert site is not None and site.obliges == obliged
+
+
+GRADIENTS = """
+graph @gradients {{
+  input %x: bf16[2, 8, 256, 64]
+  input %q: bf16[2, 8, 256, 64]
+  input %o: bf16[2, 8, 256, 64]{strides}
+  input %l: f32[2, 8, 256]
+  %g: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {{
+    t0 = load %x[i0, i1, i2, i3] : bf16
+    t1 = neg(t0)
+    yield t1
+  }}
+  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) tuple
+  return (%dq, %dk, %dv)
+}}
+"""
+
+
+def gradients_of(name: str, *, strides: str = "") -> Graph:
+    bias = "%l, " if name == "efficient" else ""
+    return parse_graph(
+        GRADIENTS.format(name=name, strides=strides, args=f"%g, %q, %q, %q, {bias}%o, %l, 0.0, False")
+    )
+
+
+@pytest.mark.parametrize(
+    "name, strides, lies",
+    [
+        ("flash", "", "131072 64 512 1"),
+        ("cudnn", "{131072, 64, 512, 1}", "131072 64 512 1"),
+        ("cudnn", "", "131072 16384 64 1"),
+        ("efficient", "{131072, 64, 512, 1}", "131072 16384 64 1"),
+    ],
+)
+def test_the_gradient_of_a_result_lies_as_the_library_takes_it(name: str, strides: str, lies: str) -> None:
+    """The kernel that makes it writes along its rows either way; the library's copy is not made."""
+    found, after, _ = strides_after(gradients_of(name, strides=strides), "sm_90")
+    assert found["g"] == lies
+    assert found["dq"] == found["dk"] == found["dv"] == "131072 16384 64 1"
+    check_schedule(after, "sm_90")
+
+
+def test_a_gradient_is_copied_for_a_library_that_takes_others() -> None:
+    for name, factor in (("flash", 3), ("cudnn", 1), ("efficient", 1)):
+        graph = gradients_of(name)
+        around = survey_of(graph, "sm_90")
+        site = weigh_attention(1, graph.nodes[1], around)
+        assert site is not None and site.obliges == ("g",)
+        assert site.cost(around.as_captured) == factor * site.least()
+
+
 def test_all_buffers_are_told_with_their_reasons() -> None:
     steps: list[tuple[str, Graph]] = []
     graph = convolutions(returned=", %a")
@@ -424,7 +538,7 @@ def test_all_buffers_are_told_with_their_reasons() -> None:
         steps, made.decisions, targets=Targets(main=TARGETS["sm_90"]), options=ScheduleOptions()
     )
     lines = {line.split()[0]: line for line in table.splitlines()}
-    assert list(lines) == ["buffer", "%a", "%a_1", "%b", "%c", "%d", "%e"]
+    assert list(lines) == ["buffer", "%a", "%a_1", "%u_1", "%b", "%c", "%w_1", "%d", "%e"]
     assert "fixed   a result whose strides the caller sees; copied for a call: 6422528 bytes" in lines["%a"]
     assert lines["%a_1"].endswith("copy    a copy between layouts")
     assert " moved " in lines["%b"] and " moved " in lines["%c"]

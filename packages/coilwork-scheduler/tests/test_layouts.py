@@ -52,6 +52,33 @@ def test_the_solver_is_exact_where_its_tables_are_large_enough(seed: int) -> Non
     assert choose_cheapest(counts, terms) == choice
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_terms_of_one_form_are_asked_once_and_change_nothing(seed: int) -> None:
+    rng = Random(500 + seed)
+    counts = [2, 3] * 6
+    costs = {form: {p: rng.randrange(50) for p in product(range(2), range(3))} for form in ("a", "b")}
+    asked: list[tuple[str, tuple[int, ...]]] = []
+
+    def term(form: str, variable: int, *, is_told: bool) -> Term:
+        def cost(choice: tuple[int, ...]) -> int:
+            # the first variable has two candidates, whichever of the pair it is
+            asked.append((form, choice))
+            return costs[form][choice]
+
+        return Term((variable, variable + 1), cost, form if is_told else None)
+
+    forms = [rng.choice("ab") for _ in range(6)]
+    links = [
+        Term((v, v + 1), {p: sum(p) * 7 % 5 for p in product(range(3), range(2))}.__getitem__)
+        for v in range(1, 11, 2)
+    ]
+    told = choose_cheapest(counts, [*links, *(term(f, 2 * k, is_told=True) for k, f in enumerate(forms))])
+    assert len(asked) == len(set(forms)) * 6
+    assert told == choose_cheapest(
+        counts, [*links, *(term(f, 2 * k, is_told=False) for k, f in enumerate(forms))]
+    )
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_with_small_tables_no_single_change_is_better(seed: int) -> None:
     rng = Random(1000 + seed)

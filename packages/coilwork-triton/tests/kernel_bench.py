@@ -166,8 +166,10 @@ def run_source(
     tensors: Sequence[Any],
     sizes: Sequence[int] = (),
     config: int = 0,
+    *,
+    debug: bool = False,
 ) -> list[Any]:
-    """The tensors after launching `source` with candidate number `config`."""
+    """The tensors after launching `source` with candidate number `config`; with `debug`, its assertions are made."""
     chosen = source.configs[config]
     found: list[Any] = process.ask(
         {
@@ -179,6 +181,7 @@ def run_source(
             "meta": dict(chosen.meta),
             "grid": grid_of(source, chosen, sizes),
             "options": build_options(chosen),
+            "debug": debug,
         }
     )
     return found

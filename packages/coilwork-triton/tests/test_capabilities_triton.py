@@ -12,7 +12,7 @@ from triton_sample_kernels import SAMPLES
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.kernels import Kernel, Likely, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.mapping import Keep, Loop, Share, Unit, find_fault
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
@@ -76,8 +76,7 @@ def test_rows_of_open_length_are_kept_if_likely_ones_are() -> None:
         stores=(Store(buffer="out0", index=x.symbol, value=value),),
     )
     for likely, kept in ((4096, True), (16384, True), (32768, False), (0, False)):
-        told = replace(kernel, likely=Likely(sizes=(64, likely)))
-        versions = find_mapping(told, H200, TritonOptions()).versions
+        versions = find_mapping(kernel, H200, TritonOptions(likely=(64, likely))).versions
         assert (versions.versions[0].mapping.find(Keep) is not None) is kept
         assert versions.general.find(Loop) is not None
 

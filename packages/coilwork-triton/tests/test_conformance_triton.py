@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_bench import TritonProcess, run_source
 
-from coilwork_ir.conformance import CASES, Case, check_codegen, failures
+from coilwork_ir.conformance import CASES, CORE_CASES, Case, check_codegen, check_cores, failures
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.target import target
@@ -78,3 +78,13 @@ def test_conformance_kit(engine: TritonProcess, case: Case) -> None:
 @pytest.mark.parametrize("name", ["ops-f32", "ops-bf16", "softmax", "layer-norm"])
 def test_exact_numerics_pass_too(engine: TritonProcess, name: str, numerics: Numerics) -> None:
     check(engine, next(case for case in CASES if case.name == name), numerics)
+
+
+def test_cores_without_a_template_are_refused_by_name() -> None:
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        raise AssertionError("a template was declared: run it as other cases are")
+
+    results = check_cores(TritonCodegen(), target("sm_90"), run)
+    assert not failures(results), failures(results)
+    assert {r.reason for r in results} == {"convolution", "attention", "attention-gradient"}
+    assert len(results) == len(CORE_CASES)

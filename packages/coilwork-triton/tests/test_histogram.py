@@ -23,7 +23,7 @@ from torch import Tensor
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Kernel, Likely, Range, Store
+from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
@@ -60,7 +60,6 @@ def kernel_of(
     checked: bool = True,
     mask: Scalar | None = None,
     sizes: tuple[Expr, ...] = (),
-    likely: tuple[int, ...] = (),
 ) -> Kernel:
     """`by` is added to `io0` at `rows` and the elements of `in0`, one for each point of `ranges`."""
     position, points = as_expr(0), as_expr(1)
@@ -86,7 +85,6 @@ def kernel_of(
         args=(arg("in0", dtype, points), arg("io0", counts, bins if span is None else span)),
         stores=(store,),
         checks=(Check(condition=within(number, bins), message="out of range"),) if checked else (),
-        likely=Likely(sizes=likely) if likely else None,
     )
     verify_kernel(kernel)
     return kernel
@@ -100,8 +98,8 @@ def emitted(kernel: Kernel, name: str = "sm_90", **options: object) -> KernelSou
     return TritonCodegen().emit(kernel, target(name), options)
 
 
-def counts_in(kernel: Kernel) -> bool:
-    return "tl.histogram" in emitted(kernel).text
+def counts_in(kernel: Kernel, **options: object) -> bool:
+    return "tl.histogram" in emitted(kernel, **options).text
 
 
 def numbers(points: int, bins: int, dtype: DType = I64, *, least: int = 0) -> Tensor:
@@ -243,15 +241,15 @@ def test_several_stores(engine: TritonProcess) -> None:
 
 def test_open_sizes(engine: TritonProcess) -> None:
     n0 = symbol("n0", lo=0)
-    kernel = kernel_of(along("x0", n0, coalescing=1.0), sizes=(n0,), likely=(32768,))
-    source = emitted(kernel)
+    kernel = kernel_of(along("x0", n0, coalescing=1.0), sizes=(n0,))
+    source = emitted(kernel, likely=(32768,))
     for points in (32768, 20001, 5, 0):
         data, start = numbers(points, 100), torch.zeros(100, dtype=torch.int32)
-        # the likely form is for multiples of 16
+        # the likely version is for multiples of 16
         right = [
             number
             for number, config in enumerate(source.configs)
-            if points % 16 == 0 or dict(config.meta)["LIKELY"] < dict(source.configs[0].meta)["LIKELY"]
+            if points % 16 == 0 or dict(config.meta)["VERSION"] < dict(source.configs[0].meta)["VERSION"]
         ]
         check_all(engine, source, data, start, wanted(start, data), sizes=[points], configs=right)
 
@@ -350,8 +348,8 @@ def test_short_rows_are_not_counted(row: int, counted: bool) -> None:
 def test_open_lengths_of_rows_are_what_they_likely_are(likely: tuple[int, ...], counted: bool) -> None:
     n0 = symbol("n0", lo=0)
     x0, x1 = along("x0", 64), along("x1", n0, coalescing=1.0)
-    kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=6400, sizes=(n0,), likely=likely)
-    assert counts_in(kernel) == counted
+    kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=6400, sizes=(n0,))
+    assert counts_in(kernel, likely=likely) == counted
 
 
 # Launches

@@ -47,7 +47,6 @@ OPEN_SOFTMAX = """kernel @softmax fast {
   range r0: `n1` reduction r 1.0
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
-  likely (16, 64)
   body {
     t0 = load %in0[n1*x0 + r0] : f32
     t1 = reduce online_softmax 0 (t0) over (r0)
@@ -59,6 +58,8 @@ OPEN_SOFTMAX = """kernel @softmax fast {
   }
 }
 """
+# what its sizes likely are
+LIKELY = {"likely": (16, 64)}
 # a position that is a value, and is too large for 32 bits unless a guard says otherwise
 WITH_A_POSITION = """t6 = index [n1*x0 + r0]
     t7 = cast(t6) : f32
@@ -66,8 +67,8 @@ WITH_A_POSITION = """t6 = index [n1*x0 + r0]
     t5 = div(t8, t4)"""
 
 
-def mapped(kernel: Kernel, walk: str = "persistent") -> Mapped:
-    return find_mapping(kernel, H200, parse_options(WALKS[walk]))
+def mapped(kernel: Kernel, walk: str = "persistent", **options: object) -> Mapped:
+    return find_mapping(kernel, H200, parse_options({**WALKS[walk], **options}))
 
 
 @pytest.mark.parametrize("walk", WALKS)
@@ -146,8 +147,8 @@ def open_softmax() -> Kernel:
 
 def test_versions_choose_the_first_whose_guard_holds() -> None:
     kernel, draw = open_softmax(), random.Random(3)
-    source = TritonCodegen().emit(kernel, H200, {})
-    versions = mapped(kernel).versions
+    source = TritonCodegen().emit(kernel, H200, LIKELY)
+    versions = mapped(kernel, **LIKELY).versions
     assert len(versions.versions) == len(source.guards) == 4
     taken: set[int] = set()
     for _ in range(300):
@@ -164,7 +165,7 @@ def test_versions_choose_the_first_whose_guard_holds() -> None:
 
 
 def test_versions_are_legal_where_their_guards_hold() -> None:
-    found = mapped(parse_kernel(OPEN_SOFTMAX.replace("t5 = div(t3, t4)", WITH_A_POSITION)))
+    found = mapped(parse_kernel(OPEN_SOFTMAX.replace("t5 = div(t3, t4)", WITH_A_POSITION)), **LIKELY)
     assert any(version.mapping.find(Values) for version in found.versions.versions)
     verify_versions(found.kernel, found.versions)
 
@@ -178,8 +179,8 @@ def test_a_mapping_is_of_the_kernel_that_passes_leave() -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLES, "open"])
 def test_candidates_and_the_search_space_are_the_numbers_of_an_open_mapping(name: str) -> None:
-    kernel = open_softmax() if name == "open" else SAMPLES[name]
-    source, found = TritonCodegen().emit(kernel, H200, {}), mapped(kernel)
+    kernel, options = (open_softmax(), LIKELY) if name == "open" else (SAMPLES[name], {})
+    source, found = TritonCodegen().emit(kernel, H200, options), mapped(kernel, **options)
     versions = source.versions
     assert versions is not None
     assert parse_versions(format_versions(versions), kernel.sizes) == versions

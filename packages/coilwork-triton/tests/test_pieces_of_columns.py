@@ -9,7 +9,7 @@ from kernel_bench import WALKS, TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Kernel, Likely, Store
+from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import cast, const, index_value, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -38,8 +38,8 @@ def column_sums(columns: int, rows: int, dtype: DType = BF16) -> Kernel:
     )
 
 
-def emitted(kernel: Kernel) -> KernelSource:
-    return TritonCodegen().emit(kernel, target("sm_90"), WALKS["looped"])
+def emitted(kernel: Kernel, **options: object) -> KernelSource:
+    return TritonCodegen().emit(kernel, target("sm_90"), {**WALKS["looped"], **options})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -88,14 +88,13 @@ def test_open_lengths(engine: TritonProcess) -> None:
                 value=reduce("sum", [element], [r.symbol]),
             ),
         ),
-        likely=Likely(sizes=(1024,)),
     )
-    source = emitted(kernel)
+    source = emitted(kernel, likely=(1024,))
     assert "def tested_likely(" in source.text and "def tested_any(" in source.text
     for columns in (1024, 1021, 5, 3000):
         data = torch.randn(PIECES * PIECE, columns)
         for k in range(len(source.configs)):
-            if dict(source.configs[k].meta).get("LIKELY", 0) > 0 and columns % 16:
+            if dict(source.configs[k].meta).get("VERSION", 0) > 0 and columns % 16:
                 continue
             out = run_source(engine, source, [data.clone(), torch.zeros(PIECES, columns)], (columns,), k)[-1]
             wanted = data.view(PIECES, PIECE, columns).sum(1)

@@ -16,7 +16,7 @@ from coilwork_triton.facts.vectors import (
     even_width,
     in_rows,
     loads_apart,
-    neighbourly,
+    needs_scalar_access,
     runs_on,
     whole_sizes,
 )
@@ -54,7 +54,7 @@ def test_what_is_read_in_an_order_of_its_own_stays_flat_where_sizes_are_known(ou
     enlarged = Access(index=space[0].symbol * 512 + floordiv(space[1].symbol + 1, 2), itemsize=2)
     touched = [enlarged, replace(access(space, 1024), store=True)]
     assert in_rows(space, touched) is not isinstance(outer, int)
-    assert neighbourly(space, touched, flat=True)
+    assert needs_scalar_access(space, touched, flat=True)
 
 
 def test_rows_of_unknown_length_stay_flat() -> None:
@@ -68,14 +68,14 @@ def test_what_is_read_again_does_not_count() -> None:
     space = rows(64, 1001)
     whole, bias = access(space, 1001), Access(index=space[1].symbol + as_expr(0), itemsize=4)
     assert not in_rows(space, [whole, bias])
-    assert not neighbourly(space, [whole, bias], flat=True)
+    assert not needs_scalar_access(space, [whole, bias], flat=True)
 
 
 def test_starts_and_element_sizes() -> None:
     space = rows(64, 1024)
     for start, itemsize, wanted in ((0, 4, False), (4, 4, False), (4, 2, True), (1, 4, True), (1, 16, False)):
-        assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=True) is wanted
-        assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
+        assert needs_scalar_access(space, [access(space, 1024, start, itemsize)], flat=True) is wanted
+        assert needs_scalar_access(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_stores_end_where_rows_end_and_loads_where_their_16_bytes_do() -> None:
     space = rows(64, 1001)
     read = access(space, 1008)
     written = replace(read, store=True)
-    assert not neighbourly(space, [read], flat=False)
-    assert neighbourly(space, [read, written], flat=False)
+    assert not needs_scalar_access(space, [read], flat=False)
+    assert needs_scalar_access(space, [read, written], flat=False)
     whole = rows(64, 1000)
-    assert not neighbourly(whole, [replace(access(whole, 1008), store=True)], flat=False)
+    assert not needs_scalar_access(whole, [replace(access(whole, 1008), store=True)], flat=False)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_windows_that_move_by_a_few_elements(step: int, wanted: bool) -> None:
         for k in range(0, 24, 8)
     ]
     stored = replace(access(space, 56), store=True)
-    assert neighbourly(space, [*window, stored], flat=True) is wanted
+    assert needs_scalar_access(space, [*window, stored], flat=True) is wanted
 
 
 def test_what_is_read_several_times_in_a_row() -> None:
     space = rows(64, 56)
     repeated = Access(index=space[0].symbol * 28 + floordiv(space[1].symbol, 2), itemsize=2)
-    assert neighbourly(space, [repeated, replace(access(space, 56), store=True)], flat=True)
+    assert needs_scalar_access(space, [repeated, replace(access(space, 56), store=True)], flat=True)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_a_padding_of_planes_stores_16_bytes_per_thread(planes: int, wanted: boo
     plane, row, column = (r.symbol for r in space)
     inner = Access(index=plane * 13216 + row * 112 + column - 113, itemsize=2)
     stored = Access(index=plane * 13680 + row * 114 + column, itemsize=2, store=True)
-    assert neighbourly(space, [inner, stored], flat=True) is wanted
+    assert needs_scalar_access(space, [inner, stored], flat=True) is wanted
     apart = Access(index=plane * 120 * 228 + row * 228 + column * 2, itemsize=2)
-    assert neighbourly(space, [inner, apart, stored], flat=True)
+    assert needs_scalar_access(space, [inner, apart, stored], flat=True)
 
 
 @pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
@@ -190,11 +190,11 @@ def test_reflected_planes_store_16_bytes_per_thread(planes: int, wanted: bool) -
         Access(index=plane * 4096 + row * 64 + maximum(column - k, k - column), itemsize=2) for k in (1, 2)
     ]
     stored = Access(index=plane * 4356 + row * 66 + column, itemsize=2, store=True)
-    assert neighbourly(space, [reflected[0], stored], flat=True) is wanted
+    assert needs_scalar_access(space, [reflected[0], stored], flat=True) is wanted
     # windows, and what is reduced, stay as they were
-    assert neighbourly(space, [*reflected, stored], flat=True)
+    assert needs_scalar_access(space, [*reflected, stored], flat=True)
     summed = Access(index=plane * 66 + row, itemsize=2, store=True)
-    assert neighbourly(space, [reflected[0], summed], flat=True)
+    assert needs_scalar_access(space, [reflected[0], summed], flat=True)
 
 
 @pytest.mark.parametrize(

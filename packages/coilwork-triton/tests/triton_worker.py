@@ -38,8 +38,17 @@ def run(request: dict[str, Any]) -> Any:
     moved = {id(t): t.to("cpu" if interpreted else "cuda") for t in request["tensors"]}
     tensors = [moved[id(t)] for t in request["tensors"]]
     sizes = [interpreted_size(n) for n in request["sizes"]] if interpreted else request["sizes"]
+    options = dict(request["options"])
+    # assertions are made in debug mode only
+    checked = {"debug": request.get("debug", False), "sanitize_overflow": False}
+    if interpreted:
+        from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+
+        interpreter_builder.options = InterpreterOptions(**checked)
+    elif checked["debug"]:
+        options |= checked
     if all(extent > 0 for extent in request["grid"]):
-        kernel[tuple(request["grid"])](*tensors, *sizes, **request["meta"], **request["options"])
+        kernel[tuple(request["grid"])](*tensors, *sizes, **request["meta"], **options)
     return [t.cpu() for t in tensors]
 
 

@@ -10,7 +10,13 @@ import torch
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_wrapper.python.expressions import argument_text, tuple_text
+from coilwork_ir.syntax.python import Formula
+from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_wrapper.python import expressions
+
+
+def argument_text(argument: Argument) -> str:
+    return print_expression(expressions.argument(argument, str.upper, lambda expr: Formula(repr(expr))))
 
 
 @pytest.mark.parametrize(
@@ -34,14 +40,10 @@ from coilwork_wrapper.python.expressions import argument_text, tuple_text
     ids=str,
 )
 def test_arguments(argument: Argument, value: object) -> None:
-    text = argument_text(argument, str.upper, repr)
+    text = argument_text(argument)
     assert eval(text, {"torch": torch, "X": "X", "T": torch.tensor(2.5), "s0": 3}) == value
 
 
 def test_nan() -> None:
-    assert math.isnan(eval(argument_text(math.nan, str, repr)))
-    assert math.isnan(eval(argument_text(complex(math.nan, 1), str, repr)).real)
-
-
-def test_tuples() -> None:
-    assert [tuple_text(items) for items in ([], ["a"], ["a", "b"])] == ["()", "(a,)", "(a, b)"]
+    assert math.isnan(eval(argument_text(math.nan)))
+    assert math.isnan(eval(argument_text(complex(math.nan, 1))).real)

@@ -12,9 +12,10 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.program.nodes import CondCall
 from coilwork_ir.program.text import parse_program
+from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_wrapper import emit_fx, emit_python
 from coilwork_wrapper.outer_symbols import bound_symbols, outer_symbols
-from coilwork_wrapper.python.expressions import index_text
+from coilwork_wrapper.python.expressions import index_expression
 
 
 def test_sizes_as_inputs_more_than_once_and_as_expressions() -> None:
@@ -134,8 +135,12 @@ def expressions() -> st.SearchStrategy[Expr]:
 @given(expressions(), st.integers(0, 40), st.integers(1, 40))
 def test_index_arithmetic_in_python_and_fx(expr: Expr, s0: int, s1: int) -> None:
     wanted = evaluate(expr, {"s0": s0, "s1": s1})
-    assert eval(index_text(expr, {"s0": "s0", "s1": "s1"}), {"s0": s0, "s1": s1}) == wanted
-    assert eval(index_text(expr, {"s0": "a_long_name", "s1": "s0"}), {"a_long_name": s0, "s0": s1}) == wanted
+    assert (
+        eval(print_expression(index_expression(expr, {"s0": "s0", "s1": "s1"})), {"s0": s0, "s1": s1})
+        == wanted
+    )
+    renamed = index_expression(expr, {"s0": "a_long_name", "s1": "s0"})
+    assert eval(print_expression(renamed), {"a_long_name": s0, "s0": s1}) == wanted
     program = (
         "program @p {\n symbol s0 in [0, inf]\n symbol s1 in [1, inf]\n input size `s0`\n input size `s1`\n"
     )

@@ -14,7 +14,7 @@ from coilwork.cli import main
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
 from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
-from coilwork_runtime.specs import KernelVersion, TritonKernel
+from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.remembered import remember
 

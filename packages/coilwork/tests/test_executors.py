@@ -132,7 +132,9 @@ def test_calls_through_python_are_reported(strictly: Compile, tmp_path: Path) ->
     ],
 )
 def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool | None) -> None:
-    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    graph = Loadable(
+        name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
+    )
     library = executors._products(graph, CompileOptions(**options))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
@@ -143,7 +145,9 @@ def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool |
     ("options", "replays"), [({}, True), ({"replay": False}, False), ({"check_nan": "kernels"}, False)]
 )
 def test_what_is_repeated_goes_to_the_driver_as_graphs(options: dict[str, Any], replays: bool) -> None:
-    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    graph = Loadable(
+        name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
+    )
     assert (executors._graphs(graph, CompileOptions(**options)) is not None) is replays
     assert executors._graphs(replace(graph, devices=("cpu",)), CompileOptions(**options)) is None
 
@@ -161,7 +165,9 @@ def test_what_is_repeated_goes_to_the_driver_as_graphs(options: dict[str, Any], 
     ],
 )
 def test_who_computes_convolutions_on_gpus(options: dict[str, Any], required: bool | None) -> None:
-    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    graph = Loadable(
+        name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
+    )
     library = executors._convolutions(graph, CompileOptions(**options))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))

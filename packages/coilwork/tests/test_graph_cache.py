@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,6 +16,7 @@ from coilwork.backend import backend
 from coilwork.caching.graph_cache import CachedGraph, open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, LocalStore, NullStore
+from coilwork_ir.manifest import write_kernels
 from coilwork_tools.explain.report import CompileReport
 
 Compile = Callable[..., Callable[..., Any]]
@@ -157,8 +159,8 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
         lambda store: replace_graphs(store, {"report.json": b"[]"}),
         lambda store: replace_graphs(store, {"constants.json": b"{"}),
         lambda store: replace_graphs(store, {"constants.json": b'["missing"]'}),
-        lambda store: replace_graphs(store, {"module.py": b"def make_call(:"}),
-        lambda store: replace_graphs(store, {"module.py": b"KERNELS = ()"}),
+        lambda store: replace_graphs(store, {"kernels.bin": b"coilwork"}),
+        lambda store: replace_graphs(store, {"kernels.bin": write_kernels(())}),
         lambda store: replace_graphs(store, {"module.py": b"\xff\xfe"}),
         lambda store: replace_graphs(store, {"program.bin": b"coilwork"}),
     ],
@@ -169,8 +171,8 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
         "report",
         "json",
         "constant",
-        "syntax",
-        "contents",
+        "kernels",
+        "no kernels",
         "encoding",
         "program",
     ],
@@ -187,10 +189,24 @@ def test_damage_is_a_warning_and_a_recompile(
     assert compile_again(strictly, cache, tmp_path / "t")["cache_hit"] is True
 
 
+@pytest.mark.parametrize("text", [b"def make_call(:", b"KERNELS = ()"], ids=["syntax", "contents"])
+def test_a_damaged_module_matters_to_who_runs_it(text: bytes, strictly: Compile, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for executor, is_hit in (("native", True), ("python", False)):
+        compile_again(strictly, cache, tmp_path / "t", executor=executor)
+        replace_graphs(LocalStore(cache), {"module.py": text})
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            report = compile_again(strictly, cache, tmp_path / "t", executor=executor)
+        assert report["cache_hit"] is is_hit
+        assert any(isinstance(one.message, CacheCorruptionWarning) for one in told) is not is_hit
+
+
 def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
     caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
     entry = CachedGraph(
         module="x = 1\n",
+        kernels=write_kernels(()),
         constant_keys=("a.b",),
         report=CompileReport(graph_id="g", role="forward", kernels=2),
     )

@@ -12,14 +12,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
-from coilwork.stages import lower_to_program
+from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import declare
-from coilwork_frontend.likely_sizes import likely_sizes, likely_texts, rounded
+from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
+from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import Trace
+
+PLAIN = CompileOptions()
 
 
 def traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModule:
@@ -30,12 +33,18 @@ def traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModul
     return graph
 
 
-def planned(gm: torch.fx.GraphModule, *, likely: bool = True) -> Program:
+def planned(
+    gm: torch.fx.GraphModule,
+    *,
+    likely: bool = True,
+    target: str = "sm_90",
+    options: CompileOptions = PLAIN,
+) -> Program:
     lowered = lower(gm, name="g")
     return lower_to_program(
         lowered.graph,
-        declare(Targets(main=TARGETS["sm_90"]), CompileOptions()),
-        CompileOptions(),
+        declare(Targets(main=TARGETS[target]), options),
+        options,
         trace=Trace(None),
         clock=StageClock(),
         likely=likely_sizes(lowered.symbols, gm) if likely else (),
@@ -114,3 +123,36 @@ def test_calls_of_other_sizes_give_the_same() -> None:
         x = torch.randn(shape)
         for found, expected in zip(compiled(x), (x.softmax(-1), x.sum(0)), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
+    """What is emitted for `program`, made of `gm`."""
+    targets = declare(Targets(main=TARGETS[target]), CompileOptions())
+    likely = likely_sizes(lower(gm, name="g").symbols, gm)
+    quiet = Trace(None)
+    return tuple(emit_kernels(program, targets, CompileOptions(), trace=quiet, likely=likely).values())
+
+
+def test_equal_kernels_that_are_likely_called_with_other_sizes_are_equal() -> None:
+    graphs = [traced(lambda x: x * 2, torch.empty(n, n, device="meta")) for n in (64, 4096)]
+    programs = [planned(gm) for gm in graphs]
+    assert programs[0].kernels == programs[1].kernels
+    # how they run is not
+    sources = [kernels_of(program, gm, "sm_90") for program, gm in zip(programs, graphs, strict=True)]
+    assert [len(source.guards) > 1 for (source,) in sources] == [True, True]
+    assert sources[0][0].versions != sources[1][0].versions
+
+
+def test_generators_without_versions_are_not_told() -> None:
+    gm = traced(lambda x: (x * 2).sum(-1), torch.empty(64, 64))
+    (source,) = kernels_of(planned(gm, target="x86-64-avx2"), gm, "x86-64-avx2")
+    assert source.language == "cpp"
+
+
+def test_the_first_call_of_a_kernel_says_what_is_likely() -> None:
+    gm = traced(lambda x, y: (x * 2, y * 2), torch.empty(64), torch.empty(2000))
+    program = planned(gm, options=CompileOptions(combine=False, fusion=False))
+    known = likely_sizes(lower(gm, name="g").symbols, gm)
+    (kernel,) = program.kernels
+    assert likely_arguments(program, known) == {kernel.name: (64,)}
+    assert likely_arguments(program, ()) == {}

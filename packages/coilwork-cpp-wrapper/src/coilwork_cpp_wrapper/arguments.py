@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from coilwork_cpp_wrapper.scope import Scope, dtype_code
-from coilwork_cpp_wrapper.tree import Braces, Call, Code, Member, Name, Number, Real, Words
 from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_ir.syntax.cpp import Braces, Call, Code, Member, Name, integer, real, string
 from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
 from coilwork_runtime.schemas import Parameter, Schema, Type
 
@@ -113,7 +113,7 @@ def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
             return Call("rt::boolean", (_boolean(value),))
         case "str" | "Any", str():
             # of any type: through a relay
-            return Call("rt::text", (Words(value),))
+            return Call("rt::text", (string(value),))
         case "Device", DeviceValue(device):
             _require_cpu(device)
             return Call("rt::cpu")
@@ -130,17 +130,17 @@ def _code(kind: Type, value: Argument) -> Code:
         case "Layout" | "MemoryFormat", TorchValue(attribute) if attribute in ATTRIBUTES:
             return Call(ATTRIBUTES[attribute])
         case _, int():
-            return Number(value)
+            return integer(value)
         case _:
             raise UnsupportedArgument(f"{value!r} has no C form there")
 
 
 def _number(value: int | Expr, scope: Scope) -> Code:
-    return scope.index(value) if isinstance(value, Expr) else Number(int(value))
+    return scope.index(value) if isinstance(value, Expr) else integer(int(value))
 
 
 def _real(value: float | Expr, scope: Scope) -> Code:
-    return Call("double", (scope.index(value),)) if isinstance(value, Expr) else Real(float(value))
+    return Call("double", (scope.index(value),)) if isinstance(value, Expr) else real(float(value))
 
 
 def _boolean(value: bool) -> Code:
@@ -185,10 +185,10 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
     """An optional argument is a pointer; a device's index follows by value."""
     match element.name, value:
         case "Device", None:
-            return NULL, Number(0)
+            return NULL, integer(0)
         case "Device", DeviceValue(device):
             _require_cpu(device)
-            return _slot("int32_t", Call("aoti_torch_device_type_cpu")), Number(0)
+            return _slot("int32_t", Call("aoti_torch_device_type_cpu")), integer(0)
         case _, None:
             return (NULL,)
         case "Tensor", Ref(name):
@@ -212,15 +212,15 @@ def _simple(kind: Type, value: Argument, scope: Scope) -> Code:
         case "float" | "number", int() | float() | Expr():
             return _real(value, scope)
         case "bool", bool():
-            return Number(int(value))
+            return integer(int(value))
         case "str", str():
-            return Words(value)
+            return string(value)
         case _:
             raise UnsupportedArgument(f"a {type(value).__name__} has no C form there")
 
 
 def _shim_list(kind: Type, value: ListValue, scope: Scope) -> tuple[Code, ...]:
-    count = Number(len(value.items))
+    count = integer(len(value.items))
     match str(kind):
         case "List[int]":
             numbers = [_number(i, scope) for i in value.items if isinstance(i, int | Expr)]

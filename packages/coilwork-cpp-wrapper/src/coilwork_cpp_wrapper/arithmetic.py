@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 
-from coilwork_cpp_wrapper.tree import Binary, Braces, Call, Code, Name, Number
 from coilwork_ir.index import (
     Add,
     Const,
@@ -21,6 +20,7 @@ from coilwork_ir.index import (
     provably_nonneg,
     provably_positive,
 )
+from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
 
 
 def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
@@ -31,7 +31,7 @@ def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
     """
     match node(expr):
         case Const(value):
-            return Number(value)
+            return integer(value)
         case Sym(_, symbol):
             return Name(name_of(symbol))
         case Add(terms):

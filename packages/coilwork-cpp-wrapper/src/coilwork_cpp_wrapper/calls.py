@@ -15,7 +15,10 @@ from coilwork_cpp_wrapper.arguments import (
 )
 from coilwork_cpp_wrapper.relays import needs_relay, relay_name
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
-from coilwork_cpp_wrapper.tree import (
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
+from coilwork_ir.dtypes import DType
+from coilwork_ir.program.nodes import ExternCall
+from coilwork_ir.syntax.cpp import (
     Assign,
     Braces,
     Call,
@@ -23,15 +26,12 @@ from coilwork_cpp_wrapper.tree import (
     Declare,
     DeclareArray,
     Do,
-    Element,
     Name,
-    Number,
     Statement,
-    Words,
+    element,
+    integer,
+    string,
 )
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
-from coilwork_ir.dtypes import DType
-from coilwork_ir.program.nodes import ExternCall
 from coilwork_runtime.c_functions import C_FUNCTIONS, NUMBER_READS, CFunction
 from coilwork_runtime.schemas import Schema, find_schema
 
@@ -185,10 +185,10 @@ def _through_dispatcher(
     # A pointer to nothing is fine for an operator without results.
     yield DeclareArray("uint64_t", results, max(count, 1))
     yield Do(
-        Call("rt::call", (Words(operator), Words(schema.overload), values, Name(results), Number(count)))
+        Call("rt::call", (string(operator), string(schema.overload), values, Name(results), integer(count)))
     )
     for position, (kind, outputs) in enumerate(zip(schema.results, _by_result(call, schema), strict=True)):
-        raw = Element(results, position)
+        raw = element(results, position)
         if str(kind) == "List[Tensor]":
             parts = f"parts_{scope.number}" if count == 1 else f"parts_{scope.number}_{position}"
             yield from _list_results(outputs, raw, parts, scope)
@@ -226,11 +226,11 @@ def _one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterato
 
 def _list_results(outputs: tuple[Declared, ...], raw: Code, parts: str, scope: Scope) -> Iterator[Statement]:
     yield DeclareArray("rt::Tensor", parts, max(len(outputs), 1))
-    yield Do(Call("rt::take_list", (raw, Name(parts), Number(len(outputs)))))
+    yield Do(Call("rt::take_list", (raw, Name(parts), integer(len(outputs)))))
     for position, output in enumerate(outputs):
         match output:
             case Buffer(name=name):
-                value = Call("rt::move", (Element(parts, position),))
+                value = Call("rt::move", (element(parts, position),))
                 yield Declare("rt::Tensor", scope.name(name), value)
             case None:
                 yield Do(Call(f"{parts}[{position}].reset"))
@@ -243,7 +243,7 @@ def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     for symbol, position, dim in call.binds:
         output = call.outputs[position]
         if isinstance(output, Buffer):
-            size = Call(f"{scope.name(output.name)}.size", (Number(dim),))
+            size = Call(f"{scope.name(output.name)}.size", (integer(dim),))
             yield Declare("const int64_t", scope.symbol(symbol), size)
     for number, output in enumerate(call.outputs):
         if not isinstance(output, Buffer):

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
-from coilwork_cpp_wrapper.tree import (
+from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import Origin
+from coilwork_ir.program.nodes import CondCall, Program, Return, WhileCall
+from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
-    Block,
+    Break,
     Call,
     Code,
     Declare,
     DeclareArray,
     Do,
-    Element,
     If,
-    Leave,
     Name,
-    Number,
     Statement,
+    While,
+    element,
+    integer,
 )
-from coilwork_ir.buffers import Argument, Buffer, Ref
-from coilwork_ir.index import Expr
-from coilwork_ir.loc import Origin
-from coilwork_ir.program.nodes import CondCall, Program, Return, WhileCall
 
 
 def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
@@ -33,13 +33,13 @@ def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
     yield DeclareArray("rt::Tensor", results, max(len(call.outputs), 1))
     predicate = Call("rt::item", (Name(scope.name(call.predicate)),))
     yield If(
-        Binary("!=", predicate, Number(0)),
+        Binary("!=", predicate, integer(0)),
         tuple(_run(call.then, call.operands, results, call.origins, scope)),
         tuple(_run(call.otherwise, call.operands, results, call.origins, scope)),
     )
     for position, output in enumerate(call.outputs):
         yield Declare(
-            "rt::Tensor", scope.name(output.name), _settled(Element(results, position), output, scope)
+            "rt::Tensor", scope.name(output.name), _settled(element(results, position), output, scope)
         )
 
 
@@ -58,13 +58,13 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
     body: list[Statement] = [
         DeclareArray("rt::Tensor", verdict, 1),
         *_run(call.condition, operands, verdict, call.origins, scope),
-        If(Binary("==", Call("rt::item", (Element(verdict, 0),)), Number(0)), (Leave("break"),)),
+        If(Binary("==", Call("rt::item", (element(verdict, 0),)), integer(0)), (Break(),)),
         DeclareArray("rt::Tensor", results, max(len(names), 1)),
         *_run(call.body, operands, results, call.origins, scope),
     ]
     for position, name in enumerate(names):
-        body.append(Assign(Name(name), Call("rt::move", (Element(results, position),))))
-    yield Block("while (true)", tuple(body))
+        body.append(Assign(Name(name), Call("rt::move", (element(results, position),))))
+    yield While(Name("true"), tuple(body))
     for name, output in zip(names, call.outputs, strict=True):
         yield Assign(Name(name), _settled(Name(name), output, scope))
 
@@ -98,7 +98,7 @@ def _run(
             case Expr():
                 numbers.append(scope.index(operand))
             case bool() | int():
-                numbers.append(Number(int(operand)))
+                numbers.append(integer(int(operand)))
             case _:
                 refuse(
                     f"operand {operand!r} of a branch or loop",
@@ -109,7 +109,7 @@ def _run(
     given = f"operands_{scope.function(program)}"
     extents = f"extents_{scope.function(program)}"
     yield _array("rt::Tensor", given, tensors)
-    yield _array("const int64_t", extents, numbers or [Number(0)])
+    yield _array("const int64_t", extents, numbers or [integer(0)])
     arguments = (Name("constants"), Name(given), Name(extents), Name(results), Name("nullptr"))
     yield Do(Call(scope.function(program), arguments))
 

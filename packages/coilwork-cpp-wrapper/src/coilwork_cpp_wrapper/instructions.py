@@ -10,22 +10,6 @@ from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.control import emit_cond, emit_while
 from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
 from coilwork_cpp_wrapper.scope import Scope, dtype_code
-from coilwork_cpp_wrapper.tree import (
-    Assign,
-    Binary,
-    Braces,
-    Call,
-    Code,
-    Declare,
-    DeclareArray,
-    Do,
-    Element,
-    Name,
-    Number,
-    Remark,
-    Statement,
-    Words,
-)
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, substitute
@@ -48,6 +32,22 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.syntax.cpp import (
+    Assign,
+    Binary,
+    Braces,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Do,
+    Name,
+    Statement,
+    element,
+    integer,
+    string,
+)
+from coilwork_ir.syntax.cpp import Comment as Remark
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 
@@ -61,7 +61,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
     match instruction:
         case BindSymbol():
             source = scope.name(instruction.buffer)
-            value = Call(f"{source}.{instruction.what}", (Number(instruction.dim),))
+            value = Call(f"{source}.{instruction.what}", (integer(instruction.dim),))
             yield Declare("const int64_t", scope.symbol(instruction.symbol), value)
         case CheckLayout():
             yield from _check_layout(instruction, scope)
@@ -86,7 +86,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield _step(f"check {instruction.lhs!r} {instruction.relation} {instruction.rhs!r}", instruction)
             sides = (scope.index(instruction.lhs), scope.index(instruction.rhs))
             test = Binary(RELATIONS[instruction.relation], *sides)
-            yield Do(Call("rt::require", (test, Words(instruction.message))))
+            yield Do(Call("rt::require", (test, string(instruction.message))))
         case ExternCall() | CondCall() | WhileCall():
             yield from _call(instruction, scope)
         case Free(names=names):
@@ -100,7 +100,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
 
 def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall) -> Statement:
     """Where a failure from here on comes from."""
-    return Do(Call("rt::at", (Words(error_lines(what, instruction.origins)),)))
+    return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
 
 
 def _define(buffer: Buffer, value: Code, scope: Scope) -> Statement:
@@ -112,8 +112,8 @@ def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]
     name = Name(scope.name(buffer.name))
     dtype = dtype_code(buffer.dtype)
     layout = scope.layout(buffer)
-    described = Words(buffer.dtype.torch_name)
-    yield Do(Call("rt::check_layout", (name, Words(buffer.name), *layout, dtype, described)))
+    described = string(buffer.dtype.torch_name)
+    yield Do(Call("rt::check_layout", (name, string(buffer.name), *layout, dtype, described)))
     if instruction.aligned:
         yield Assign(name, Call("rt::aligned", (Call("rt::move", (name,)), *layout, dtype)))
 
@@ -123,7 +123,7 @@ def _view(buffer: Buffer, source_name: str, offset: Code, scope: Scope) -> Code:
     old = Name(scope.name(source_name))
     if buffer.dtype is not source.dtype:
         return Call("rt::view_bits", (old, *scope.layout(buffer), offset, dtype_code(buffer.dtype)))
-    if (buffer.shape, buffer.strides) == (source.shape, source.strides) and offset == Number(0):
+    if (buffer.shape, buffer.strides) == (source.shape, source.strides) and offset == integer(0):
         return Call(f"{old.text}.alias")
     return Call("rt::view", (old, *scope.layout(buffer), offset))
 
@@ -135,7 +135,7 @@ def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
     if (buffer.dtype, buffer.shape, buffer.strides) == (source.dtype, source.shape, source.strides):
         yield _define(buffer, Call("rt::move", (Name(old),)), scope)
         return
-    yield _define(buffer, _view(buffer, instruction.source, Number(0), scope), scope)
+    yield _define(buffer, _view(buffer, instruction.source, integer(0), scope), scope)
     yield Do(Call(f"{old}.reset"))
 
 
@@ -157,7 +157,7 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
     for position, arg in enumerate(a for a in source.args if a.role == "scratch"):
         name = f"scratch_{scope.number}_{position}"
         elements = scope.index(_over_sizes(arg, passed))
-        shape = (Braces((elements,)), Braces((Number(1),)))
+        shape = (Braces((elements,)), Braces((integer(1),)))
         yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, dtype_code(arg.dtype))))
         scratch.append(Call(f"{name}.data"))
     call = Call(scope.entry(launch.kernel), (*pointers, *sizes, *scratch))
@@ -166,8 +166,8 @@ def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
         return
     yield _step(f"launch {launch.kernel}", launch)
     messages = f"checks_{scope.number}"
-    yield DeclareArray("static const char* const", messages, items=tuple(Words(c) for c in source.checks))
-    yield Do(Call("rt::check_kernel", (call, Name(messages), Words(launch.kernel))))
+    yield DeclareArray("static const char* const", messages, items=tuple(string(c) for c in source.checks))
+    yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
 
 
 def _over_sizes(arg: SourceArg, passed: Mapping[str, Expr]) -> Expr:
@@ -200,6 +200,6 @@ def _return(instruction: Return, scope: Scope) -> Iterator[Statement]:
         name = scope.name(value.name)
         last = value not in tensors[position + 1 :] and value.name not in scope.constants
         moved = Call("rt::move", (Name(name),)) if last else Call(f"{name}.alias")
-        yield Assign(Element("results", position), moved)
+        yield Assign(element("results", position), moved)
     for position, number in enumerate(numbers):
-        yield Assign(Element("result_sizes", position), scope.index(number))
+        yield Assign(element("result_sizes", position), scope.index(number))

@@ -10,19 +10,9 @@ from typing import Final
 from coilwork_cpp_wrapper.calls import is_relayed, shim_prototype, used_shim
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.names import identifiers
-from coilwork_cpp_wrapper.printer import print_unit, string_text
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
-from coilwork_cpp_wrapper.tree import (
-    Call,
-    Declare,
-    Element,
-    Function,
-    Item,
-    Statement,
-    Verbatim,
-)
 from coilwork_ir.buffers import (
     Argument,
     Buffer,
@@ -38,7 +28,10 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
 from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
+from coilwork_ir.syntax.cpp_printer import CppPrinter
 
+WIDTH: Final = 110
 PARAMETERS: Final = (
     "const AtenTensorHandle* constants",
     "rt::Tensor* args",
@@ -81,7 +74,7 @@ def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgra
     items.append(_entry(inputs, outputs, functions[id(program)]))
     return CppProgram(
         name=program.name,
-        text=print_unit(_heading(program), items),
+        text=CppPrinter(width=WIDTH).source(Source(_heading(program), tuple(items))),
         kernels=kernels,
         inputs=inputs,
         outputs=outputs,
@@ -239,7 +232,7 @@ class _Emission:
             body.extend(emit_instruction(instruction, replace(scope, number=number)))
         first = sum(isinstance(entry, Expr) for entry in program.inputs)
         passed = tuple(
-            Declare("const int64_t", self._symbol_names[symbol], Element("sizes", first + position))
+            Declare("const int64_t", self._symbol_names[symbol], element("sizes", first + position))
             for position, symbol in enumerate(self._outer)
         )
         name = self._functions[id(program)]
@@ -260,16 +253,16 @@ def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterat
     declared: set[str] = set()
     for entry in program.inputs:
         if isinstance(entry, Buffer):
-            moved = Call("rt::move", (Element("args", tensors),))
+            moved = Call("rt::move", (element("args", tensors),))
             yield Declare("rt::Tensor", scope.name(entry.name), moved)
             tensors += 1
             continue
         if entry.is_symbol and entry.name not in declared:  # one size may be handed over twice
             declared.add(entry.name)
-            yield Declare("const int64_t", scope.symbol(entry), Element("sizes", numbers))
+            yield Declare("const int64_t", scope.symbol(entry), element("sizes", numbers))
         numbers += 1
     for constant in program.constants:
-        handle = Element("constants", keys.index(constant.key))
+        handle = element("constants", keys.index(constant.key))
         yield Declare("rt::Tensor", scope.name(constant.buffer.name), Call("rt::Tensor::borrowed", (handle,)))
 
 
@@ -335,7 +328,7 @@ def _entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -
     results = sum(port.kind != "size" for port in outputs)
     template = preamble_text("entry.hpp")
     return Verbatim(
-        template.replace("@SIGNATURE@", string_text(_signature(inputs, outputs)))
+        template.replace("@SIGNATURE@", string(_signature(inputs, outputs)).text)
         .replace("@INPUTS@", str(tensors))
         .replace("@OUTPUTS@", str(results))
         .replace("@RUN@", function)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from coilwork_cpp_wrapper.arithmetic import braces_code, index_code
-from coilwork_cpp_wrapper.tree import Call, Code
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -15,6 +14,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
+from coilwork_ir.syntax.cpp import Call, Code
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'
 

@@ -10,6 +10,7 @@ from coilwork_cpp.options import options_from
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.cores.refuse import check_core_taken
 from coilwork_ir.target import Target
 
 
@@ -35,6 +36,7 @@ class CppCodegen:
         Raises:
             EmitError: the kernel holds something that has no C++ form, or an option is wrong.
         """
+        check_core_taken(kernel, self.capabilities(target), self.name)
         return emit_kernel(kernel, target, options_from(options))
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
@@ -43,4 +45,5 @@ class CppCodegen:
         Raises:
             EmitError: as `emit`.
         """
+        check_core_taken(kernel, self.capabilities(target), self.name)
         return describe_kernel(kernel, target, options_from(options))

@@ -18,27 +18,7 @@ from coilwork_cpp.planning.table import common_directives, propose
 from coilwork_cpp.prelude.prelude import declarations
 from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
-from coilwork_cpp.text.elements import SMALL_FLOATS, memory_type
-from coilwork_cpp.text.printer import source_text
-from coilwork_cpp.text.tree import (
-    ZERO,
-    Call,
-    Code,
-    Declare,
-    Do,
-    Element,
-    For,
-    Function,
-    If,
-    Literal,
-    Name,
-    Return,
-    Source,
-    Statement,
-    Struct,
-    Unary,
-    called,
-)
+from coilwork_cpp.values.elements import SMALL_FLOATS, memory_type
 from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -62,6 +42,27 @@ from coilwork_ir.mapping import (
     refuse_given,
 )
 from coilwork_ir.scalar import Load
+from coilwork_ir.syntax.cpp import (
+    ZERO,
+    Call,
+    Code,
+    Declare,
+    Do,
+    Element,
+    For,
+    Function,
+    If,
+    Literal,
+    Name,
+    Return,
+    Source,
+    Statement,
+    Struct,
+    Unary,
+    Verbatim,
+    called,
+)
+from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
 
 
@@ -183,17 +184,12 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(planned.common, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
-    text = source_text(
-        Source(
-            heading=_heading(kernel, target),
-            declarations=(*contraction, *declarations(called(items), vector_math=vector_math)),
-            items=items,
-        )
-    )
+    before = (*contraction, *declarations(called(items), vector_math=vector_math))
+    file = Source(heading=_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,
         language="cpp",
-        text=text,
+        text=CppPrinter(clear=True).source(file),
         entry=kernel.name,
         args=_source_args(kernel, planned.launch.scratch),
         checks=tuple(check.text for check in kernel.checks),

@@ -29,6 +29,7 @@ from coilwork_frontend.calling_convention.shared_results import (
     result_objects,
 )
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
+from coilwork_frontend.capture.eager_calls import compile_around
 from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
 from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
@@ -41,6 +42,7 @@ from coilwork_frontend.capture.overlapping_writes import (
     repeated_elements,
     write_to_what_is_expanded,
     writes_to_overlaps,
+    writes_to_repeats,
 )
 from coilwork_frontend.capture.process_groups import has_group_inputs, with_named_groups
 from coilwork_frontend.capture.refused_calls import (
@@ -60,7 +62,12 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     copy_for_squeezed_sizes,
     with_squeezed_sizes,
 )
-from coilwork_frontend.capture.storages import copy_of, give_expanded_storages, given_storages
+from coilwork_frontend.capture.storages import (
+    copy_of,
+    find_misplaced_writes,
+    give_expanded_storages,
+    given_storages,
+)
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.capture.unified_unbacked_sizes import TakenSizes
 from coilwork_frontend.capture.user_checks import put_told_checks_first
@@ -169,7 +176,7 @@ def compile_captured(
     trial = EagerTrial(captured, example_inputs)
     inputs, giving = give_expanded_storages(gm, example_inputs, captured)
     MENDING.run(gm, None)
-    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages)
+    as_captured = _uncompiled_calls(gm, captured, example_inputs, trial, stages, begin)
     if as_captured is not None:
         return as_captured
     try:
@@ -192,7 +199,7 @@ def compile_captured(
     )
     try:
         with collector_paused():
-            compiled = giving(given_storages(gm, inputs, compiler, strict=promises.strict))
+            compiled = giving(given_storages(gm, inputs, compiler))
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:
@@ -290,6 +297,7 @@ def _uncompiled_calls(
     example_inputs: Sequence[Any],
     trial: EagerTrial,
     stages: Stages,
+    begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
     """The call that runs the captured graph, if eager refuses what torch's tracing takes, or that gets a
     write wrong.
@@ -301,12 +309,20 @@ def _uncompiled_calls(
         restore_shapes(captured, example_inputs)
         forward: Callable[..., Any] = captured.forward
         return forward
-    repeated = repeated_elements(gm)
-    if repeated is None:
+    calls, error = find_misplaced_writes(gm)
+    if error is None:
+        calls = writes_to_repeats(gm)
+        error = repeated_elements(calls[0]) if calls else None
+    if error is None:
         return None
     if stages.promises.only_compiled:
-        raise repeated
-    return stages.watch_in_eager(run_as_captured(captured, repeated))
+        raise error
+    names = {node.name for node in calls}
+    if names <= {node.name for node in captured.graph.nodes}:
+        return compile_around(
+            captured, names, error, lambda part, inputs: compile_captured(part, inputs, begin)
+        )
+    return stages.watch_in_eager(run_as_captured(captured, error))
 
 
 def _run_untraced(

@@ -7,13 +7,15 @@ for the first may be less so for them. Rounding has calls of about one size shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
 
 from coilwork_frontend.torch_compat.sizes import traced_values
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, evaluate
+from coilwork_ir.program.nodes import Launch, Program
+from coilwork_ir.program.walk import all_kernels, walk
 
 # Elements in rows of which all begin at multiples of 16 bytes, whatever their type.
 _WHOLE: Final = 16
@@ -31,6 +33,28 @@ def likely_sizes(
         return ()
     traced = traced_values(gm)
     return tuple((ours.name, rounded(traced[theirs])) for ours, theirs in pairs if theirs in traced)
+
+
+def likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
+    """What kernels of `program` are likely called with, by name: one number for each size, 0 if it is unknown.
+
+    `known` are size symbols by name and what they likely are. Of several calls the first one decides. Kernels
+    are left out of whose sizes nothing is known.
+    """
+    values = dict(known)
+    found: dict[str, tuple[int, ...]] = {}
+    for part in walk(program):
+        for instruction in part.instructions:
+            if isinstance(instruction, Launch) and instruction.kernel not in found:
+                found[instruction.kernel] = tuple(_argument(size, values) for size in instruction.sizes)
+    combined = {kernel.name for kernel in all_kernels(program) if kernel.combined is not None}
+    return {name: sizes for name, sizes in found.items() if any(sizes) and name not in combined}
+
+
+def _argument(size: Expr, values: Mapping[str, int]) -> int:
+    names = {symbol.name for symbol in size.free_symbols}
+    # a number is one call's: calls that differ in it share a kernel
+    return evaluate(size, dict(values)) if names and names <= values.keys() else 0
 
 
 def likely_texts(gm: torch.fx.GraphModule) -> list[str]:

@@ -93,6 +93,11 @@ class Capabilities:
         contracts: its kernels compute contractions by units for them.
         combines: it takes kernels that are several computations of one kind in one launch.
         opens_extents: a kernel of one range is as fast if the extent is an argument.
+        versions_by_size: its kernels of open sizes have versions for some of them. It takes an option `likely`,
+            per kernel, for the sizes that calls will likely have: a number for each of the kernel's size
+            symbols, 0 if nothing is known of it.
+        cores: kinds of cores that it has templates for (`coilwork_ir.kernels.cores.nodes.CoreKind`). It
+            refuses kernels with others by name.
     """
 
     rows: RowWalks = RowWalks()
@@ -103,6 +108,8 @@ class Capabilities:
     contracts: bool = False
     combines: bool = False
     opens_extents: bool = False
+    versions_by_size: bool = False
+    cores: frozenset[str] = frozenset()
 
 
 LEAST = Capabilities()

@@ -14,7 +14,7 @@ Role = Literal["in", "out", "inout", "size", "scratch"]
 
 # The compile-time parameter that says which version of a kernel a configuration is of: the number of versions
 # behind it, so that 0 is the last one, which is for all sizes.
-VERSION: Final = "LIKELY"
+VERSION: Final = "VERSION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

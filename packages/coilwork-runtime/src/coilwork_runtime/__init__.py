@@ -20,6 +20,7 @@ from coilwork_runtime.errors import (
 )
 from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
+from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
@@ -38,6 +39,7 @@ __all__ = [
     "ExecutorUnavailableError",
     "KernelBuildError",
     "KernelLaunchError",
+    "Launcher",
     "LayoutError",
     "LifetimeChecker",
     "LifetimeError",

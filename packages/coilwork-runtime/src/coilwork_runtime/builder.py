@@ -14,7 +14,8 @@ from coilwork_cache import Store
 from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.errors import KernelBuildError
-from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
@@ -29,7 +30,6 @@ from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 
-Launcher = Callable[..., Any]
 Progress = Callable[[int, int], None]
 # By name of a Triton kernel, its candidates and what compiles them.
 _Started = Mapping[str, tuple[tuple[Candidate, ...], list[Future[GpuBinary | KernelBuildError]]]]
@@ -75,7 +75,7 @@ class Builder:
             together = self._start_together(wanted, threads)
             pending = {} if interpreting() else self._start_triton(wanted, threads)
             tasks = [self._start(spec, threads, together.get(spec.name), pending) for spec in wanted]
-            if any(isinstance(spec, TritonKernel) for spec in wanted) and not interpreting():
+            if any(spec.is_triton for spec in wanted) and not interpreting():
                 threads.submit(self._gpu.prepare)
             self._report(tasks)
             return {
@@ -105,12 +105,12 @@ class Builder:
             pending = [self._machine_code(spec, threads, started) for spec in wanted]
             return tuple(finish() for finish in pending)
 
-    def load_library(self, spec: CppKernel, library: bytes) -> Launcher | None:
+    def load_library(self, spec: KernelSpec, library: bytes) -> Launcher | None:
         """A launcher of a C++ kernel that was built elsewhere; None if the library does not load here."""
         return self._cpp.load(spec, library)
 
     def load_binaries(
-        self, spec: TritonKernel, built: Iterable[tuple[Mapping[str, int], GpuBinary]]
+        self, spec: KernelSpec, built: Iterable[tuple[Mapping[str, int], GpuBinary]]
     ) -> Launcher:
         """A launcher of a Triton kernel that was built elsewhere."""
         return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
@@ -118,20 +118,18 @@ class Builder:
     def _machine_code(
         self, spec: KernelSpec, threads: Threads, started: _Started
     ) -> Callable[[], tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...]]:
-        match spec:
-            case CppKernel():
-                library = threads.submit(self._cpp.library, spec)
-                return lambda: (({}, library.result()),)
-            case TritonKernel():
-                found, parts = started[spec.name]
-                return lambda: tuple(
-                    (built.config, built.binary)
-                    for built in self._triton.usable(spec, found, [part.result() for part in parts])
-                )
+        if not spec.is_triton:
+            library = threads.submit(self._cpp.library, spec)
+            return lambda: (({}, library.result()),)
+        found, parts = started[spec.name]
+        return lambda: tuple(
+            (built.config, built.binary)
+            for built in self._triton.usable(spec, found, [part.result() for part in parts])
+        )
 
     def _start_together(self, specs: Sequence[KernelSpec], threads: Threads) -> dict[str, Future[None]]:
         """Begin to compile C++ kernels, several at a time: by name of a kernel, what it has to wait for."""
-        kernels = [spec for spec in specs if isinstance(spec, CppKernel)]
+        kernels = [spec for spec in specs if not spec.is_triton]
         if len(kernels) < 2:
             return {}
         missing = [
@@ -147,7 +145,7 @@ class Builder:
             for kernel in group
         }
 
-    def _build_cpp(self, spec: CppKernel, together: Future[None] | None) -> Launcher:
+    def _build_cpp(self, spec: KernelSpec, together: Future[None] | None) -> Launcher:
         # no thread waits for itself: what is waited for was submitted before
         if together is not None:
             together.result()
@@ -155,7 +153,7 @@ class Builder:
 
     def _start_triton(self, specs: Sequence[KernelSpec], threads: Threads) -> _Started:
         """Begin to compile the candidates of all Triton kernels, the largest first, those of equal texts once."""
-        kernels = [spec for spec in specs if isinstance(spec, TritonKernel)]
+        kernels = [spec for spec in specs if spec.is_triton]
         texts = shared_texts(kernels)
         found = {spec.name: self._triton.candidates(spec, texts[spec.name]) for spec in kernels}
         work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
@@ -166,14 +164,12 @@ class Builder:
     def _start(
         self, spec: KernelSpec, threads: Threads, together: Future[None] | None, started: _Started
     ) -> _Task:
-        match spec:
-            case CppKernel():
-                return _Task([threads.submit(self._build_cpp, spec, together)], lambda parts: parts[0])
-            case TritonKernel() if interpreting():
-                return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
-            case TritonKernel():
-                found, parts = started[spec.name]
-                return _Task(parts, lambda answers: self._triton.launcher(spec, found, answers))
+        if not spec.is_triton:
+            return _Task([threads.submit(self._build_cpp, spec, together)], lambda parts: parts[0])
+        if interpreting():
+            return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
+        found, parts = started[spec.name]
+        return _Task(parts, lambda answers: self._triton.launcher(spec, found, answers))
 
     def _report(self, tasks: list[_Task]) -> None:
         """Wait for all parts, and tell how many kernels are ready."""

@@ -16,7 +16,15 @@ from coilwork_runtime.layouts import (
     reinterpret,
     reinterpret_dtype,
 )
-from coilwork_runtime.specs import CppKernel, KernelVersion, TritonKernel
+from coilwork_runtime.manifest.readable import (
+    ReadableVersion as KernelVersion,
+)
+from coilwork_runtime.manifest.readable import (
+    cpp_kernel as CppKernel,
+)
+from coilwork_runtime.manifest.readable import (
+    triton_kernel as TritonKernel,
+)
 from coilwork_runtime.standalone import random_input, run_standalone
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""From the text of a generated module to its callable."""
+"""From bytes to kernels, and from the text of a generated module to its callable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.errors import ModuleTextError
-from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.errors import ModuleTextError, ProgramBytesError
+from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.manifest.encoding import decode_kernels
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 Call = Callable[[list[Any]], Sequence[Any]]
 MakeCall = Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Call]
@@ -23,6 +25,23 @@ class GeneratedModule:
 
     specs: tuple[KernelSpec, ...]
     make_call: MakeCall
+
+
+def load_kernels(data: bytes) -> tuple[KernelSpec, ...]:
+    """The kernels in `data`, as `coilwork_ir.manifest` writes them; nothing is built.
+
+    Raises:
+        ProgramBytesError: the bytes are damaged, or of another schema.
+    """
+    try:
+        return decode_kernels(data)
+    except ValueError as error:
+        raise ProgramBytesError(
+            "damaged-kernels",
+            "the kernels of a program cannot be read",
+            reason=str(error),
+            remedy="clear the cache that they came from, or compile again",
+        ) from error
 
 
 def load_python(text: str, *, builder: Builder, constants: Mapping[str, torch.Tensor], name: str) -> Call:
@@ -59,11 +78,18 @@ def execute_module(text: str, name: str) -> GeneratedModule:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(code, scope)
     specs, make_call = scope.get("KERNELS"), scope.get("make_call")
-    if not isinstance(specs, tuple) or not all(isinstance(spec, CppKernel | TritonKernel) for spec in specs):
+    if not isinstance(specs, tuple) or not all(isinstance(spec, KernelSpec) for spec in specs):
         raise _incomplete(name, "KERNELS, a tuple of kernels")
     if not callable(make_call):
         raise _incomplete(name, "the function make_call")
-    return GeneratedModule(specs=specs, make_call=make_call)
+    return GeneratedModule(
+        specs=specs, make_call=lambda launchers, given: make_call(_calls(launchers), given)
+    )
+
+
+def _calls(launchers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the module calls by name: the launches themselves, which spares it a call in between."""
+    return {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
 
 
 def _incomplete(name: str, what: str) -> ModuleTextError:

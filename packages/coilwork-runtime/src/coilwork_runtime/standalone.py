@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.specs import KernelSpec, parse_argument
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 Sizes = Sequence[int]
 WARM_UP_CALLS: Final = 3
@@ -72,12 +72,8 @@ class _Meter:
         self._name = spec.name
         self._launcher = launcher
         self._clock = clock
-        self._size_names = [
-            name
-            for name, text in zip(spec.arg_names, spec.args, strict=False)
-            if parse_argument(text).role == "size"
-        ]
-        self._traffic = compile(spec.bytes, spec.name, "eval") if spec.bytes else None
+        self._sizes = len(spec.sizes)
+        self._traffic = spec.traffic
         self.calls = 0
         self.milliseconds = 0.0
         self.bytes = 0.0
@@ -86,9 +82,7 @@ class _Meter:
         self.milliseconds += self._clock(lambda: self._launcher(*args))
         self.calls += 1
         if self._traffic is not None:
-            sizes = args[len(args) - len(self._size_names) :] if self._size_names else ()
-            scope = dict(zip(self._size_names, sizes, strict=True))
-            self.bytes += eval(self._traffic, {"min": min, "max": max}, scope)
+            self.bytes += self._traffic.evaluate(args[len(args) - self._sizes :])
 
     def row(self) -> str:
         return _row(self._name, self.calls, self.milliseconds, self.bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.capabilities import Capabilities
@@ -13,7 +13,10 @@ from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Cond,
+    Convolution,
     Extern,
     Graph,
     Node,
@@ -28,6 +31,7 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
@@ -38,6 +42,7 @@ from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.contraction import is_contraction
+from coilwork_scheduler.kernels.core import make_core_kernel
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import add_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
@@ -71,8 +76,10 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     aligned = _aligned(context)
     built = {
         index: _kernel(context, work, readers, aligned)
-        for index, work in enumerate(works)
         if isinstance(work, Group)
+        else _core_kernel(context, work, aligned)
+        for index, work in enumerate(works)
+        if isinstance(work, Group | Convolution | Attention | AttentionGradient)
     }
     units = _units(context, works, readers, built)
     held = _held(context)
@@ -111,7 +118,7 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
                 for name, arg in zip(launch.args, kernel.args, strict=True):
                     if arg.role != "in":
                         buffers[name] = workspace.get(name) or facts.buffers[name]
-        elif not isinstance(work, Group | KernelCall):
+        elif not isinstance(work, Group | KernelCall | Convolution | Attention | AttentionGradient):
             steps.append(work)
             buffers.update({b.name: b for b in defined(work)})
     return Schedule(
@@ -191,14 +198,19 @@ def _held(context: Context) -> Held:
     )
 
 
-def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
+_Work: TypeAlias = Group | CoreNode | Step
+
+
+def _works(graph: Graph, groups: Sequence[Group]) -> list[_Work]:
     """Groups and other nodes, in the order of the graph."""
     first = {group.position: group for group in groups}
-    works: list[Group | Step] = []
+    works: list[_Work] = []
     for position, node in enumerate(graph.nodes):
         if position in first:
             works.append(first[position])
-        elif isinstance(node, View | Extern | Cond | While | AssertSize):
+        elif isinstance(
+            node, View | Extern | Cond | While | AssertSize | Convolution | Attention | AttentionGradient
+        ):
             works.append(node)
         elif not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
             raise ScheduleError(
@@ -207,7 +219,7 @@ def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
     return works
 
 
-def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
+def _positions(work: _Work, places: dict[int, int]) -> tuple[int, ...]:
     if isinstance(work, Group):
         return tuple(member.stage.position for member in work.members)
     return (places[id(work)],)
@@ -215,7 +227,7 @@ def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
 
 def _units(
     context: Context,
-    works: Sequence[Group | Step],
+    works: Sequence[_Work],
     readers: Mapping[str, list[int]],
     built: Mapping[int, tuple[Kernel, KernelCall]],
 ) -> list[Unit]:
@@ -295,8 +307,18 @@ def _kernel(
         buffers,
         aligned=aligned,
         numerics=context.options.numerics,
-        likely=context.sizes.known,
         contracts=_capabilities(context, touched).contracts and is_contraction(draft),
+    )
+
+
+def _core_kernel(context: Context, node: CoreNode, aligned: frozenset[str]) -> tuple[Kernel, KernelCall]:
+    """The kernel of a node that a template computes."""
+    return make_core_kernel(
+        node,
+        context.facts.buffers,
+        aligned=aligned,
+        numerics=context.options.numerics,
+        decisions=context.decisions,
     )
 
 

@@ -252,6 +252,8 @@ def _expressions(node: Node) -> Iterator[Expr]:
             for symbol in node.ranges + (node.axes if isinstance(node, Reduce | Contraction) else ()):
                 if symbol.extent is not None:
                     yield symbol.extent
+            if isinstance(node, Contraction) and node.groups is not None:
+                yield from extents_of((node.groups.index,))
             if isinstance(node, Scatter):
                 yield from node.index
         case Attention() | AttentionGradient():

@@ -6,7 +6,7 @@ reasons, and `sequence.ORDER` those for the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
@@ -17,11 +17,7 @@ from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.contractions.attention import implement_attention
-from coilwork_scheduler.contractions.choose import (
-    MakeImplementation,
-    implement_contractions,
-    list_implementations,
-)
+from coilwork_scheduler.contractions.choose import REGISTRY, Registry, implement_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -31,6 +27,7 @@ from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
+from coilwork_scheduler.inlining.absorb import absorb
 from coilwork_scheduler.inlining.rounds import inline
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
@@ -62,7 +59,7 @@ class Settings:
         sizes: likely ones.
         journal: the one place that decisions go to.
         keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in between.
-        implementations: what may compute a contraction.
+        registry: what may compute contractions, convolutions and attention.
     """
 
     targets: Targets
@@ -71,7 +68,7 @@ class Settings:
     sizes: SizeHints
     journal: Journal
     keeps_wide: bool
-    implementations: Sequence[MakeImplementation]
+    registry: Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +124,33 @@ def _weighed(step: _WeighedPass) -> Callable[[Draft, Settings], Draft]:
     )
 
 
+def _attend(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return implement_attention(
+        graph,
+        facts,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+        implementations=settings.registry.attentions,
+        templates=settings.registry.templates,
+    )
+
+
+def _absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return absorb(
+        graph,
+        facts,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+        templates=settings.registry.templates,
+    )
+
+
 def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return implement_contractions(
         graph,
@@ -136,7 +160,7 @@ def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         sizes=settings.sizes,
         options=settings.options,
         journal=settings.journal,
-        implementations=settings.implementations,
+        registry=settings.registry,
     )
 
 
@@ -217,13 +241,13 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="attend",
-            run=_weighed(implement_attention),
-            why="attention is the call or the loops that cost least",
+            run=_on_graph(_attend),
+            why="attention is the call, the loops or the template that costs least",
         ),
         Pass(
             name="contract",
             run=_on_graph(_contract),
-            why="a product is the call or the loops that cost least",
+            why="a product is the call, the loops or the template that costs least",
         ),
         Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
         Pass(
@@ -235,6 +259,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="dead-after-inline",
             run=_on_graph(_remove_dead),
             why="what every reader computes itself is not stored",
+        ),
+        Pass(
+            name="absorb",
+            run=_on_graph(_absorb),
+            why="what stands beside a template's node is a prologue or an epilogue of its kernel",
         ),
         Pass(
             name="scale-sums",
@@ -291,15 +320,14 @@ def schedule(
     *,
     model: CostModel | None = None,
     observe: Callable[[str, Graph], None] | None = None,
-    implementations: Sequence[MakeImplementation] | None = None,
+    registry: Registry = REGISTRY,
 ) -> Schedule:
     """Kernels and steps that compute `graph` on `target`, or on those of its devices.
 
     Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
     what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with the name and the result of
-    each pass from graph to graph: to print the graph, or to verify it. `implementations` are what may compute
-        products, all that are
-    registered if they are not named (docs/how-to/add-a-template.md).
+    each pass from graph to graph: to print the graph, or to verify it. `registry` holds what may compute
+    products, convolutions and attention (docs/how-to/add-a-template.md).
 
     Raises:
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
@@ -312,7 +340,7 @@ def schedule(
         sizes=hints_of(options),
         journal=Journal(options.max_decisions),
         keeps_wide=options.numerics == "fast" and rounds(graph),
-        implementations=list_implementations() if implementations is None else implementations,
+        registry=registry,
     )
     given = Draft(graph=graph, facts=analyse(graph))
 

@@ -40,6 +40,17 @@ ORDER: Final = (
         "dead-after-inline",
         "a producer that all of its consumers inline is read by nobody any more",
     ),
+    Before("contract", "absorb", "which nodes a template computes is known then"),
+    Before(
+        "dead-after-inline",
+        "absorb",
+        "of a chain that inlining makes one node all is taken at once, and who reads it counts",
+    ),
+    Before(
+        "absorb", "scale-sums", "a sum that a template's kernel reads may have lost its scale to the node"
+    ),
+    Before("absorb", "layouts", "what a kernel computes itself is in no memory"),
+    Before("absorb", "fuse", "what is a part of a template's kernel joins no other"),
     Before(
         "inline", "one-hot", "that all terms but one are zero shows when what makes them is in the reduction"
     ),

@@ -29,7 +29,7 @@ _SORTING: Final = Sorting(
     many=8,
 )
 _CAPABILITIES: Final = Capabilities(
-    rows=_ROWS, sorting=_SORTING, shares_rows=True, contracts=True, combines=True
+    rows=_ROWS, sorting=_SORTING, shares_rows=True, contracts=True, combines=True, versions_by_size=True
 )
 
 

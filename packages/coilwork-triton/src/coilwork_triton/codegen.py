@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.cores.refuse import check_core_taken
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
+from coilwork_ir.scalar import find_contraction
+from coilwork_ir.syntax.python import Function, Verbatim
 from coilwork_ir.target import Target
 from coilwork_triton.capabilities import capabilities_of
-from coilwork_triton.combined import plan_member, write_combined
+from coilwork_triton.combined import plan_given_member, plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions
-from coilwork_triton.emit_kernel import Written, write, write_mapping
+from coilwork_triton.contraction.proposal import plan_given_product
+from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.given_mappings import take_for_member, take_given
-from coilwork_triton.kernel_passes.table import LEGALIZATION
+from coilwork_triton.kernel_passes.table import LEGALIZATION, Draft
 from coilwork_triton.launch.options import TritonOptions, parse_options
 from coilwork_triton.mapping import map_plan
 from coilwork_triton.planning import Plan, plan_computation
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import Planned, plan_given
 from coilwork_triton.text.device_library import with_dependencies
-from coilwork_triton.text.printer import format_module
-from coilwork_triton.text.tree import Function, Module, Parameter
+from coilwork_triton.text.language import define_function, print_kernels
 from coilwork_triton.text.types import triton_type
 
 
@@ -53,30 +59,35 @@ class TritonCodegen:
         """
         if not self.supports(target):
             raise EmitError("target", f"target {target.name} is not a GPU", remedy="use the C++ generator")
+        check_core_taken(kernel, self.capabilities(target), self.name)
         settings = parse_options(options)
         kernel = LEGALIZATION.run(kernel, target)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        library: set[str] = set()
-        if kernel.combined is not None:
-            written = write_combined(kernel, kernel.combined, target, settings, library)
-        else:
-            written = write(kernel, target, settings, library)
-        return _source(kernel, written, target, library)
+        return _write(kernel, _plan(kernel, target, settings), target)
 
     def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
-        """The Triton source of `kernel`, as passes leave it, run as the closed `mapping` says, whoever chose that.
+        """The Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose that: in the one
+        way that it says, or, if it is open, in one of these.
 
         Raises:
             VerifyError: a directive is not legal.
             EmitError: there is no text for a directive, or the kernel holds something Triton lacks; the code
                 names the directive.
         """
-        verify_mapping(kernel, mapping)
+        check_core_taken(kernel, self.capabilities(target), self.name)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        library: set[str] = set()
-        return _source(kernel, write_mapping(kernel, mapping, target, library), target, library)
+        check, options = partial(verify_mapping, kernel), TritonOptions()
+        plan: Plan
+        if kernel.combined is not None:
+            plan = plan_given_member(kernel, kernel.combined, mapping, target)
+        elif find_contraction(roots_of(kernel)) is not None:
+            plan = plan_given_product(kernel, mapping, target, check=check, most=options.max_configs)
+        else:
+            setting = Setting(draft=Draft(kernel=kernel), target=target, options=options)
+            plan = plan_given(setting, mapping, check=check)
+        return _write(kernel, plan, target)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
         """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes rewrite it.
@@ -84,6 +95,7 @@ class TritonCodegen:
         Raises:
             EmitError: as `emit`.
         """
+        check_core_taken(kernel, self.capabilities(target), self.name)
         return format_mapped(kernel, [find_mapping(kernel, target, parse_options(options))])
 
 
@@ -94,33 +106,39 @@ def find_mapping(kernel: Kernel, target: Target, options: TritonOptions) -> Mapp
         EmitError: the kernel holds something Triton lacks.
     """
     kernel = LEGALIZATION.run(kernel, target)
-    plan: Plan
+    return map_plan(kernel, _plan(kernel, target, options), target)
+
+
+def _plan(kernel: Kernel, target: Target, options: TritonOptions) -> Plan:
+    """How `kernel`, which is legalized, may run: as `options` give it a mapping, or else as is proposed."""
     if kernel.combined is not None:
         member = plan_member(kernel, kernel.combined, target, options)
-        plan = take_for_member(kernel, member, target, options)
+        return take_for_member(kernel, member, target, options)
+    return take_given(kernel, plan_computation(kernel, target, options), target, options)
+
+
+def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
+    library: set[str] = set()
+    if kernel.combined is None:
+        written = write(kernel, plan, library)
     else:
-        plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
-    return map_plan(kernel, plan, target)
+        assert isinstance(plan, Planned)
+        written = write_combined(kernel, kernel.combined, plan, library)
+    return _source(kernel, written, target, library)
 
 
 def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:
     """What is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
-    function = Function(
-        name=kernel.name,
-        parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
-        body=written.body,
-    )
-    notes = tuple(format_kernel(kernel, origins=False).splitlines())
+    function = define_function(kernel.name, names, written.body, constants=blocks)
     computed = kernel if kernel.combined is None else kernel.combined.body
     own = own_functions(roots_of(computed), kernel.numerics, library)
-    parts = (*own, *written.functions, function)
-    module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
+    functions: list[Function | Verbatim] = [*with_dependencies(library), *own, *written.functions, function]
     return KernelSource(
         name=kernel.name,
         language="triton",
-        text=format_module(module),
+        text=print_kernels(_header(kernel), format_kernel(kernel, origins=False), functions),
         entry=kernel.name,
         args=_arguments(kernel, written),
         grid=written.grid,
@@ -133,7 +151,7 @@ def _source(kernel: Kernel, written: Written, target: Target, library: set[str])
     )
 
 
-def _header(kernel: Kernel) -> tuple[str, ...]:
+def _header(kernel: Kernel) -> str:
     lines = [f"{kernel.name}: one kernel for"]
     for origin in kernel.origins:
         where = f"{origin.file}:{origin.line}" if origin.file else "unknown line"
@@ -141,13 +159,13 @@ def _header(kernel: Kernel) -> tuple[str, ...]:
         lines.append(f"  {origin.op:<32} {where}{code}".rstrip())
     if not kernel.origins:
         lines[0] = f"{kernel.name}."
-    return tuple(lines)
+    return "\n".join(lines)
 
 
 def _arguments(kernel: Kernel, written: Written) -> tuple[SourceArg, ...]:
     tensors = tuple(
         # what is not known to be aligned is not accessed wide
-        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.neighbourly)
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.scalar_access)
         for a in kernel.args
     )
     sizes = tuple(

@@ -30,19 +30,9 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, substitute, symbol, total
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
-from coilwork_ir.mapping import Tile, find_all
-from coilwork_ir.target import Target
-from coilwork_triton.emit_kernel import Written, statements
-from coilwork_triton.given_mappings import take_for_member
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
-from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
-from coilwork_triton.mapping import open_versions
-from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.refinements import Planned, change_candidates, flatten_grid, propose
-from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.tree import (
+from coilwork_ir.mapping import FlatGrid, Index, Mapping, Tile, find_all, verify_mapping
+from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.syntax.python import (
     Assign,
     Binary,
     Do,
@@ -52,11 +42,27 @@ from coilwork_triton.text.tree import (
     List,
     Name,
     Number,
-    Parameter,
     Statement,
     call,
-    tl,
 )
+from coilwork_ir.target import Target
+from coilwork_triton.emit_kernel import Written, statements
+from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.mapping import open_versions
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import (
+    Planned,
+    change_candidates,
+    flatten_grid,
+    plan_given,
+    propose,
+)
+from coilwork_triton.text.index_printer import IndexPrinter
+from coilwork_triton.text.language import define_function, tl
 from coilwork_triton.text.types import triton_type
 
 _INT32_MAX: Final = 2**31 - 1
@@ -75,16 +81,14 @@ class _Call:
     statement: Statement
 
 
-def write_combined(
-    kernel: Kernel, combined: Combined, target: Target, options: TritonOptions, library: set[str]
-) -> Written:
-    """`kernel`, which is `combined`. Device functions that it uses are added to `library`.
+def write_combined(kernel: Kernel, combined: Combined, planned: Planned, library: set[str]) -> Written:
+    """`kernel`, which is `combined`, and whose body runs as `planned`. Device functions that it uses are added to
+    `library`.
 
     Raises:
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
-    planned = take_for_member(kernel, plan_member(kernel, combined, target, options), target, options)
-    body = planned.setting.kernel
+    body = planned.kernel
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})
     if taken:
@@ -95,7 +99,7 @@ def write_combined(
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
     programs = [_programs(planned, member) for member in combined.members]
-    if len(planned.configs) > 1:
+    if has_open_blocks(planned.mapping):
         firsts = _firsts_by_block(shape, body, combined.members, lines)
     else:
         firsts = _firsts(programs, printer, lines)
@@ -107,9 +111,9 @@ def write_combined(
         body=(*lines, *_choice(calls)),
         grid=(total(programs),),
         configs=planned.configs,
-        versions=open_versions(kernel, planned),
+        versions=open_versions(planned),
         index_dtype=shape.index_dtype,
-        neighbourly=shape.neighbourly,
+        scalar_access=shape.scalar_access,
         functions=(part,),
     )
 
@@ -132,14 +136,47 @@ def plan_member(kernel: Kernel, combined: Combined, target: Target, options: Tri
     return _within_text(replace(planned, mapping=mapping, program=_OWN))
 
 
+def has_open_blocks(mapping: Mapping) -> bool:
+    """True if blocks are chosen when a kernel is launched, so that its text holds no number of programs."""
+    return any(isinstance(tile.by, Open) for tile in find_all(mapping.directives, Tile))
+
+
+def check_member(kernel: Kernel, mapping: Mapping) -> None:
+    """Refuse to run the body of `kernel`, which is combined, as `mapping` says, if its launch can't.
+
+    Raises:
+        EmitError: by the name of the directive.
+    """
+    tiles = tuple(find_all(mapping.directives, Tile))
+    if len(tiles) > 1 and mapping.find(FlatGrid) is None:
+        raise refuse(kernel, "flat", "programs of all members are counted along one axis")
+    if has_open_blocks(mapping) and (len(tiles) > 1 or kernel.sizes):
+        raise refuse(kernel, "tile", "how many programs a member has stands in the text: choose the block")
+    index = mapping.find(Index)
+    narrow = all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
+    if index is not None and index.dtype == "i32" and not index.promised and not narrow:
+        raise refuse(kernel, "index", "sizes of members may not fit 32 bits")
+
+
+def plan_given_member(kernel: Kernel, combined: Combined, mapping: Mapping, target: Target) -> Planned:
+    """How the body of `kernel`, which is `combined`, runs as `mapping` says.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    body = replace(combined.body, numerics=kernel.numerics)
+    setting = Setting(draft=Draft(kernel=body), target=target, options=TritonOptions())
+
+    def check(one: Mapping) -> None:
+        verify_mapping(body, one)
+        check_member(kernel, one)
+
+    return plan_given(setting, mapping, check=check, program=_OWN)
+
+
 def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
     runtime = [*(a.name for a in body.args), *(s.name for s in body.sizes), _OWN]
-    return Function(
-        name=f"{kernel.name}_part",
-        parameters=(*map(Parameter, runtime), *(Parameter(b, constexpr=True) for b in _blocks(shape))),
-        body=inside,
-        inline=False,
-    )
+    return define_function(f"{kernel.name}_part", runtime, inside, constants=_blocks(shape), inline=False)
 
 
 def _call(
@@ -180,10 +217,10 @@ def _points(body: Kernel, member: Member) -> int:
 
 
 def _programs(planned: Planned, member: Member) -> Expr:
-    """How many programs `member` has, over the names of blocks if there are several configurations."""
-    shape, single = planned.shape, len(planned.configs) == 1
+    """How many programs `member` has, over the names of blocks that are open."""
+    shape, single = planned.shape, not has_open_blocks(planned.mapping)
     blocks = {symbol(name, lo=1): as_expr(value) for name, value in planned.configs[0].meta if single}
-    values = dict(zip(planned.setting.kernel.sizes, member.sizes, strict=True))
+    values = dict(zip(planned.kernel.sizes, member.sizes, strict=True))
     return substitute(product(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
 
 

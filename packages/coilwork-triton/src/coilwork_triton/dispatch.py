@@ -1,4 +1,7 @@
-"""The text of a kernel in several forms: a function for each, and the kernel that calls one of them. See `coilwork_triton.open_sizes`."""
+"""The text of a kernel in several versions: a function for each, and the kernel that calls one of them.
+
+See `coilwork_triton.shape_versions`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from collections.abc import Iterable
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import VERSION
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.open_sizes import Forms
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Binary,
     Do,
     Expression,
@@ -16,31 +18,32 @@ from coilwork_triton.text.tree import (
     If,
     Name,
     Number,
-    Parameter,
     Statement,
     call,
-    tl,
-    tl_name,
 )
+from coilwork_triton.shape_versions import PlannedVersions
+from coilwork_triton.text.language import define_function, tl, tl_name
 
 
 def dispatch(
-    forms: Forms, bodies: Iterable[tuple[Statement, ...]]
+    planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the forms, whose statements are `bodies`, and the body of a kernel that calls one of them."""
-    kernel = forms.kernel
+    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one of
+    them.
+    """
+    kernel = planned.kernel
     tensors = [arg.name for arg in kernel.args]
     functions: list[Function] = []
     calls: list[Statement] = []
-    for form, body in zip(forms.forms, bodies, strict=True):
-        name = f"{kernel.name}_{form.name}"
-        functions.append(_function(name, form.doc, tensors, form.kernel, forms, body))
-        shorter = form.shorter and forms.general_shape.index_dtype is DType.I64
+    for version, body in zip(planned.versions, bodies, strict=True):
+        name = f"{kernel.name}_{version.name}"
+        functions.append(_function(name, version.doc, tensors, version.kernel, planned, body))
+        shorter = version.shorter and planned.general_shape.index_dtype is DType.I64
         sizes = [
             _part(Name(size.name), unit, shorter=shorter)
-            for size, unit in zip(kernel.sizes, form.units, strict=True)
+            for size, unit in zip(kernel.sizes, version.units, strict=True)
         ]
-        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, forms.blocks))))
+        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, planned.blocks))))
     *particular, otherwise = calls
     for number, one in enumerate(reversed(particular), 1):
         otherwise = If(Binary("==", Name(VERSION), Number(number)), (one,), (otherwise,))
@@ -48,11 +51,15 @@ def dispatch(
 
 
 def _function(
-    name: str, doc: str, tensors: Iterable[str], kernel: Kernel, forms: Forms, body: tuple[Statement, ...]
+    name: str,
+    doc: str,
+    tensors: Iterable[str],
+    kernel: Kernel,
+    planned: PlannedVersions,
+    body: tuple[Statement, ...],
 ) -> Function:
     run_time = [*tensors, *(size.name for size in kernel.sizes)]
-    constants = (Parameter(block, constexpr=True) for block in forms.blocks)
-    return Function(name=name, parameters=(*map(Parameter, run_time), *constants), body=body, doc=(doc,))
+    return define_function(name, run_time, body, constants=planned.blocks, doc=doc)
 
 
 def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:

@@ -8,24 +8,19 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.mapping import Mapping, Version
-from coilwork_ir.scalar import find_contraction
-from coilwork_ir.target import Target
+from coilwork_ir.mapping import Version
+from coilwork_ir.syntax.python import Function, Statement
 from coilwork_triton.contraction.body import emit_contraction
-from coilwork_triton.contraction.shape import ContractionShape
+from coilwork_triton.contraction.proposal import PlannedProduct
 from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.levels import find_levels
-from coilwork_triton.given_mappings import take_given, take_product
-from coilwork_triton.iteration.mapped_shape import shape_of
-from coilwork_triton.iteration.parameters import config_of
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.mapping import open_versions
-from coilwork_triton.open_sizes import Forms
-from coilwork_triton.planning import plan_computation
+from coilwork_triton.planning import Plan
+from coilwork_triton.proposals.refinements import Planned
+from coilwork_triton.shape_versions import PlannedVersions
 from coilwork_triton.statements.body import emit_body
-from coilwork_triton.text.tree import Function, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +34,7 @@ class Written:
         configs: candidates, best guess first.
         versions: the sizes that they are for, and what a search may choose.
         index_dtype: type of sizes.
-        neighbourly: no access is to be wide.
+        scalar_access: no access is to be wide.
     """
 
     body: tuple[Statement, ...]
@@ -47,79 +42,59 @@ class Written:
     configs: tuple[Config, ...]
     versions: tuple[Version, ...]
     index_dtype: DType
-    neighbourly: bool
+    scalar_access: bool
     functions: tuple[Function, ...] = ()
 
 
-def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
-    """`kernel`, which is one computation. Device functions that it uses are added to `library`.
+def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
+    """`kernel`, which is one computation, run by `plan`. Device functions that it uses are added to `library`.
 
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    plan = take_given(kernel, plan_computation(kernel, target, options), target, options)
-    if isinstance(plan, Forms):
-        return _in_forms(plan, library)
-    if isinstance(plan, ContractionShape):
-        return _contracted(kernel, plan, library)
-    shape = plan.shape
-    return Written(
-        body=statements(plan.setting.kernel, shape, library),
-        grid=shape.grid,
-        configs=plan.configs,
-        versions=open_versions(kernel, plan),
-        index_dtype=shape.index_dtype,
-        neighbourly=shape.neighbourly,
-    )
+    match plan:
+        case PlannedVersions():
+            return _write_versions(plan, library)
+        case PlannedProduct():
+            return _write_product(plan, library)
+        case Planned():
+            shape = plan.shape
+            return Written(
+                body=statements(plan.kernel, shape, library),
+                grid=shape.grid,
+                configs=plan.configs,
+                versions=open_versions(plan),
+                index_dtype=shape.index_dtype,
+                scalar_access=shape.scalar_access,
+            )
 
 
-def write_mapping(kernel: Kernel, mapping: Mapping, target: Target, library: set[str]) -> Written:
-    """`kernel`, run as the closed `mapping` says. Device functions that it uses are added to `library`.
-
-    Raises:
-        EmitError: there is no text for a directive, or the kernel holds something Triton lacks.
-    """
-    if find_contraction(roots_of(kernel)) is not None:
-        options = TritonOptions()
-        plan = plan_computation(kernel, target, options)
-        assert isinstance(plan, ContractionShape)
-        return _contracted(kernel, take_product(kernel, plan, mapping, target, options), library)
-    shape = shape_of(kernel, mapping, target)
-    return Written(
-        body=statements(kernel, shape, library),
-        grid=shape.grid,
-        configs=(config_of(kernel, mapping),),
-        versions=(Version(guard=None, mapping=mapping),),
-        index_dtype=shape.index_dtype,
-        neighbourly=shape.neighbourly,
-    )
-
-
-def _in_forms(forms: Forms, library: set[str]) -> Written:
+def _write_versions(planned: PlannedVersions, library: set[str]) -> Written:
     """A kernel for likely sizes and for others."""
-    bodies = [statements(form.kernel, form.shape, library) for form in forms.forms]
-    functions, body = dispatch(forms, bodies)
+    bodies = [statements(version.kernel, version.shape, library) for version in planned.versions]
+    functions, body = dispatch(planned, bodies)
     return Written(
         body=body,
-        grid=forms.grid,
-        configs=forms.configs,
-        versions=open_versions(forms.kernel, forms),
-        index_dtype=forms.general_shape.index_dtype,
-        neighbourly=forms.shape.neighbourly,
+        grid=planned.grid,
+        configs=planned.configs,
+        versions=open_versions(planned),
+        index_dtype=planned.general_shape.index_dtype,
+        scalar_access=planned.shape.scalar_access,
         functions=functions,
     )
 
 
-def _contracted(kernel: Kernel, shape: ContractionShape, library: set[str]) -> Written:
+def _write_product(planned: PlannedProduct, library: set[str]) -> Written:
+    kernel, shape = planned.kernel, planned.shape
     ranges = frozenset(r.symbol for r in kernel.ranges)
     levels = find_levels(roots_of(kernel), ranges)
     return Written(
         body=emit_contraction(kernel, shape, levels, library),
         grid=shape.grid,
-        configs=shape.configs,
-        versions=open_versions(kernel, shape),
+        configs=planned.configs,
+        versions=open_versions(planned),
         index_dtype=shape.index_dtype,
-        neighbourly=False,
+        scalar_access=False,
     )
 
 

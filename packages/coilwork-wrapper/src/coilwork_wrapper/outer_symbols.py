@@ -29,8 +29,12 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
     bound = {symbol.name for symbol in bound_symbols(program)}
     inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     found: dict[str, Expr] = {}
+    seen: set[Expr] = set()
     for instruction in program.instructions:
         for expr in _expressions(instruction, inputs):
+            if expr.is_const or expr in seen:
+                continue
+            seen.add(expr)
             # an expression's symbols come as a set; names give them an order
             for symbol in sorted(expr.free_symbols, key=lambda one: one.name):
                 if symbol.name not in bound:

@@ -39,7 +39,7 @@ from coilwork_runtime import (
     ProgramBytesError,
     warm_executor,
 )
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
@@ -166,6 +166,7 @@ def _compile(job: Job) -> CompiledGraph:
     if key is not None and not guards and not built.steps:
         entry = CachedGraph(
             module=compiled.module,
+            kernels=compiled.kernels,
             program=compiled.native,
             refusal=compiled.refusal,
             constant_keys=tuple(compiled.constants),
@@ -184,7 +185,7 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
         name=job.graph_id,
         gm=job.gm,
         program=compiled.program,
-        launchers=builder.build(execute_module(compiled.module, job.graph_id).specs),
+        launchers=builder.build(load_kernels(compiled.kernels)),
         constants=compiled.constants,
         donated=job.convention.donated,
     )
@@ -229,6 +230,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
             graph = Loadable(
                 name=job.graph_id,
                 module=entry.module,
+                kernels=entry.kernels,
                 program=entry.program,
                 refusal=entry.refusal,
                 constants=constants,

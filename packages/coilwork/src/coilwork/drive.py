@@ -14,8 +14,8 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_ir.program.walk import all_kernels
-from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, generated, guard_call
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime import Builder, KernelBuildError, Launcher, MissingCompilerError, generated, guard_call
+from coilwork_runtime.loader import load_kernels
 from coilwork_wrapper import emit_fx
 
 
@@ -31,7 +31,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
     """
     match job.options.wrapper:
         case "fx":
-            launchers = builder.build(execute_module(compiled.module, job.graph_id).specs)
+            launchers = builder.build(load_kernels(compiled.kernels))
             call = _try_driver(compiled, job, "FX", lambda: _fx_call(compiled, job, launchers))
             if call is not None:
                 return Driven(call=call, executor="fx", python_calls={})
@@ -44,6 +44,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
     graph = Loadable(
         name=job.graph_id,
         module=compiled.module,
+        kernels=compiled.kernels,
         program=compiled.native,
         refusal=compiled.refusal,
         constants=compiled.constants,
@@ -69,8 +70,9 @@ def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], 
         return None
 
 
-def _fx_call(compiled: Compiled, job: Job, launchers: Mapping[str, Callable[..., Any]]) -> Call:
-    graph = emit_fx(compiled.program, launchers, compiled.constants, runtime=generated)
+def _fx_call(compiled: Compiled, job: Job, launchers: Mapping[str, Launcher]) -> Call:
+    calls = {name: launcher.call for name, launcher in launchers.items()}
+    graph = emit_fx(compiled.program, calls, compiled.constants, runtime=generated)
     job.trace.write("fx.py", graph.code)
     return boxed(graph)
 

@@ -23,7 +23,7 @@ from coilwork_runtime import (
     guard_call,
     load_native,
 )
-from coilwork_runtime.loader import execute_module
+from coilwork_runtime.loader import execute_module, load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, TensorKinds, refuse_operators
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -56,6 +56,7 @@ class Loadable:
     Attributes:
         name: of the graph, for tracebacks.
         module: text of the Python module.
+        kernels: their manifests and texts, as bytes.
         program: bytes for the native executor; empty if it refuses the program.
         refusal: why it does.
         constants: tensors by key.
@@ -68,6 +69,7 @@ class Loadable:
 
     name: str
     module: str
+    kernels: bytes
     program: bytes
     refusal: str
     constants: Mapping[str, torch.Tensor]
@@ -86,11 +88,10 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
         ExecutorUnavailableError: the native executor is wanted and not to be had, and `strict` is on.
     """
     wanted = options.executor
-    module = execute_module(graph.module, graph.name)
-    launchers = builder.build(module.specs)
+    launchers = builder.build(load_kernels(graph.kernels))
 
     def in_python() -> Call:
-        return module.make_call(launchers, graph.constants)
+        return execute_module(graph.module, graph.name).make_call(launchers, graph.constants)
 
     reason, is_faulty = _obstacle(graph, wanted), False
     if not reason and wanted != "python":

@@ -153,7 +153,7 @@ def open_job(
     convention = open_convention(gm, role, may_report_strides=may_report_strides)
     gm = convention.gm
     if layout is None:
-        layout = layout_options(options) if role == "inference" else DECIDED
+        layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
     try:
         # torch's own kernels read the setting when they run, ours when they are made
         key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{convention.key_text}\n{deterministic=}"

@@ -18,8 +18,8 @@ from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
 from coilwork_frontend.calling_convention.updates import names_at
-from coilwork_frontend.likely_sizes import likely_sizes
-from coilwork_ir.codegen import Describing
+from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
+from coilwork_ir.codegen import Codegen, Describing
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
@@ -30,6 +30,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import format_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
@@ -60,8 +61,8 @@ _T = TypeVar("_T")
 class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
-    `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are
+    `module` is the Python module; `kernels` are the manifests and texts of its kernels; `native` is the program
+    for the native executor, empty if it refuses the program, and `refusal` says why. `mappings` say how each kernel runs, as text, if there is a trace. `rewrites` are
     those done by the stages themselves; `saved_strides` are those of results that lie otherwise than
     captured, by position.
     """
@@ -70,6 +71,7 @@ class Compiled:
     program: Program
     sources: Mapping[str, KernelSource]
     module: str
+    kernels: bytes = b""
     native: bytes = b""
     refusal: str = ""
     mappings: Mapping[str, str] = field(default_factory=dict)
@@ -118,6 +120,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     targets = choose_targets(lowered.graph, options)
     aligned = aligned_inputs(lowered.graph, gm, returned=job.convention.returned)
     updates = names_at(lowered.graph, job.aligned_updates)
+    likely = likely_sizes(lowered.symbols, gm)
     program = lower_to_program(
         lowered.graph,
         targets,
@@ -128,18 +131,19 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         updates=updates,
         donated=names_at(lowered.graph, job.convention.donated),
         apart=frozenset(job.apart),
-        likely=likely_sizes(lowered.symbols, gm),
+        likely=likely,
         marked_results=job.convention.marked_results,
     )
     if options.batch_invariant:
         check_batch_invariant(program)
     with clock.stage("codegen"):
-        sources = emit_kernels(program, targets, options, trace=trace)
-    mappings = describe_kernels(program, targets, options) if trace.wanted else {}
+        sources = emit_kernels(program, targets, options, trace=trace, likely=likely)
+    mappings = describe_kernels(program, targets, options, likely) if trace.wanted else {}
     for name, told in mappings.items():
         trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
     with clock.stage("wrap"):
         module = emit_python(program, sources, target=targets.main.name)
+        kernels = write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program))
         native, refusal = _native(program, options)
     trace.write("module.py", module)
     return Compiled(
@@ -147,6 +151,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         program=program,
         sources=sources,
         module=module,
+        kernels=kernels,
         native=native,
         refusal=refusal,
         mappings=mappings,
@@ -267,14 +272,21 @@ def lower_to_program(
 
 
 def emit_kernels(
-    program: Program, targets: Targets, options: CompileOptions, *, trace: Trace
+    program: Program,
+    targets: Targets,
+    options: CompileOptions,
+    *,
+    trace: Trace,
+    likely: tuple[tuple[str, int], ...] = (),
 ) -> dict[str, KernelSource]:
-    """Source text for every kernel of `program`, by name; each for the device its buffers are on."""
-    devices = _kernel_devices(program)
+    """Source text for every kernel of `program`, by name; each for the device its buffers are on. `likely` are
+    values of size symbols, by which generators propose versions.
+    """
+    devices, sizes = _kernel_devices(program), likely_arguments(program, likely)
     sources: dict[str, KernelSource] = {}
     for kernel in all_kernels(program):
         target = targets.of(devices[kernel.name])
-        source = _emit(kernel, target, options)
+        source = _emit(kernel, target, options, sizes.get(kernel.name, ()))
         sources[kernel.name] = source
         suffix = "cpp" if source.language == "cpp" else "py"
         trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
@@ -283,23 +295,31 @@ def emit_kernels(
     return sources
 
 
-def describe_kernels(program: Program, targets: Targets, options: CompileOptions) -> dict[str, str]:
+def describe_kernels(
+    program: Program,
+    targets: Targets,
+    options: CompileOptions,
+    likely: tuple[tuple[str, int], ...] = (),
+) -> dict[str, str]:
     """How every kernel of `program` runs, as text, by name; those are left out whose generator does not say."""
-    devices = _kernel_devices(program)
+    devices, sizes = _kernel_devices(program), likely_arguments(program, likely)
     told: dict[str, str] = {}
     for kernel in all_kernels(program):
         target = targets.of(devices[kernel.name])
         codegen = codegen_for(target, options)
         if isinstance(codegen, Describing):
-            told[kernel.name] = codegen.describe(kernel, target, _codegen_options(options))
+            settings = _kernel_options(codegen, target, options, sizes.get(kernel.name, ()))
+            told[kernel.name] = codegen.describe(kernel, target, settings)
     return told
 
 
-def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSource:
+def _emit(
+    kernel: Kernel, target: Target, options: CompileOptions, likely: tuple[int, ...] = ()
+) -> KernelSource:
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
     codegen = codegen_for(target, options)
     try:
-        return codegen.emit(kernel, target, _codegen_options(options))
+        return codegen.emit(kernel, target, _kernel_options(codegen, target, options, likely))
     except CoilworkIRError as error:
         if options.mappings and error.code.startswith("mapping"):
             # the user's, who is to hear of it
@@ -321,10 +341,18 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
         ) from error
 
 
-def _codegen_options(options: CompileOptions) -> dict[str, object]:
-    """The settings of code generators: those of other packages need not know one that nobody asks for."""
+def _kernel_options(
+    codegen: Codegen, target: Target, options: CompileOptions, likely: tuple[int, ...]
+) -> dict[str, object]:
+    """The settings of `codegen` for a kernel whose sizes are `likely` such: generators of other packages need
+    not know one that nobody asks for.
+    """
     asked: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
-    return asked | ({"mappings": options.mappings} if options.mappings else {})
+    if options.mappings:
+        asked["mappings"] = options.mappings
+    if likely and codegen.capabilities(target).versions_by_size:
+        asked["likely"] = likely
+    return asked
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:

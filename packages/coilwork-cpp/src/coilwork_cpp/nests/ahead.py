@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from coilwork_cpp.planning.pass_plan import RowAhead
-from coilwork_cpp.text.tree import ZERO, Binary, Call, Do, For, Literal, Name
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr
+from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Do, For, Literal, Name
 
 _LINE_BYTES: Final = 64
 

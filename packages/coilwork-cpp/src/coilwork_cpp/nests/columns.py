@@ -26,21 +26,7 @@ from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.elements import value_type
-from coilwork_cpp.text.tree import (
-    ZERO,
-    Assign,
-    Binary,
-    Call,
-    Code,
-    Declare,
-    DeclareArray,
-    Element,
-    For,
-    Literal,
-    Name,
-    Statement,
-)
+from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import add_block, components, finish, is_rounded
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
@@ -48,6 +34,19 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
+from coilwork_ir.syntax.cpp import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Element,
+    For,
+    Literal,
+    Name,
+    Statement,
+)
 
 
 def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
@@ -103,7 +102,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
     for value in costly:
         name = block.names.numbered("column")
         kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
-        block.add(DeclareArray(kind, name, plan.tile))
+        block.add(aligned_array(kind, name, plan.tile))
         element = Element(Name(name), _lane(columns))
         code = point.value(value)
         point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
@@ -186,14 +185,14 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
         parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")
-            block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
+            block.add(aligned_array(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
         for name, part in zip(parts[reduce], components(reduce), strict=True):
-            block.add(DeclareArray(part.total_type if fixed else part.type, name.text, plan.tile))
+            block.add(aligned_array(part.total_type if fixed else part.type, name.text, plan.tile))
     scans = scan_states(step.scans, block.names)
     start: list[Assign] = []
     for scan, kept in scans.items():
         for kind, variable, value in scan_start(scan, kept, step.scans):
-            block.add(DeclareArray(kind, variable, plan.tile))
+            block.add(aligned_array(kind, variable, plan.tile))
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in parts.items():
         if reduce in totals:

@@ -23,24 +23,23 @@ from coilwork_cpp.planning.pass_plan import crossing_loads
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import PassPlan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.elements import value_type
-from coilwork_cpp.text.tree import (
+from coilwork_cpp.values.elements import aligned_array, value_type
+from coilwork_cpp.values.reductions import merge
+from coilwork_cpp.values.values import Block
+from coilwork_ir.index import Expr, as_int, extent_of
+from coilwork_ir.scalar import Load, Reduce, Scalar
+from coilwork_ir.syntax.cpp import (
     ZERO,
     Assign,
     Binary,
     Call,
     Code,
     Declare,
-    DeclareArray,
     Element,
     For,
     Literal,
     Name,
 )
-from coilwork_cpp.values.reductions import merge
-from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr, as_int, extent_of
-from coilwork_ir.scalar import Load, Reduce, Scalar
 
 
 def crossing_pass(
@@ -114,7 +113,7 @@ def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int
     Lines are `width` elements apart, padded against cache set conflicts.
     """
     dtype, array = load.dtype, Name(block.names.numbered("tile"))
-    block.add(DeclareArray("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
+    block.add(aligned_array("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
     offset = Binary("+", Binary("*", _inside(columns), Literal(str(width))), _inside(rows))
     element = Element(array, offset)
     line = block.inside()

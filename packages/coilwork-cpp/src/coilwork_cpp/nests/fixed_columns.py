@@ -21,18 +21,7 @@ from coilwork_cpp.planning.blocking import Cut
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import FIXED_LANES
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.tree import (
-    ZERO,
-    Assign,
-    Binary,
-    Code,
-    DeclareArray,
-    Element,
-    For,
-    Literal,
-    Name,
-    Statement,
-)
+from coilwork_cpp.values.elements import aligned_array
 from coilwork_cpp.values.reductions import (
     components,
     finish,
@@ -42,6 +31,17 @@ from coilwork_cpp.values.reductions import (
 )
 from coilwork_cpp.values.values import Block
 from coilwork_ir.scalar import Reduce
+from coilwork_ir.syntax.cpp import (
+    ZERO,
+    Assign,
+    Binary,
+    Code,
+    Element,
+    For,
+    Literal,
+    Name,
+    Statement,
+)
 
 
 def fixed_pass(
@@ -56,11 +56,11 @@ def fixed_pass(
         stem = block.names.numbered(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
-            block.add(DeclareArray(part.total_type, name.text, tile))
+            block.add(aligned_array(part.total_type, name.text, tile))
             start.append(Assign(Element(name, lane), part.total_start))
         if not is_positional(reduce):
             lanes[reduce] = Name(f"{stem}_lanes")
-            block.add(DeclareArray(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
+            block.add(aligned_array(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
     if start:
         block.add(_over(columns, *start))
 

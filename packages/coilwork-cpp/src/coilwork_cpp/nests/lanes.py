@@ -10,23 +10,7 @@ from coilwork_cpp.nests.sorted_rows import fill, known_in_order
 from coilwork_cpp.planning.pass_plan import RowAhead
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.elements import convert
-from coilwork_cpp.text.tree import (
-    ZERO,
-    Assign,
-    Binary,
-    Call,
-    Code,
-    Declare,
-    DeclareArray,
-    Element,
-    For,
-    Literal,
-    Name,
-    Scope,
-    Statement,
-    is_atomic,
-)
+from coilwork_cpp.values.elements import aligned_array, convert
 from coilwork_cpp.values.reductions import (
     components,
     is_positional,
@@ -38,6 +22,21 @@ from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_ir.syntax.cpp import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Element,
+    For,
+    Literal,
+    Name,
+    Scope,
+    Statement,
+    is_atomic,
+)
 
 
 def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
@@ -110,7 +109,7 @@ def lane_arrays(
     reset = []
     for reduce, names in arrays.items():
         for name, part in zip(names, components(reduce), strict=True):
-            block.add(DeclareArray(part.type, name.text, lanes))
+            block.add(aligned_array(part.type, name.text, lanes))
             reset.append(Assign(Element(name, Name("l")), part.start))
     if reset:
         block.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
@@ -142,7 +141,7 @@ def left_over(
             combine_point(point, reduce, total, position)
             continue
         array = Name(f"{total[0].text}_left")
-        block.add(DeclareArray(components(reduce)[0].type, array.text, left))
+        block.add(aligned_array(components(reduce)[0].type, array.text, left))
         element = _element(point, reduce)
         is_bool = reduce.operands[0].dtype.is_bool
         point.add(Assign(Element(array, lane), Call("u8", (element,)) if is_bool else element))

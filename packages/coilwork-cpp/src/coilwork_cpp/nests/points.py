@@ -6,7 +6,10 @@ from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
 from coilwork_cpp.nests.tiles import move_tiles, stage_tiles
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.tree import (
+from coilwork_cpp.values.values import Block
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.syntax.cpp import (
     ONE,
     ZERO,
     Assign,
@@ -20,9 +23,6 @@ from coilwork_cpp.text.tree import (
     Name,
     Unary,
 )
-from coilwork_cpp.values.values import Block
-from coilwork_ir.index import Expr
-from coilwork_ir.scalar import Scalar
 
 
 def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:

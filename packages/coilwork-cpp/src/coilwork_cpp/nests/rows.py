@@ -34,23 +34,22 @@ from coilwork_cpp.planning.passes import Pass, passes_of
 from coilwork_cpp.planning.plan import PassPlan, Plan
 from coilwork_cpp.planning.refusals import check_passes
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.text.elements import value_type
-from coilwork_cpp.text.tree import (
-    Binary,
-    Call,
-    Declare,
-    DeclareArray,
-    For,
-    Literal,
-    Name,
-    is_atomic,
-)
+from coilwork_cpp.values.elements import aligned_array, value_type
 from coilwork_cpp.values.reductions import components, finish, merge
 from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr, as_int, extent_of, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_ir.syntax.cpp import (
+    Binary,
+    Call,
+    Declare,
+    For,
+    Literal,
+    Name,
+    is_atomic,
+)
 
 # Rows up to this size are kept on the stack between passes, longer ones (or of unknown length) on the heap.
 _STACK_BYTES: Final = 32768
@@ -84,7 +83,7 @@ def _keep_memory(
     def memory(name: str, kind: str, count: Expr, size_bytes: int) -> None:
         known = as_int(count)
         if known is not None and known * size_bytes <= _STACK_BYTES:
-            block.add(DeclareArray(kind, name, max(known, 1)))
+            block.add(aligned_array(kind, name, max(known, 1)))
             return
         owner = f"{name}_memory"
         before.append(

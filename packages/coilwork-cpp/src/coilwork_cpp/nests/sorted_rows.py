@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coilwork_cpp.planning.passes import Pass, first_of
-from coilwork_cpp.text.elements import unsigned_type, value_type
-from coilwork_cpp.text.tree import Assign, Call, Code, Declare, Element, Literal, Name
+from coilwork_cpp.values.elements import unsigned_type, value_type
 from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, bounds, extent_of, minimum
 from coilwork_ir.scalar import Scalar, Sort
+from coilwork_ir.syntax.cpp import Assign, Call, Code, Declare, Element, Literal, Name
 
 # Bits of infinity, below which those of numbers lie.
 _INFINITY: Final[Mapping[DType, str]] = {

@@ -12,11 +12,11 @@ from coilwork_cpp.nests.nest import Span
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.planning.vectors import crosses
-from coilwork_cpp.text.elements import memory_type
-from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, DeclareArray, Do, Element, Literal, Name
+from coilwork_cpp.values.elements import aligned_array, memory_type
 from coilwork_cpp.values.values import Block, from_memory
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
+from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, Do, Element, Literal, Name
 
 # Lines of a tile begin at multiples of so many elements, for vectors to be whole cache lines.
 _ALIGNED: Final = 16
@@ -33,7 +33,7 @@ def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span
     found: dict[Scalar, Code] = {}
     for load in staged:
         tile = Name(block.names.numbered("tile"))
-        block.add(DeclareArray(memory_type(load.dtype), tile.text, size * length))
+        block.add(aligned_array(memory_type(load.dtype), tile.text, size * length))
         _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
         line = Binary("*", _inside(columns), Literal(str(size)))
         found[load] = from_memory(Element(tile, Binary("+", line, _inside(rows))), load.dtype)

@@ -21,6 +21,7 @@ from coilwork_ir.mapping import (
     Invariant,
     Mapping,
     Versions,
+    check_closed,
     check_given,
     find,
 )
@@ -52,6 +53,7 @@ def settle_given(
         if len(versions.versions) != 1 or versions.versions[0].guard is not None:
             raise _refuse(kernel, "mapping-versions", "C++ has one version, `otherwise`, for all sizes", "")
         mapping = _in_nests(kernel, piece, versions.general)
+        check_closed(kernel, mapping)
         check_given(kernel, piece, mapping)
         found.append(mapping)
     for mapping in found:

@@ -15,7 +15,7 @@ from coilwork_cpp.rewrites.expand import expand
 from coilwork_cpp.rewrites.pieces import pieces_of
 from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Scratch, split
-from coilwork_cpp.text.elements import converted_constant
+from coilwork_cpp.values.elements import converted_constant
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.strict import with_strict_functions

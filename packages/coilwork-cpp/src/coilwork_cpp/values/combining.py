@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from coilwork_cpp.text.elements import value_type
-from coilwork_cpp.text.tree import ZERO, Assign, Binary, Call, Code, Literal, Name, Select
+from coilwork_cpp.values.elements import value_type
 from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Op, Parameter, Scan, postorder
+from coilwork_ir.syntax.cpp import ZERO, Assign, Binary, Call, Code, Literal, Name, Select
 
 
 def combine_types(kind: Combine) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
-from coilwork_cpp.text.tree import Binary, Call, Code, Literal, Unary
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import (
     Add,
@@ -22,6 +21,7 @@ from coilwork_ir.index import (
     provably_nonneg,
     provably_positive,
 )
+from coilwork_ir.syntax.cpp import Binary, Call, Code, Literal, Unary
 
 
 def index_code(expr: Expr, symbols: Mapping[Expr, Code]) -> Code:

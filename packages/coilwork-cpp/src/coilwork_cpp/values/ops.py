@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from coilwork_cpp.text.elements import convert, literal, unsigned_type, value_type
-from coilwork_cpp.text.tree import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary
+from coilwork_cpp.values.elements import convert, literal, unsigned_type, value_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary
 
 Rule: TypeAlias = Callable[[DType, Sequence[Code]], Code]
 """The type that the op computes in (never a low precision one) and its operands' code; the result's code."""

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.text.elements import compute_type, convert, literal
-from coilwork_cpp.text.tree import (
+from coilwork_cpp.values.elements import compute_type, convert, literal
+from coilwork_cpp.values.ops import apply
+from coilwork_ir.dtypes import DType
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Reduce
+from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
     Call,
@@ -25,10 +29,6 @@ from coilwork_cpp.text.tree import (
     Select,
     Statement,
 )
-from coilwork_cpp.values.ops import apply
-from coilwork_ir.dtypes import DType
-from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Reduce
 
 _SIMPLE: Final[Mapping[str, str]] = {
     "sum": "add",

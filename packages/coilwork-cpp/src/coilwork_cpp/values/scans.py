@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.text.elements import compute_type, convert, literal
-from coilwork_cpp.text.tree import (
+from coilwork_cpp.values.combining import carried, combine_step, combine_types
+from coilwork_cpp.values.elements import compute_type, convert, literal
+from coilwork_cpp.values.ops import apply
+from coilwork_cpp.values.reductions import start_value
+from coilwork_cpp.values.values import Block
+from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Combine, Scalar, Scan
+from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
     Call,
@@ -18,14 +26,6 @@ from coilwork_cpp.text.tree import (
     Select,
     is_atomic,
 )
-from coilwork_cpp.values.combining import carried, combine_step, combine_types
-from coilwork_cpp.values.ops import apply
-from coilwork_cpp.values.reductions import start_value
-from coilwork_cpp.values.values import Block
-from coilwork_ir.dtypes import DType
-from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Combine, Scalar, Scan
 
 _COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
 

@@ -6,8 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.planning.facts import Facts, is_made_of_comparisons
-from coilwork_cpp.text.elements import convert, literal, memory_type, value_type
-from coilwork_cpp.text.tree import (
+from coilwork_cpp.values.elements import convert, literal, memory_type, value_type
+from coilwork_cpp.values.indexing import index_code
+from coilwork_cpp.values.ops import apply
+from coilwork_cpp.values.reductions import start_value
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.fresh_names import FreshNames
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Store, TensorArg
+from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
+from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
     Call,
@@ -20,16 +30,6 @@ from coilwork_cpp.text.tree import (
     Statement,
     is_atomic,
 )
-from coilwork_cpp.values.indexing import index_code
-from coilwork_cpp.values.ops import apply
-from coilwork_cpp.values.reductions import start_value
-from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
-from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.index import Expr
-from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.kernels.roots import store_roots
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 
 # An expression with more operators than this is given a name.
 _INLINE_OPERATORS: Final = 4

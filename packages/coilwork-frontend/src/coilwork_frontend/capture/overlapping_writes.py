@@ -8,7 +8,7 @@ Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAut
 copy of an element gained, which is three times the difference, and rounded. So the expansion is not
 written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
 is looked for in the memory of `x`, with `as_strided`. Of inputs that are expanded already the graph is given
-the storage (`give_expanded_storages`); where it cannot be, as with gradients, the graph is eager's.
+the storage (`give_expanded_storages`); where it cannot be, as with gradients, the write alone is eager's (`eager_calls.py`).
 """
 
 from __future__ import annotations
@@ -140,17 +140,19 @@ def _number(graph: fx.Graph, value: fx.Node, name: str, *dims: int) -> int | fx.
     return asked
 
 
-def repeated_elements(gm: fx.GraphModule) -> CompileError | None:
-    """The error for a write to a part of a tensor with repeated elements; None if there is none."""
-    for node in gm.graph.nodes:
-        if any(_comes_of_repeats(value) for value in overwritten_values(node)):
-            return CompileError(
-                "repeated-elements",
-                f"{node.name} writes to a tensor that has an element several times",
-                reason="torch adds up what each copy of the element gains",
-                remedy="write to the tensor before it is expanded",
-            )
-    return None
+def writes_to_repeats(gm: fx.GraphModule) -> list[fx.Node]:
+    """The calls in Dynamo's graph that write to a part of a tensor with repeated elements."""
+    return [node for node in gm.graph.nodes if any(map(_comes_of_repeats, overwritten_values(node)))]
+
+
+def repeated_elements(node: fx.Node) -> CompileError:
+    """The error for `node`, which writes to a part of a tensor with repeated elements."""
+    return CompileError(
+        "repeated-elements",
+        f"{node.name} writes to a tensor that has an element several times",
+        reason="torch adds up what each copy of the element gains",
+        remedy="write to the tensor before it is expanded",
+    )
 
 
 def _comes_of_repeats(node: object) -> bool:

@@ -10,7 +10,6 @@ graph itself.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +18,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.capture.captured_graph import CapturedGraph
-from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
+from coilwork_frontend.errors import CompileError
 from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.operators import overwritten_operands
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor, mode_of, storage_identity
@@ -52,29 +51,33 @@ def given_storages(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
-    *,
-    strict: bool = False,
 ) -> Callable[..., Any]:
     """`compiler(gm, example_inputs)`, with storages in the stead of such inputs. `gm` is changed in place.
 
-    An input may be of another form than AOTAutograd would give it anew, and its storage may not be able to take its place,
-    because it asks for gradients, sizes are symbolic, or it is seen in several types or by `vmap`. Then the graph runs as it is.
-
     Raises:
-        CompileError: then, with `strict`.
+        CompileError: an input is of another form than AOTAutograd would give it anew, and its storage cannot take its place,
+            because it asks for gradients, sizes are symbolic, or it is seen in several types or by `vmap`.
     """
-    try:
-        found = _sought(gm)
-    except CompileError as error:
-        if strict:
-            raise
-        warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=3)
-        return gm
+    found = _sought(gm)
     if not found:
         return compiler(gm, example_inputs)
     captured = copy_of(gm)
     values = _begin_with_storages(gm, example_inputs, found)
     return _Placed(compiler(gm, values), captured, found)
+
+
+def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
+    """The writes of Dynamo's graph to inputs whose storages cannot be given in their stead, and the error that says so."""
+    try:
+        _sought(gm)
+    except CompileError as error:
+        sought = {storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
+        return [
+            node
+            for node in gm.graph.nodes
+            if any(storage_of(value) in sought for value in overwritten_values(node))
+        ], error
+    return [], None
 
 
 def give_expanded_storages(

@@ -39,6 +39,7 @@ class AttentionCase:
             all keys count.
         slope: statements that make the gradient `t49` of the raw score of that of the score, `t39`; without
             any it has no gradient.
+        epilogue: statements that make `t59` of the weighted sum `t3`; without any that is rounded.
         bias: the shape of a bias `%b`, whose load is `t4`, with its index.
     """
 
@@ -51,6 +52,7 @@ class AttentionCase:
     score: str = "t18 = const 0.25 : f32 t19 = mul(t3, t18)"
     mask: str = ""
     slope: str = ""
+    epilogue: str = ""
     bias: tuple[str, str] = ("", "")
 
     @property
@@ -74,12 +76,13 @@ class AttentionCase:
           t2 = load %v[i0, {head}, r0, i3] : {self.dtype}
           t3 = parameter 0 : {wide}
           {bias} {self.score} {self.mask}"""
+        behind = "yield t59" if self.epilogue else ""
         says = "query t0, key t1, value t2 score t19" + (" mask t29" if self.mask else "")
         result = f"%o: {self.dtype}[2, 4, {self.rows}, {self.columns}], %s: {wide}[2, 4, {self.rows}]"
         lines = ["graph @attention {"]
         lines += [f"input %{n}: {wide if n == 'b' else self.dtype}[{size}]" for n, size in inputs.items()]
-        lines.append(f"({result}) = attention {wide} {domain} {{ {weights}")
-        lines.append(f"{says} logsumexp at [i0, i1, i2] }}")
+        lines.append(f"({result}) = attention {wide} {domain} {{ {weights} {self.epilogue}")
+        lines.append(f"{says} {behind} logsumexp at [i0, i1, i2] }}")
         results = ["%o", "%s"]
         if self.slope:
             results += ["%dq", "%dk", "%dv", *(["%db"] if shape else [])]
@@ -120,6 +123,7 @@ _ALIBI: Final = (
     "t16 = div(t13, t15) t18 = const 0.25 : f32 t17 = mul(t3, t18) t19 = add(t17, t16)"
 )
 _BIAS: Final = "t17 = const 0.25 : f32 t18 = mul(t3, t17) t19 = add(t18, t4)"
+_GATE: Final = "t56 = index [i3] t57 = cast(t56) : f32 t58 = mul(t3, t57)"
 _WINDOW: Final = (
     "t23 = index [r0] t24 = index [i2] t25 = le(t23, t24) t26 = index [r0 + 2] t27 = gt(t26, t24) "
     "t29 = bitwise_and(t25, t27)"
@@ -137,6 +141,10 @@ ATTENTION_CASES: Final[tuple[AttentionCase, ...]] = (
     AttentionCase(name="bias-of-keys", score=_BIAS, bias=("4, 1, 7", "i1, 0, r0"), slope=_SCALED),
     AttentionCase(name="shared-heads", shared=2, slope=_SCALED),
     AttentionCase(name="one-shared-head", shared=1, mask=_UP_TO.format("i2"), slope=_SCALED),
+    AttentionCase(name="epilogue", mask=_UP_TO.format("i2"), epilogue=f"{_GATE} t59 = tanh(t58)"),
+    AttentionCase(
+        name="rounding-epilogue", dtype="bf16", shared=2, epilogue=f"{_GATE} t59 = cast(t58) : bf16"
+    ),
     AttentionCase(name="fewer-columns", columns=3, slope=_SCALED),
     AttentionCase(name="one-row", rows=1, slope=_SCALED),
     AttentionCase(name="one-key", keys=1),

@@ -16,6 +16,7 @@ from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, Value, flat
 from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
+from coilwork_ir.kernels.cores.interpret import evaluate_core
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store
 from coilwork_ir.loops.interpret import step
 
@@ -42,12 +43,17 @@ def interpret_kernel(
     domain = Domain([r.symbol for r in kernel.ranges], values)
     memory = {name: Access(line, (line.numel(),), (1,)) for name, line in args.items()}
     parallel = [k for k, r in enumerate(kernel.ranges) if r.kind == "parallel"]
-    if any(domain.shape[k] == 0 for k in parallel):
+    if kernel.core is not None:
+        of_stores = evaluate_core(kernel.core, kernel.stores, domain, memory)
+        evaluators = [Evaluator(domain, memory, results) for results in of_stores]
+        pending = [_operands(store, each) for store, each in zip(kernel.stores, evaluators, strict=True)]
+    elif any(domain.shape[k] == 0 for k in parallel):
         return
-    evaluator = Evaluator(domain, memory)
-    evaluator.check(kernel.checks)
-    # everything is computed before anything is written
-    pending = [_operands(store, evaluator) for store in kernel.stores]
+    else:
+        evaluator = Evaluator(domain, memory)
+        evaluator.check(kernel.checks)
+        # everything is computed before anything is written
+        pending = [_operands(store, evaluator) for store in kernel.stores]
     for store, (offsets, value, mask) in zip(kernel.stores, pending, strict=True):
         if store.mode != "store":
             # combining happens once per point of the parallel ranges, whether or not the operands vary along them

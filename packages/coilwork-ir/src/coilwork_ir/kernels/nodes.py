@@ -12,7 +12,8 @@ one after the other, and at each of them the reduced ranges. A `Reduce` is then 
 walked point, or over all of the walked ones, which may use the former but not the other way round: rows of a matrix,
 and sums of its columns over a group of rows.
 
-A kernel whose value is a `Contraction` multiplies blocks of two factors, and combines nothing else.
+A kernel whose value is a `Contraction` multiplies blocks of two factors, and combines nothing else. One with
+a core (`coilwork_ir.kernels.cores`) computes a convolution or attention, and its stores are the epilogue.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Literal, TypeAlias
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of
+from coilwork_ir.kernels.cores.nodes import Core
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.ops import StoreMode
@@ -93,18 +95,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likely:
-    """What a kernel whose sizes are open will most often be called with. Advice: it changes no result.
-
-    Attributes:
-        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely
-            is one; 0 if nothing is known of it.
-    """
-
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
 
@@ -143,9 +133,10 @@ class Kernel:
             "" if there is none. It is zero before a launch and may be anything after it, and nothing that the
             kernel computes is loaded from it or stored to it. How much room it has says into how many pieces
             a row may be cut (`coilwork_ir.kernels.workspace`); a generator may leave it alone.
+        core: a convolution, attention or its gradient, whose results are the parameters of the stores; None
+            if these say all that is computed.
         stores: what it computes.
         checks: run-time checks, over the same space.
-        likely: what is likely of its sizes; None if nothing is known of them.
         combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
             it has none itself.
         numerics: rounding contract; see docs.
@@ -158,9 +149,9 @@ class Kernel:
     sizes: tuple[Expr, ...] = ()
     aliasing: tuple[tuple[str, str], ...] = ()
     workspace: str = ""
+    core: Core | None = None
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
-    likely: Likely | None = None
     combined: Combined | None = None
     numerics: Numerics = "fast"
     origins: tuple[Origin, ...] = UNKNOWN

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels.cores.text import read_core
 from coilwork_ir.kernels.nodes import (
     ArgRole,
     Combined,
     Decision,
     Kernel,
     KernelCall,
-    Likely,
     Member,
     Numerics,
     Range,
@@ -81,7 +81,7 @@ def read_kernel(reader: Reader) -> Kernel:
         args.append(_read_arg(reader, symbols))
     aliasing = parse_list(reader, lambda: _read_pair(reader)) if reader.accept("aliasing") else ()
     workspace = reader.name() if reader.accept("workspace") else ""
-    likely = Likely(sizes=parse_list(reader, reader.integer)) if reader.accept("likely") else None
+    core = read_core(reader, symbols)
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -102,10 +102,10 @@ def read_kernel(reader: Reader) -> Kernel:
         args=tuple(args),
         sizes=tuple(sizes),
         aliasing=aliasing,
+        core=core,
         stores=tuple(stores),
         checks=checks,
         workspace=workspace,
-        likely=likely,
         combined=combined,
         numerics=numerics,
         origins=parse_origins(reader),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
+from coilwork_ir.kernels.cores.text import format_core
 from coilwork_ir.kernels.nodes import (
     Decision,
     Kernel,
@@ -47,13 +48,12 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
         lines.append(f"{inner}aliasing {pairs}")
     if kernel.workspace:
         lines.append(f"{inner}workspace {kernel.workspace}")
-    if kernel.likely is not None:
-        lines.append(f"{inner}likely {format_list(str(size) for size in kernel.likely.sizes)}")
     if kernel.combined is not None:
         lines.append(f"{inner}combined {{")
         lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))
         lines += [f"{inner}  {_member(member)}" for member in kernel.combined.members]
     else:
+        lines += [] if kernel.core is None else format_core(kernel.core, inner)
         lines.append(f"{inner}body {{")
         lines += _body_lines(kernel, inner + "  ")
     lines += [f"{inner}}}", f"{indent}}}" + (format_origins(kernel.origins) if origins else "")]

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coilwork_ir.index import Expr, substitute, symbol
-from coilwork_ir.kernels.nodes import Kernel, Likely, Store
+from coilwork_ir.kernels.nodes import Kernel, Store
 from coilwork_ir.scalar import Scalar, substitute_ranges
 
 
-def with_sizes(
-    kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr, ...], likely: Likely | None
-) -> Kernel:
-    """`kernel`, which is no combined one, over `sizes`, in terms of which `values` are its own. Ranges keep their names."""
+def with_sizes(kernel: Kernel, values: Mapping[Expr, Expr], sizes: tuple[Expr, ...]) -> Kernel:
+    """`kernel`, which is no combined one, over `sizes`, in terms of which `values` are its own. Ranges keep
+    their names.
+    """
     mapping = dict(values)
     ranges = []
     for entry in kernel.ranges:
@@ -40,7 +40,6 @@ def with_sizes(
         sizes=sizes,
         stores=tuple(stores),
         checks=tuple(replace(check, condition=next(rest)) for check in kernel.checks),
-        likely=likely,
     )
 
 

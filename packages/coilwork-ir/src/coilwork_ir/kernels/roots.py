@@ -16,9 +16,10 @@ def store_roots(store: Store) -> tuple[Scalar, ...]:
 
 
 def kernel_roots(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Every scalar graph of `kernel`: its stores', then the conditions of its checks."""
+    """Every scalar graph of `kernel`: its stores', the conditions of its checks, the bodies of its core."""
     stored = tuple(root for store in kernel.stores for root in store_roots(store))
-    return stored + tuple(check.condition for check in kernel.checks)
+    bodies = () if kernel.core is None else kernel.core.bodies
+    return (*stored, *(check.condition for check in kernel.checks), *bodies)
 
 
 def with_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
@@ -31,4 +32,5 @@ def with_roots(kernel: Kernel, roots: Sequence[Scalar]) -> Kernel:
         mask = None if store.mask is None else next(rest)
         stores.append(replace(store, value=value, indirect=indirect, mask=mask))
     checks = tuple(replace(check, condition=next(rest)) for check in kernel.checks)
-    return replace(kernel, stores=tuple(stores), checks=checks)
+    core = None if kernel.core is None else kernel.core.with_bodies(tuple(rest))
+    return replace(kernel, stores=tuple(stores), checks=checks, core=core)

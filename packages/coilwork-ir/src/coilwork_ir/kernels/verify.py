@@ -13,6 +13,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
+from coilwork_ir.kernels.cores.verify import CORE_RULES, check_core
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.kernels.verify_contraction import CONTRACTION_RULES, check_contraction
@@ -26,6 +27,7 @@ from coilwork_ir.scalar import (
     Contraction,
     IndexValue,
     Load,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
@@ -49,6 +51,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **ALIASING_RULES,
         **COMBINED_RULES,
         **CONTRACTION_RULES,
+        **CORE_RULES,
         **WORKSPACE_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
@@ -85,9 +88,6 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
-        "likely": Rule(
-            "one number is likely for each size symbol, 0 or more", "name as many as there are sizes"
-        ),
     }
 )
 
@@ -154,7 +154,7 @@ def verify_kernel(kernel: Kernel) -> None:
         scope.check_symbols(arg.span, frozenset(), place)
     if not kernel.stores and not kernel.checks:
         place.fail("effect", "there is neither a store nor a check")
-    used = _check_values(kernel, args, scope, place)
+    used = _check_core(kernel, args, scope, place) | _check_values(kernel, args, scope, place)
     for store in kernel.stores:
         _check_store(store, args, kernel, scope, place)
         used.add(store.buffer)
@@ -167,10 +167,6 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     check_aliasing(kernel, args, place)
-    if kernel.likely is not None:
-        numbers = kernel.likely.sizes
-        if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
-            place.fail("likely", f"{numbers} for {len(kernel.sizes)} sizes")
     contraction = find_contraction(_roots(kernel))
     if contraction is not None or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)
@@ -210,6 +206,27 @@ def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
     return (*roots, *(check.condition for check in kernel.checks))
 
 
+def _check_core(kernel: Kernel, args: Mapping[str, TensorArg], scope: _KernelScope, place: Place) -> set[str]:
+    """Check the core of `kernel`, if it has one; the names of the arguments that its bodies load."""
+    if kernel.core is None:
+        return set()
+
+    def check(value: Scalar, local: frozenset[Expr]) -> None:
+        if isinstance(value, Load):
+            _check_load(value, args, place)
+        check_symbols_of(value, local, scope, place)
+
+    check_core(kernel, kernel.core, check, place)
+    return {value.buffer for value in postorder(kernel.core.bodies) if isinstance(value, Load)}
+
+
+def _check_load(node: Load, args: Mapping[str, TensorArg], place: Place) -> None:
+    arg = args.get(node.buffer)
+    if arg is None or arg.role == "out":
+        place.fail("arg-role", f"{node.buffer} is loaded and {'not declared' if arg is None else 'out'}")
+    check_load(node, arg.dtype, 1, place)
+
+
 def _check_values(
     kernel: Kernel, args: Mapping[str, TensorArg], scope: _KernelScope, place: Place
 ) -> set[str]:
@@ -220,12 +237,7 @@ def _check_values(
     for node in postorder(_roots(kernel)):
         match node:
             case Load():
-                arg = args.get(node.buffer)
-                if arg is None or arg.role == "out":
-                    place.fail(
-                        "arg-role", f"{node.buffer} is loaded and {'not declared' if arg is None else 'out'}"
-                    )
-                check_load(node, arg.dtype, 1, place)
+                _check_load(node, args, place)
                 loaded.add(node.buffer)
             case Reduce():
                 along = frozenset(node.axes)
@@ -238,6 +250,9 @@ def _check_values(
             case Sort():
                 if node.axis not in reduced:
                     place.fail("scan-axis", f"sort along {node.axis!r}")
+            case Parameter() if kernel.core is not None:
+                # a result of the core
+                continue
             case _:
                 pass
         check_symbols_of(node, ranges, scope, place)

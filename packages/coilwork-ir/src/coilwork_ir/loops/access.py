@@ -13,6 +13,7 @@ from coilwork_ir.loops.nodes import (
     Contraction,
     Convolution,
     Extern,
+    Groups,
     Node,
     Pointwise,
     Reduce,
@@ -67,9 +68,7 @@ def bodies(node: Node) -> tuple[Scalar, ...]:
             return (node.value, *node.indirect, *mask, *_conditions(node.checks))
         case Contraction():
             return (node.left, node.right, node.epilogue)
-        case Attention():
-            return node.weights.bodies
-        case AttentionGradient():
+        case Attention() | AttentionGradient():
             return node.bodies
         case Convolution():
             found = (node.value, node.weight, node.gradient, node.epilogue)
@@ -129,6 +128,8 @@ def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
 def _named(node: Node) -> tuple[str, ...]:
     arguments: tuple[Argument, ...]
     match node:
+        case Contraction(groups=Groups(ends=ends)):
+            return (ends,)
         case Scatter(into=str(old)):
             # elements that are not hit keep their old values
             return (old,)

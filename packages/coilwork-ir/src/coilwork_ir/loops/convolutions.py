@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_lt, provably_nonneg, symbol
-from coilwork_ir.loops.nodes import Body, Contraction, Convolution, Reduce
+from coilwork_ir.loops.nodes import Body, Contraction, Convolution, Reduce, Window
 from coilwork_ir.scalar import (
     Load,
     Scalar,
@@ -48,6 +48,18 @@ class Roles:
     group_channels: Expr
     taps: tuple[Expr, ...]
     windows: tuple[Expr, ...]
+
+
+class Windowed(Protocol):
+    """How the tensors of a convolution relate, in graphs and in kernels."""
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """How windows lie, one for each dimension of space."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups of channels are convolved apart."""
 
 
 def roles_of(node: Convolution) -> Roles:
@@ -91,6 +103,11 @@ def contractions_of(node: Convolution) -> tuple[Contraction, ...]:
             others = {other: body for other, body in operands.items() if other != role}
             made.append(_contraction(node, {**others, of_result: node.gradient}, output, role, sums))
     return tuple(made)
+
+
+def fitting_windows(window: Window, size: Expr, taps: Expr) -> Expr:
+    """How many windows of so many `taps` an image of `size` elements has along a dimension."""
+    return (size + 2 * window.padding - window.dilation * (taps - 1) - 1) // window.stride + 1
 
 
 def make_result(ranges: tuple[Expr, ...], bias: str, *, dtype: DType, accumulate: DType) -> Body:
@@ -145,19 +162,8 @@ def _contraction(
     """The contraction that computes what is `role` of the other two tensors."""
     extents = roles_of(node)
     names = iter(_unused_names(result.ranges))
-    if role == "features":
-        axes = _axes((extents.group_channels, *extents.taps), names)
-        places = places_of(node, extents, features=result.ranges, inner=axes[0], taps=axes[1:])
-    elif role == "image":
-        per_group = floordiv(extents.features, as_expr(node.groups))
-        axes = _axes((per_group, *extents.taps), names)
-        places = _transposed_places(node, extents, image=result.ranges, inner=axes[0], taps=axes[1:])
-    else:
-        axes = _axes((extents.batch, *extents.windows), names)
-        feature, inner, *taps = result.ranges
-        windows = (axes[0], feature, *axes[1:])
-        places = places_of(node, extents, features=windows, inner=inner, taps=taps)
-    left, right = (read_at(body, *places[other]) for other, body in operands.items())
+    axes = _axes(extents_summed(extents, node.groups, role), names)
+    left, right = read_factors(node, extents, operands, role, result.ranges, axes)
     return Contraction(
         output=output,
         ranges=result.ranges,
@@ -170,12 +176,48 @@ def _contraction(
     )
 
 
+def extents_summed(extents: Roles, groups: int, role: Role) -> tuple[Expr, ...]:
+    """Extents of the axes along which products are summed to what is `role`.
+
+    Channels of a group and taps for the features, features of a group and taps for the image, the batch and
+    windows for the weight.
+    """
+    match role:
+        case "features":
+            return (extents.group_channels, *extents.taps)
+        case "image":
+            return (floordiv(extents.features, as_expr(groups)), *extents.taps)
+        case "weight":
+            return (extents.batch, *extents.windows)
+
+
+def read_factors(
+    node: Windowed,
+    extents: Roles,
+    operands: Mapping[Role, Body],
+    role: Role,
+    ranges: tuple[Expr, ...],
+    axes: tuple[Expr, ...],
+) -> tuple[Scalar, Scalar]:
+    """The factors, of two `operands`, of the sums along `axes` at the points `ranges` of what is `role`."""
+    if role == "features":
+        places = places_of(node, extents, features=ranges, inner=axes[0], taps=axes[1:])
+    elif role == "image":
+        places = _transposed_places(node, extents, image=ranges, inner=axes[0], taps=axes[1:])
+    else:
+        feature, inner, *taps = ranges
+        windows = (axes[0], feature, *axes[1:])
+        places = places_of(node, extents, features=windows, inner=inner, taps=taps)
+    left, right = (read_at(body, *places[other]) for other, body in operands.items())
+    return left, right
+
+
 Places: TypeAlias = Mapping[Role, tuple[tuple[Expr, ...], Scalar]]
 """An index and a mask for each tensor."""
 
 
 def places_of(
-    node: Convolution, extents: Roles, *, features: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
+    node: Windowed, extents: Roles, *, features: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
     """Where a product's operands lie: at a point of the features, a channel of its group, and taps."""
     batch, feature, *windows = features
@@ -198,7 +240,7 @@ def places_of(
 
 
 def _transposed_places(
-    node: Convolution, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
+    node: Windowed, extents: Roles, *, image: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
     """As `places_of`, at a point of the image and a feature of its group.
 

@@ -7,13 +7,14 @@ Every node is evaluated over its whole domain with index tensors. Slow, and made
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Argument, Buffer
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_expr, extent_of
 from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.calls import argument_value, call, take_results
 from coilwork_ir.interpretation.combined import scan_all
@@ -42,6 +43,7 @@ from coilwork_ir.loops.nodes import (
     View,
     While,
 )
+from coilwork_ir.scalar import substitute_ranges
 
 
 def interpret_graph(
@@ -149,6 +151,40 @@ def _reduce(node: Reduce, memory: Memory) -> None:
 
 
 def _contract(node: Contraction, memory: Memory) -> None:
+    if node.groups is None:
+        memory.allocate(node.output).copy_(_contracted(node, memory, None))
+        return
+    groups, dims = node.groups, (*node.ranges, *node.axes)
+    ends = memory.tensors[groups.ends].to(torch.int64)
+    starts = torch.cat([ends.new_zeros(1), ends])[:-1]
+    points = torch.arange(memory.size(extent_of(groups.along)), device=ends.device)
+    # [group, point]
+    member = (points >= starts[:, None]) & (points < ends[:, None])
+    if groups.along in node.axes:
+        inside = _spread(member, (dims.index(groups.index), dims.index(groups.along)), len(dims))
+        memory.allocate(node.output).copy_(_contracted(node, memory, inside))
+        return
+    output = memory.allocate(node.output)
+    for number in range(len(ends)):
+        known = {groups.index: as_expr(number)}
+        left, right, epilogue = substitute_ranges((node.left, node.right, node.epilogue), known)
+        product = replace(node, left=left, right=right, epilogue=epilogue)
+        mine = _spread(member[number], (node.ranges.index(groups.along),), len(node.ranges))
+        output.copy_(torch.where(mine, _contracted(product, memory, None), output))
+
+
+def _spread(value: Tensor, places: Sequence[int], dims: int) -> Tensor:
+    """`value`, whose dimensions are those at `places` among `dims`, with size 1 along the others."""
+    if list(places) != sorted(places):
+        value, places = value.t(), sorted(places)
+    shape = [1] * dims
+    for place, size in zip(places, value.shape, strict=True):
+        shape[place] = size
+    return value.reshape(shape)
+
+
+def _contracted(node: Contraction, memory: Memory, inside: Tensor | None) -> Tensor:
+    """The results of `node`, whose sums are over those of the points that are `inside`."""
     access = memory.access(read(node))
     domain, results = Domain((*node.ranges, *node.axes), memory.sizes), Domain(node.ranges, memory.sizes)
     dtype = torch_dtype(node.accumulate)
@@ -159,10 +195,11 @@ def _contract(node: Contraction, memory: Memory) -> None:
         # size 1 along the ranges of the other factor
         factors = [evaluator.value(factor).to(dtype) for factor in (node.left, node.right)]
         left, right = (f.reshape((1,) * (len(domain.shape) - f.dim()) + f.shape) for f in factors)
+        if inside is not None:
+            left, right = (torch.where(inside, f, f.new_zeros(())) for f in (left, right))
         every = list(range(len(domain.shape)))
         total = torch.einsum(left, every, right, every, every[: len(node.ranges)]).expand(results.shape)
-    value = Evaluator(results, access, (total,)).full(node.epilogue)
-    memory.allocate(node.output).copy_(value)
+    return Evaluator(results, access, (total,)).full(node.epilogue)
 
 
 def _store(outputs: Sequence[Buffer | None], values: Sequence[Tensor], memory: Memory) -> None:

@@ -13,7 +13,7 @@ no others are better.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -114,7 +114,10 @@ def dense_order(buffer: Buffer) -> tuple[int, ...] | None:
 
     Dimensions of one element come first.
     """
-    several = [k for k, extent in enumerate(buffer.shape) if as_int(extent) != 1]
+    sizes, steps = [as_int(e) for e in buffer.shape], [as_int(s) for s in buffer.strides]
+    several = [k for k, size in enumerate(sizes) if size != 1]
+    if None not in sizes and None not in steps:
+        return _dense_order_of_numbers(sizes, steps, several)
     order: list[int] = []
     step = as_expr(1)
     while several:
@@ -125,6 +128,23 @@ def dense_order(buffer: Buffer) -> tuple[int, ...] | None:
         several.remove(inner)
         step = step * buffer.shape[inner]
     ones = [k for k in range(len(buffer.shape)) if k not in order]
+    return (*ones, *reversed(order))
+
+
+def _dense_order_of_numbers(
+    sizes: Sequence[int | None], steps: Sequence[int | None], several: list[int]
+) -> tuple[int, ...] | None:
+    """`dense_order` where all sizes and strides are numbers, as most are."""
+    order: list[int] = []
+    step = 1
+    while several:
+        inner = next((k for k in reversed(several) if steps[k] == step), None)
+        if inner is None:
+            return None
+        order.append(inner)
+        several.remove(inner)
+        step *= sizes[inner] or 0
+    ones = [k for k in range(len(sizes)) if k not in order]
     return (*ones, *reversed(order))
 
 

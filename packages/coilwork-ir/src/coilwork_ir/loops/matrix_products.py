@@ -142,7 +142,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
         if not isinstance(term, Load):
             return None
         added = buffers[term.buffer]
-    value, scaling = _without_scales(value)
+    value, scaling = strip_scales(value)
     if not isinstance(value, Parameter) or len(scaling) not in (0, 2):
         return None
     found = MatrixProduct(
@@ -204,7 +204,7 @@ def _without_activation(value: Scalar) -> tuple[Scalar, Activation]:
     return value, ""
 
 
-def _without_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
+def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
     """What `value` is before it is scaled, and the buffers of the scales."""
     found: list[str] = []
     while isinstance(value, Op) and value.op == "mul":

@@ -148,6 +148,24 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Groups of unequal size, one behind the other along a range or an axis of a contraction.
+
+    Group `g` holds the points from `ends[g - 1]`, or from 0 for the first, up to `ends[g]`, which is not one
+    of them. Ends do not fall, and are not behind the last point.
+
+    Attributes:
+        index: the range symbol that stands for a group's number.
+        along: the range or axis that is cut into groups.
+        ends: a buffer of integers, one for each group.
+    """
+
+    index: Expr
+    along: Expr
+    ends: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
     """`output[ranges] = epilogue(ranges, sum of left * right along axes)`: a product of matrices, batched or not.
 
@@ -161,6 +179,11 @@ class Contraction:
     `approximate` allows sums in fewer bits than `accumulate` has, as matrix units for floats of 8 bits add
     them quickest.
 
+    With `groups` it is several products of unequal size in one. Where they lie along a range, their `index`
+    stands in all bodies for the number of the group that a point is in, so that a factor is another matrix for
+    each group; points behind the last group hold anything. Where they lie along an axis, `index` is a range,
+    and what is summed are the points of its group alone.
+
     Invariants: extents of `ranges` are `output.shape`; each range is one of a factor, and each axis of both.
     """
 
@@ -171,6 +194,7 @@ class Contraction:
     right: Scalar
     accumulate: DType
     epilogue: Scalar
+    groups: Groups | None = None
     approximate: bool = False
     origins: tuple[Origin, ...] = UNKNOWN
 

@@ -19,6 +19,7 @@ from coilwork_ir.loops.nodes import (
     Extern,
     ExternFamily,
     Graph,
+    Groups,
     Mutation,
     Node,
     Pointwise,
@@ -128,7 +129,8 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
     return readers[word](reader, symbols, buffers)
 
 
-def _read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]:
+def read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]:
+    """What `format_domain` wrote, and `symbols` with the ranges and axes."""
     scope = dict(symbols)
     reader.expect("[")
     ranges: list[Expr] = []
@@ -168,7 +170,7 @@ def _read_single(reader: Reader, symbols: Symbols) -> Node:
     at = reader.at
     word = reader.name()
     if word == "pointwise":
-        ranges, _, scope = _read_domain(reader, symbols)
+        ranges, _, scope = read_domain(reader, symbols)
         into = parse_ref(reader) if reader.accept("into") else None
         body, checks = _read_body(reader, scope)
         origins = parse_origins(reader)
@@ -190,7 +192,7 @@ def _read_single(reader: Reader, symbols: Symbols) -> Node:
 def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
     word = reader.choice(STORE_MODES, "a store mode")
     mode = next(known for known in STORE_MODES if known == word)
-    ranges, _, scope = _read_domain(reader, symbols)
+    ranges, _, scope = read_domain(reader, symbols)
     into = parse_ref(reader) if reader.accept("into") else None
     covers = reader.accept("covers")
     sparse = reader.accept("sparse")
@@ -225,7 +227,8 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
 def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contraction:
     accumulate = parse_type(reader)
     approximate = reader.accept("approximate")
-    ranges, axes, scope = _read_domain(reader, symbols)
+    ranges, axes, scope = read_domain(reader, symbols)
+    groups = _read_groups(reader, scope) if reader.accept("groups") else None
     reader.expect("{")
     values = parse_statements(reader, scope)
     reader.expect("multiply")
@@ -243,26 +246,37 @@ def _read_contraction(reader: Reader, symbols: Symbols, output: Buffer) -> Contr
         right=right,
         accumulate=accumulate,
         epilogue=epilogue,
+        groups=groups,
         approximate=approximate,
         origins=parse_origins(reader),
     )
 
 
+def _read_groups(reader: Reader, scope: Symbols) -> Groups:
+    """The groups of a contraction; what stands for a group's number is added to `scope`."""
+    reader.expect("[")
+    index = parse_range(reader, scope)
+    reader.expect("]")
+    along = _read_axis(reader, scope)
+    reader.expect("end")
+    return Groups(index=index, along=along, ends=parse_ref(reader))
+
+
 def _read_attention(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Attention:
     accumulate = parse_type(reader)
-    return read_attention(reader, symbols, outputs, accumulate, _read_domain(reader, symbols))
+    return read_attention(reader, symbols, outputs, accumulate, read_domain(reader, symbols))
 
 
 def _read_attention_gradient(
     reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]
 ) -> AttentionGradient:
     accumulate = parse_type(reader)
-    return read_gradient(reader, symbols, outputs, accumulate, _read_domain(reader, symbols))
+    return read_gradient(reader, symbols, outputs, accumulate, read_domain(reader, symbols))
 
 
 def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Convolution:
     accumulate = parse_type(reader)
-    windows = parse_list(reader, lambda: _read_window(reader))
+    windows = parse_list(reader, lambda: read_window(reader))
     reader.expect("groups")
     groups = reader.integer()
     transposed = reader.accept("transposed")
@@ -271,7 +285,7 @@ def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | 
     for name in ("value", "weight", "gradient", "result"):
         if name in ("value", "weight") or reader.peek(name):
             reader.expect(name)
-            domains[name], _, scope = _read_domain(reader, scope)
+            domains[name], _, scope = read_domain(reader, scope)
     values = parse_statements(reader, scope)
     reader.expect("multiply")
     found = {"value": parse_value(reader, values)}
@@ -297,7 +311,8 @@ def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | 
     )
 
 
-def _read_window(reader: Reader) -> Window:
+def read_window(reader: Reader) -> Window:
+    """What `format_window` wrote."""
     numbers: dict[str, int] = {}
     for name in ("stride", "padding", "dilation", "extra"):
         if name != "extra" or reader.peek(name):
@@ -308,7 +323,7 @@ def _read_window(reader: Reader) -> Window:
 
 def _read_reduce(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
     kind = REDUCE_OPS[reader.choice(tuple(REDUCE_OPS), "a reduction")].name
-    ranges, axes, scope = _read_domain(reader, symbols)
+    ranges, axes, scope = read_domain(reader, symbols)
     body, checks = _read_body(reader, scope)
     origins = parse_origins(reader)
     return Reduce(
@@ -327,7 +342,7 @@ def _read_axis(reader: Reader, scope: Symbols) -> Expr:
 
 def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
     kind = parse_combining(reader)
-    ranges, _, scope = _read_domain(reader, symbols)
+    ranges, _, scope = read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
     reverse = reader.accept("reverse")
     split = reader.integer() if reader.accept("split") else 1
@@ -347,7 +362,7 @@ def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
 
 
 def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
-    ranges, _, scope = _read_domain(reader, symbols)
+    ranges, _, scope = read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
     count = None
     if reader.accept("first"):

@@ -82,34 +82,35 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
     tail = format_origins(node.origins) if origins else ""
     match node:
         case Pointwise():
-            head = f"{format_buffer(node.output)} = pointwise {_domain(node.ranges)}"
+            head = f"{format_buffer(node.output)} = pointwise {format_domain(node.ranges)}"
             if node.into is not None:
                 head += f" into %{node.into}"
             return _with_body(head, node.body, node.checks, indent) + tail
         case Reduce():
-            head = f"{_outputs(node.outputs)} = reduce {node.kind} {_domain(node.ranges, node.axes)}"
+            head = f"{_outputs(node.outputs)} = reduce {node.kind} {format_domain(node.ranges, node.axes)}"
             return _with_body(head, node.body, node.checks, indent) + tail
         case Scan():
             back = (" reverse" if node.reverse else "") + (f" split {node.split}" if node.split != 1 else "")
             kind = format_combining(node.kind)
-            head = (
-                f"{_outputs(node.outputs)} = scan {kind} {_domain(node.ranges)} along {node.axis.name}{back}"
-            )
+            domain = format_domain(node.ranges)
+            head = f"{_outputs(node.outputs)} = scan {kind} {domain} along {node.axis.name}{back}"
             return _with_body(head, node.body, node.checks, indent, node.others) + tail
         case Sort():
             first = "" if node.count is None else f" first `{format_expr(node.count)}`"
             flags = first + (" descending" if node.descending else "") + (" stable" if node.stable else "")
-            head = f"{_outputs(node.outputs)} = sort {_domain(node.ranges)} along {node.axis.name}{flags}"
+            head = (
+                f"{_outputs(node.outputs)} = sort {format_domain(node.ranges)} along {node.axis.name}{flags}"
+            )
             return _with_body(head, node.body, node.checks, indent) + tail
         case Scatter():
             return _format_scatter(node, indent) + tail
         case Contraction():
             return _format_contraction(node, indent) + tail
         case Attention():
-            domain = _domain(node.weights.ranges, node.weights.axes)
+            domain = format_domain(node.weights.ranges, node.weights.axes)
             return format_attention(node, domain, indent) + tail
         case AttentionGradient():
-            domain = _domain(node.weights.ranges, node.weights.axes)
+            domain = format_domain(node.weights.ranges, node.weights.axes)
             return format_gradient(node, domain, indent) + tail
         case Convolution():
             return _format_convolution(node, indent) + tail
@@ -137,7 +138,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return f"{indent}assert {sides} {quoted(node.message)}{tail}"
 
 
-def _domain(ranges: Sequence[Expr], axes: Sequence[Expr] = ()) -> str:
+def format_domain(ranges: Sequence[Expr], axes: Sequence[Expr] = ()) -> str:
+    """Ranges and axes, with their extents."""
     text = ", ".join(format_range(r) for r in ranges)
     if axes:
         text = f"{text} | " + ", ".join(format_range(a) for a in axes)
@@ -179,7 +181,7 @@ def _format_scatter(node: Scatter, indent: str) -> str:
         target += f" using {format_list(names[v] for v in node.indirect)}"
     if node.mask is not None:
         target += f" mask {names[node.mask]}"
-    head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {_domain(node.ranges)}"
+    head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {format_domain(node.ranges)}"
     if node.into is not None:
         head += f" into %{node.into}"
     if node.covers:
@@ -192,8 +194,11 @@ def _format_scatter(node: Scatter, indent: str) -> str:
 def _format_contraction(node: Contraction, indent: str) -> str:
     inner = indent + "  "
     lines, names = format_scalars((node.left, node.right, node.epilogue), inner)
-    domain = _domain(node.ranges, node.axes)
+    domain = format_domain(node.ranges, node.axes)
     kind = f"contract {node.accumulate.text}{' approximate' if node.approximate else ''}"
+    if node.groups is not None:
+        cut = node.groups
+        domain += f" groups {format_domain((cut.index,))} along {cut.along.name} end %{cut.ends}"
     head = f"{indent}{format_buffer(node.output)} = {kind} {domain} {{"
     factors = f"{inner}multiply {names[node.left]}, {names[node.right]}"
     return "\n".join([head, *lines, factors, f"{inner}yield {names[node.epilogue]}", f"{indent}}}"])
@@ -209,13 +214,13 @@ def _format_convolution(node: Convolution, indent: str) -> str:
     }
     given = {name: body for name, body in bodies.items() if body is not None}
     lines, names = format_scalars([body.value for body in given.values()], inner)
-    windows = format_list(_format_window(window) for window in node.windows)
+    windows = format_list(format_window(window) for window in node.windows)
     head = (
         f"{indent}{_outputs(node.outputs)} = convolve {node.accumulate.text} {windows} groups {node.groups}"
     )
     if node.transposed:
         head += " transposed"
-    lines = [*(f"{inner}{name} {_domain(body.ranges)}" for name, body in given.items()), *lines]
+    lines = [*(f"{inner}{name} {format_domain(body.ranges)}" for name, body in given.items()), *lines]
     factors = f"{inner}multiply {names[node.value.value]}, {names[node.weight.value]}"
     if node.gradient is not None:
         factors += f" for {names[node.gradient.value]}"
@@ -225,7 +230,8 @@ def _format_convolution(node: Convolution, indent: str) -> str:
     return "\n".join([f"{head} {{", *lines, f"{indent}}}"])
 
 
-def _format_window(window: Window) -> str:
+def format_window(window: Window) -> str:
+    """How windows lie along one dimension."""
     extra = f" extra {window.extra}" if window.extra else ""
     return f"stride {window.stride} padding {window.padding} dilation {window.dilation}{extra}"
 

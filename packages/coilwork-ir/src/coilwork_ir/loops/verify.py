@@ -90,6 +90,11 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "each range of a contraction is one of its left factor, its right one, or both, and each axis one of both",
             "make a sum of which one factor does not know the axis a reduction, or multiply in the epilogue",
         ),
+        "contraction-groups": Rule(
+            "groups of a contraction have an integer end each, and a number of their own where they lie along a "
+            "range, the number of a range where they lie along an axis",
+            "give one end for each group, and cut one range or axis",
+        ),
         "contraction-types": Rule(
             "a contraction multiplies numbers, and adds them in a type that holds its factors",
             "accumulate in f32 what is narrower, in the own type of the factors what is not",

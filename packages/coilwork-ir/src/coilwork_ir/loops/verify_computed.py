@@ -11,7 +11,7 @@ from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.attention.nodes import Weights
 from coilwork_ir.loops.filling import box_of
-from coilwork_ir.loops.nodes import Check, Contraction, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops.nodes import Check, Contraction, Groups, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, postorder, range_symbols
 from coilwork_ir.scalar import Reduce as ScalarReduce
@@ -90,10 +90,14 @@ def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pla
 
 def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
     """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types that fit."""
-    check_scalars((node.left, node.right), (*node.ranges, *node.axes), scope, place)
-    check_epilogue(node.epilogue, node.ranges, node.accumulate, scope, place)
+    number = () if node.groups is None else (node.groups.index,)
+    check_scalars((node.left, node.right), (*node.ranges, *node.axes, *number), scope, place)
+    check_epilogue(node.epilogue, (*node.ranges, *number), node.accumulate, scope, place)
+    if node.groups is not None:
+        _check_groups(node, node.groups, scope, place)
     of_left, of_right = (range_symbols((factor,)) for factor in (node.left, node.right))
-    known = [(r, r in of_left or r in of_right) for r in node.ranges]
+    # a sum over the points of a group alone differs from group to group
+    known = [(r, r in of_left or r in of_right or r in number) for r in node.ranges]
     known += [(axis, axis in of_left and axis in of_right) for axis in node.axes]
     for symbol, is_known in known:
         if not is_known and (symbol.extent is None or as_int(symbol.extent) != 1):
@@ -101,6 +105,23 @@ def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
     for factor in (node.left.dtype, node.right.dtype):
         check_factor_type(factor, node.accumulate, place)
     check_dtype(node.epilogue.dtype, node.output, place)
+
+
+def _check_groups(node: Contraction, groups: Groups, scope: Scope, place: Place) -> None:
+    """Groups lie along a range and have a number of their own, or along an axis and are a range."""
+    ends, index = scope.use(groups.ends, place), groups.index
+    if not ends.dtype.is_integer or len(ends.shape) != 1:
+        place.fail("contraction-groups", f"%{groups.ends} is no line of integers")
+    if index.extent is None or not provably_eq(index.extent, ends.shape[0]):
+        place.fail("contraction-groups", f"%{groups.ends} has not one end for each {index.name}")
+    along_axis, along_range = groups.along in node.axes, groups.along in node.ranges
+    if not along_axis and not along_range:
+        place.fail("contraction-groups", f"{groups.along!r} is neither a range nor an axis")
+    if along_axis and index not in node.ranges:
+        place.fail("contraction-groups", f"groups lie along an axis, and {index.name} is no range")
+    taken = {symbol.name for symbol in (*node.ranges, *node.axes)} | set(scope.symbols)
+    if along_range and index.name in taken:
+        place.fail("contraction-groups", f"{index.name} is a group's number, and another thing")
 
 
 def check_scalars(roots: Sequence[Scalar], local: Sequence[Expr], scope: Scope, place: Place) -> None:

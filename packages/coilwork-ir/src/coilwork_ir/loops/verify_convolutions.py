@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops.convolutions import Roles, roles_of
+from coilwork_ir.loops.convolutions import Roles, fitting_windows, roles_of
 from coilwork_ir.loops.nodes import Convolution, Window
 from coilwork_ir.loops.verify_computed import (
     check_domain,
@@ -98,4 +98,4 @@ def _fitting(window: Window, size: Expr, taps: Expr, transposed: bool, count: Ex
     if transposed:
         whole = (count - 1) * window.stride - 2 * window.padding + span + window.extra
         return count if whole is size else count + (size - whole)
-    return (size + 2 * window.padding - span) // window.stride + 1
+    return fitting_windows(window, size, taps)

@@ -8,6 +8,7 @@ directives, by what they decide; `given.py` is what users hand in.
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.given import (
     GivenMappings,
+    check_closed,
     check_given,
     find_given,
     parse_given,
@@ -114,6 +115,7 @@ __all__ = [
     "Warps",
     "always",
     "assume",
+    "check_closed",
     "check_given",
     "find",
     "find_all",

@@ -109,8 +109,10 @@ def reduces(kernel: Kernel) -> list[Reduce | Contraction]:
 
 
 def combines(kernel: Kernel) -> bool:
-    """True if `kernel` reduces, contracts, scans or sorts."""
-    return any(isinstance(v, Reduce | Contraction | Scan | Sort) for v in values_in(kernel))
+    """True if `kernel` reduces, contracts, scans or sorts, or has a core that does."""
+    return body_of(kernel).core is not None or any(
+        isinstance(v, Reduce | Contraction | Scan | Sort) for v in values_in(kernel)
+    )
 
 
 def loads_of(kernel: Kernel, arg: str) -> list[Load]:

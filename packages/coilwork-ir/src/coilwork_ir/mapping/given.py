@@ -88,19 +88,11 @@ def _mapping_blocks(text: str) -> Iterator[str]:
 def check_given(kernel: Kernel, piece: Kernel, mapping: Mapping, proposed: Mapping | None = None) -> None:
     """Check that `mapping`, given to `kernel`, may be said of `piece`, which is it or a part of it.
 
-    What a generator has `proposed` itself it knows to be right.
+    What a generator has `proposed` itself it knows to be right. Of open numbers some choice is.
 
     Raises:
         EmitError: the first directive whose rule is broken, by its name.
     """
-    for number in mapping.open_numbers:
-        raise EmitError(
-            "mapping-open",
-            f"the mapping given for kernel {kernel.name} leaves ?{number.name} open",
-            node=f"kernel @{kernel.name}",
-            origins=kernel.origins,
-            remedy=f"choose one of {', '.join(map(str, number.values))}",
-        )
     fault = find_fault(piece, mapping)
     if fault is None or (proposed is not None and fault[0] in proposed.directives):
         return
@@ -113,6 +105,22 @@ def check_given(kernel: Kernel, piece: Kernel, mapping: Mapping, proposed: Mappi
         reason=reason,
         remedy=_REMEDY,
     )
+
+
+def check_closed(kernel: Kernel, mapping: Mapping) -> None:
+    """Check that `mapping`, given to `kernel`, leaves nothing open.
+
+    Raises:
+        EmitError: it leaves a number open.
+    """
+    for number in mapping.open_numbers:
+        raise EmitError(
+            "mapping-open",
+            f"the mapping given for kernel {kernel.name} leaves ?{number.name} open",
+            node=f"kernel @{kernel.name}",
+            origins=kernel.origins,
+            remedy=f"choose one of {', '.join(map(str, number.values))}",
+        )
 
 
 _REMEDY: Final = (

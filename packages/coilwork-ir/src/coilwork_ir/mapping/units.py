@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coilwork_ir.index import Expr
+from coilwork_ir.kernels.cores.nodes import factors_of
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
@@ -28,11 +29,13 @@ class Unit(Directive):
     unit: Literal["mma", "fma"]
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """The kernel contracts."""
+        """The kernel contracts, or has a core that does."""
+        core = body_of(kernel).core
         found = find_contraction(kernel_roots(body_of(kernel)))
-        if found is None:
+        if found is None and core is None:
             return "the kernel is no contraction"
-        exact = found.left.dtype.itemsize > 2
+        factors = factors_of(core) if core is not None else () if found is None else (found.left,)
+        exact = any(factor.dtype.itemsize > 2 for factor in factors)
         return "matrix units do not multiply exactly in f32" if exact and self.unit == "mma" else None
 
 

@@ -118,7 +118,7 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
     if kernel.combined is not None:
         return kernel
     renewed, sizes = _renew(kernel, guard)
-    return with_sizes(kernel, renewed, sizes, kernel.likely)
+    return with_sizes(kernel, renewed, sizes)
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:

@@ -87,6 +87,7 @@ class ProductRoles:
         is_of_vector: the right factor is a vector, and the operands' strides decide how the result lies.
         has_activation: `use_gelu` says what is done to the sums.
         has_scales: `scale_a` and `scale_b` scale the sums.
+        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if there are none.
     """
 
     left: str = "self"
@@ -96,6 +97,7 @@ class ProductRoles:
     is_of_vector: bool = False
     has_activation: bool = False
     has_scales: bool = False
+    ends: str = ""
 
     @property
     def is_plain(self) -> bool:
@@ -111,7 +113,7 @@ class OpInfo:
 
     Attributes:
         name: `"add"` for ATen's operator and for that of the same name among prims; `"add.Tensor"` for one overload of which other facts
-            hold, whose row stands in the operator's stead.
+            hold, whose row stands in the operator's stead; `"mkldnn.add"` for another library's operator.
         scalar_op: the scalar op (`coilwork_ir.ops`) that makes every element of the result of one of each operand. The row is then the
             operator's lowering, too.
         scalar_types: the type that it computes in. `promoted`: the operands' common one; `float`: that, and a float for integers;
@@ -162,6 +164,7 @@ class OpInfo:
         norm: what is normalized: the channels of a batch, groups of them, or rows. `batch gradient` is the gradient of `batch`.
         takes_float8: eager has kernels for floats of 8 bits, which it moves, fills, compares or converts, and of which it multiplies
             scaled matrices only.
+        packed_argument: position of an argument that lies in blocks of the library's own, and has no strides.
         limits: what eager's kernels take.
     """
 
@@ -205,4 +208,5 @@ class OpInfo:
     decomposition: Decomposition = "core"
     norm: Norm = ""
     takes_float8: bool = False
+    packed_argument: int | None = None
     limits: EagerLimits = NO_LIMITS

@@ -446,6 +446,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("gelu_backward", decomposition="torch"),
     OpInfo("geometric", is_batch_invariant=True),
     OpInfo("glu", limits=_FLOATS),
+    OpInfo("_grouped_mm", is_contraction=True, product=ProductRoles(ends="offs")),
     OpInfo(
         "gt",
         scalar_op="gt",
@@ -643,6 +644,8 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("minimum", is_cheap=True, is_exact=True, is_foldable=True, limits=_SIGNED),
     OpInfo("mish", decomposition="none", limits=_FLOATS),
     OpInfo("mish_backward", decomposition="none"),
+    OpInfo("mkldnn._convolution_pointwise", packed_argument=1),
+    OpInfo("mkldnn._linear_pointwise", packed_argument=1),
     OpInfo("mkldnn_convolution", is_contraction=True),
     OpInfo("mkldnn_rnn_layer", reads_strides=True),
     OpInfo("mkldnn_rnn_layer_backward", reads_strides=True),
@@ -849,7 +852,12 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "_scaled_dot_product_fused_attention_overrideable_backward", is_attention=True, reads_strides=True
     ),
-    OpInfo("_scaled_grouped_mm", takes_float8=True),
+    OpInfo(
+        "_scaled_grouped_mm",
+        is_contraction=True,
+        product=ProductRoles(factors="float8", has_scales=True, ends="offs"),
+        takes_float8=True,
+    ),
     OpInfo(
         "_scaled_mm",
         is_contraction=True,
@@ -1134,8 +1142,10 @@ def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
 
 
 def find_target_info(target: str) -> OpInfo:
-    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's. Nothing holds of other libraries' overloads."""
+    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's. Of other libraries oneDNN has rows alone."""
     namespace, _, rest = target.partition(".")
+    if namespace == "mkldnn":
+        return find_info(target.rpartition(".")[0])
     if namespace not in ("aten", "prims"):
         return _NOTHING
     return OPERATORS.get(rest) or find_info(rest.partition(".")[0])

@@ -16,6 +16,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation, Node
+from coilwork_ir.loops.attention.library_form import ATTENTION, ATTENTION_GRADIENT
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_ir.operators import find_info, find_target_info
@@ -326,8 +327,12 @@ def _one_output(
 
 
 def _implemented(call: Call) -> str:
-    """The kind of product that the call is, of one that no contraction says; `""` of what is none."""
+    """The kind of product or attention that the call is, of one that no node says; `""` of what is none."""
     info = find_target_info(call.target)
+    if info.is_attention:
+        # what comes in front of the query is the gradient, or memory for the result
+        first = next(iter(call.arguments))
+        return ATTENTION if first == "query" else ATTENTION_GRADIENT if first.startswith("grad") else ""
     if info.product is None or not call.target.endswith(".default"):
         return ""
     if info.product.is_plain:

@@ -44,9 +44,10 @@ def _in_channels_last(
     found = find_convolutions(gm, options)
     convolutions = [call for call in found if call.role != "stays"]
     if not any(call.role == "leads" for call in convolutions):
-        return gm, LayoutDecision(
-            channels_last=False, reason="no convolution whose kernels prefer channels-last"
-        )
+        reason = "no convolution whose kernels prefer channels-last"
+        if options.scheduled_devices:
+            reason += f", beside those in 16 bits on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
+        return gm, LayoutDecision(channels_last=False, reason=reason)
     if options.layout == "auto" and captured_cost(convolutions) == 0:
         return gm, judge(convolutions, copies=0, copied_bytes=0, options=options)
     mode = fake_mode_of(gm)

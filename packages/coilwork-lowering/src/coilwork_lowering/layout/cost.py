@@ -152,7 +152,7 @@ def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple
     """Convolutions over two and three spatial dimensions whose kernels prefer channels-last.
 
     Without `options.layout == "channels_last"` these are the ones in 16 bit floats on `options.devices` and
-    `options.narrow_devices`, on the former in `f32` if convolutions may round to TF32, and on `options.blocked_devices`
+    `options.narrow_devices`, but for `options.scheduled_devices`, on the former in `f32` if convolutions may round to TF32, and on `options.blocked_devices`
     in `f32`, each with the role that suits it; other kernels of `f32` and those of `f64` want the captured layout.
     """
     found: list[Convolution] = []
@@ -188,7 +188,8 @@ def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Con
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     device = tensor.device.type
     if tensor.dtype in _NARROW:
-        return device in options.devices or device in options.narrow_devices
+        found = device in options.devices or device in options.narrow_devices
+        return found and device not in options.scheduled_devices
     return tensor.dtype is torch.float32 and device in options.devices and options.tf32_convolutions
 
 

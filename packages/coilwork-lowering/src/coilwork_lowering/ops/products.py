@@ -21,6 +21,7 @@ import torch
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
+from coilwork_ir.loops.grouped_products import make_grouped_product
 from coilwork_ir.loops.matrix_products import Activation, make_product
 from coilwork_ir.operators import ProductRoles, find_info, list_operators
 from coilwork_ir.scalar.nodes import Literal_
@@ -80,6 +81,52 @@ def _lower_product(row: ProductRoles, builder: Builder, call: Call) -> Value:
     return whole(output)
 
 
+def _lower_grouped(row: ProductRoles, builder: Builder, call: Call) -> Value:
+    """The contraction of one call that multiplies groups of unequal size; a batch where all are of one size.
+
+    Raises:
+        NotLowered: it has no form that a contraction says.
+    """
+    if call.dtype not in _TYPES or any(
+        call.arguments.get(name) is not None for name in ("bias", "scale_result")
+    ):
+        raise NotLowered("groups that something is added to, or whose results are scaled")
+    names = (row.left, row.right, *(("scale_a", "scale_b") if row.has_scales else ()))
+    tensors = [call.tensor(name) for name in names]
+    types = _FACTORS.get(row.factors, frozenset({call.dtype}))
+    if any(one.dtype not in types for one in tensors[:2]):
+        raise NotLowered("a product of several types")
+    if any(one.dtype is not DType.F32 or len(one.shape) > 2 for one in tensors[2:]):
+        raise NotLowered("scales of parts of a row")
+    has_ends = call.arguments.get(row.ends) is not None
+    if any(one.device != call.device for one in (*tensors, *([call.tensor(row.ends)] if has_ends else []))):
+        raise NotLowered("a product on several devices")
+    # a library's kernels ask how factors lie
+    first, second = (
+        builder.placed(call.tensor(name), builder.sizes.exprs(call.fakes[name].stride())).buffer
+        for name in (row.left, row.right)
+    )
+    scales = [builder.placed(one, None).buffer for one in tensors[2:]]
+    ends = builder.placed(call.tensor(row.ends), None).buffer if has_ends else None
+    output = builder.declare(
+        call.shape(builder), call.dtype, call.device, strides=builder.sizes.exprs(call.fake.stride())
+    )
+    if ends is None and not scales:
+        builder.add(make_product(output, first, second, origins=builder.origins))
+        return whole(output)
+    node = make_grouped_product(
+        output,
+        first,
+        second,
+        ends,
+        scales=(scales[0], scales[1]) if scales else None,
+        approximate=row.has_scales and bool(call["use_fast_accum"]),
+        origins=builder.origins,
+    )
+    builder.add(node)
+    return whole(output)
+
+
 def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer:
     """The buffer that holds the operand `name`."""
     strides = builder.sizes.exprs(call.fakes[name].stride()) if row.is_of_vector else None
@@ -132,7 +179,8 @@ def _product_rule(name: str) -> Rule:
     """The rule of ATen's operator `name`."""
     roles = find_info(name).product
     assert roles is not None
-    return Rule((f"aten.{name}.default",), partial(_lower_product, roles))
+    lower = _lower_grouped if roles.ends else _lower_product
+    return Rule((f"aten.{name}.default",), partial(lower, roles))
 
 
 RULES: Final[tuple[Rule, ...]] = tuple(

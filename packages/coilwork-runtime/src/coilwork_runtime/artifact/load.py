@@ -13,8 +13,8 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.artifact.constants import constant_from_bytes
-from coilwork_runtime.artifact.records import PROGRAM, Records, read_records
-from coilwork_runtime.builder import Builder, Launcher
+from coilwork_runtime.artifact.records import KERNELS, PROGRAM, Records, read_records
+from coilwork_runtime.builder import Builder
 from coilwork_runtime.devices import cpu_features, describe_device
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -25,9 +25,11 @@ from coilwork_runtime.errors import (
     MissingTritonError,
     ProgramBytesError,
 )
+from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import Call, execute_module
-from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.manifest.encoding import decode_kernels
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary
 from coilwork_runtime.triton_kernels.interpreted import interpreting
 from coilwork_runtime.version import __version__
@@ -78,9 +80,8 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
             f"the artefact {where} was made for {', '.join(facts['targets'])}; torch sees no GPU here",
             remedy="run it on a machine with such a GPU, with a build of torch for it",
         )
-    module = execute_module(records.contents["module.py"].decode(), facts["name"])
     builder = Builder(store)
-    launchers = _launchers(where, module.specs, records, builder)
+    launchers = _launchers(where, _kernels(where, records), records, builder)
     try:
         constants = {
             key: constant_from_bytes(entry, records.contents[entry["record"]])
@@ -92,11 +93,16 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
             f"the artefact {where} has constants on a device that is not here",
             reason=str(error),
         ) from error
-    native = _native(records, launchers, constants, lambda: module.make_call(launchers, constants), store)
+
+    def in_python() -> Call:
+        module = execute_module(records.contents["module.py"].decode(), facts["name"])
+        return module.make_call(launchers, constants)
+
+    native = _native(records, launchers, constants, in_python, store)
     return LoadedArtifact(
         name=facts["name"],
         targets=tuple(facts["targets"]),
-        call=module.make_call(launchers, constants) if native is None else native.call,
+        call=in_python() if native is None else native.call,
         executor="python" if native is None else "native",
     )
 
@@ -120,6 +126,15 @@ def _native(
     except (ExecutorUnavailableError, ProgramBytesError):
         # built for another version of the executor, or none can be had: the module does the same
         return None
+
+
+def _kernels(path: Path, records: Records) -> tuple[KernelSpec, ...]:
+    try:
+        return decode_kernels(records.contents[KERNELS])
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(
+            "damaged-artifact", f"the artefact {path} holds damaged kernels", reason=str(error)
+        ) from error
 
 
 def _check_runtime(path: Path, written_by: str) -> None:
@@ -165,25 +180,21 @@ def _launcher(
     builder: Builder,
 ) -> Launcher | None:
     """A launcher of the saved machine code, or None if it is not for this machine."""
-    match spec:
-        case CppKernel():
-            if machine != platform.machine() or not cpu_features() >= set(spec.features):
-                return None
-            return builder.load_library(spec, binaries[0][1])
-        case TritonKernel():
-            if interpreting() or not runs_on(spec.target, str(describe_device("cuda")["name"])):
-                return None
-            return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
+    if not spec.is_triton:
+        if machine != platform.machine() or not cpu_features() >= set(spec.features):
+            return None
+        return builder.load_library(spec, binaries[0][1])
+    if interpreting() or not runs_on(spec.target, str(describe_device("cuda")["name"])):
+        return None
+    return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
 
 def for_this_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
-    match spec:
-        case CppKernel():
-            present = cpu_features()
-            return replace(spec, features=tuple(name for name in spec.features if name in present))
-        case TritonKernel():
-            return spec if interpreting() else replace(spec, target=str(describe_device("cuda")["name"]))
+    if spec.is_triton:
+        return spec if interpreting() else replace(spec, target=str(describe_device("cuda")["name"]))
+    present = cpu_features()
+    return replace(spec, features=tuple(name for name in spec.features if name in present))
 
 
 def runs_on(target: str, present: str) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
-from coilwork_runtime.artifact.records import PROGRAM, Records, write_records
+from coilwork_runtime.artifact.records import KERNELS, PROGRAM, Records, write_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.loader import execute_module
-from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.manifest.encoding import decode_kernels, encode_kernels
 from coilwork_runtime.triton_kernels.binaries import encode_binary
 from coilwork_runtime.version import __version__
 
@@ -27,22 +27,24 @@ def save_artifact(
     builder: Builder,
     constants: Mapping[str, torch.Tensor],
     program: bytes = b"",
+    kernels: bytes = b"",
 ) -> None:
     """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
 
-    `program` is the same for the native executor, if there is such a form of it. Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
+    `program` is the same for the native executor, if there is such a form of it, and `kernels` are its kernels as
+    `coilwork_ir.manifest` writes them; without these they are taken from the text. Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
         ArtifactError: the file cannot be written.
         ModuleTextError, KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the module.
     """
-    specs = execute_module(module_text, name).specs
-    contents: dict[str, bytes] = {"module.py": module_text.encode()}
+    specs = decode_kernels(kernels) if kernels else execute_module(module_text, name).specs
+    contents: dict[str, bytes] = {"module.py": module_text.encode(), KERNELS: encode_kernels(specs)}
     if program:
         contents[PROGRAM] = program
-    kernels: dict[str, list[dict[str, Any]]] = {}
+    built: dict[str, list[dict[str, Any]]] = {}
     for spec, binaries in zip(specs, builder.binaries(specs), strict=True):
-        entries = kernels[spec.name] = []
+        entries = built[spec.name] = []
         for number, (config, binary) in enumerate(binaries):
             record = f"kernels/{spec.name}.{number}.bin"
             contents[record] = binary if isinstance(binary, bytes) else encode_binary(binary)
@@ -57,12 +59,8 @@ def save_artifact(
         "torch": torch.__version__,
         "machine": platform.machine(),
         "targets": sorted({spec.target for spec in specs if spec.target}),
-        "devices": sorted({_language(spec) for spec in specs}),
-        "kernels": kernels,
+        "devices": sorted({"gpu" if spec.is_triton else "cpu" for spec in specs}),
+        "kernels": built,
         "constants": described,
     }
     write_records(Path(path), Records(runtime=__version__, facts=facts, contents=contents))
-
-
-def _language(spec: object) -> str:
-    return "cpu" if isinstance(spec, CppKernel) else "gpu"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 MOST_TOGETHER: Final = 48
 # Characters: from here on starting the compiler matters little, and kernels in one file compile one after the other.
@@ -17,11 +17,11 @@ _FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.
 _OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILINE)
 
 
-def batches(kernels: Sequence[CppKernel], workers: int) -> list[tuple[CppKernel, ...]]:
+def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
     """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all `workers` something to do."""
     length = sum(len(kernel.source) for kernel in kernels)
     rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
-    groups: list[list[CppKernel]] = [[] for _ in range(min(len(kernels), workers * rounds))]
+    groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
     for kernel in sorted(kernels, key=_length, reverse=True):
         fitting = [group for group in groups if _fits(kernel, group)]
         if not fitting:
@@ -31,7 +31,7 @@ def batches(kernels: Sequence[CppKernel], workers: int) -> list[tuple[CppKernel,
     return [tuple(group) for group in groups if group]
 
 
-def joined(kernels: Iterable[CppKernel]) -> str:
+def joined(kernels: Iterable[KernelSpec]) -> str:
     """One translation unit for all: what each defines lies in a namespace of its own, and the entries have their names in C.
 
     Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for the function
@@ -46,11 +46,11 @@ def joined(kernels: Iterable[CppKernel]) -> str:
     return "\n".join(['extern "C" {', *declarations, "}", *parts])
 
 
-def _length(kernel: CppKernel) -> int:
+def _length(kernel: KernelSpec) -> int:
     return len(kernel.source)
 
 
-def _fits(kernel: CppKernel, group: Sequence[CppKernel]) -> bool:
+def _fits(kernel: KernelSpec, group: Sequence[KernelSpec]) -> bool:
     if not group:
         return True
     if len(group) == MOST_TOGETHER or any(

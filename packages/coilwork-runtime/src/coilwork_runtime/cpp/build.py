@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_cache import Store, content_key
 from coilwork_runtime.cpp.batches import joined
-from coilwork_runtime.cpp.launch import Launcher, load_launcher
+from coilwork_runtime.cpp.launch import load_launcher
 from coilwork_runtime.cpp.toolchain import (
     STUB,
     Toolchain,
@@ -22,9 +22,10 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
+from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.single_flight import SingleFlight
-from coilwork_runtime.specs import CppKernel
 from coilwork_runtime.threads import ForkedLock
 
 _KEY: Final = re.compile("[0-9a-f]+")
@@ -44,7 +45,7 @@ class CppBuilder:
         # the keys of kernels whose libraries hold others, too
         self._shared: set[str] = set()
 
-    def build(self, spec: CppKernel) -> Launcher:
+    def build(self, spec: KernelSpec) -> Launcher:
         """The kernel's launcher.
 
         Raises:
@@ -74,7 +75,7 @@ class CppBuilder:
                 remedy="check that the compiler matches the running Python and torch",
             ) from error
 
-    def is_missing(self, spec: CppKernel) -> bool:
+    def is_missing(self, spec: KernelSpec) -> bool:
         """Whether the kernel has yet to be compiled. What the store has of it is taken from there."""
         try:
             key = library_key(spec, find_toolchain())
@@ -83,7 +84,7 @@ class CppBuilder:
             return False
         return self._file(key) is None and self._found(key) is None
 
-    def build_together(self, specs: Sequence[CppKernel]) -> None:
+    def build_together(self, specs: Sequence[KernelSpec]) -> None:
         """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles each.
 
         Their features are equal and their entries distinct (see `batches`).
@@ -94,13 +95,13 @@ class CppBuilder:
             by_key, lambda keys: self._together({key: by_key[key] for key in keys}, toolchain)
         )
 
-    def library(self, spec: CppKernel) -> bytes:
+    def library(self, spec: KernelSpec) -> bytes:
         """The kernel's shared library, for those who store it elsewhere: it depends on the kernel alone. Raises as `build` does."""
         toolchain = find_toolchain()
         key = library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
 
-    def _stored_launcher(self, spec: CppKernel) -> Launcher | None:
+    def _stored_launcher(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that loads."""
         if self._store is None:
             return None
@@ -111,18 +112,18 @@ class CppBuilder:
         except (OSError, AttributeError):
             return None
 
-    def load(self, spec: CppKernel, data: bytes) -> Launcher | None:
+    def load(self, spec: KernelSpec, data: bytes) -> Launcher | None:
         """A launcher of a library that was built elsewhere; None if it does not load here."""
         try:
             return load_launcher(spec, self._write(data))
         except (OSError, AttributeError):
             return None
 
-    def _library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
+    def _library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         known = self._file(key) or self._found(key)
         return known or self._keep(key, self._compile(spec, key, toolchain))
 
-    def _own_library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
+    def _own_library(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> Path:
         """As `_library`, but it holds this kernel alone."""
         library = self._library(spec, key, toolchain)
         return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
@@ -145,7 +146,7 @@ class CppBuilder:
         self._shared.add(key)
         return library
 
-    def _together(self, specs: Mapping[str, CppKernel], toolchain: Toolchain) -> Mapping[str, Path]:
+    def _together(self, specs: Mapping[str, KernelSpec], toolchain: Toolchain) -> Mapping[str, Path]:
         """One library for all; nothing if they do not compile, for then it has to be said which."""
         if len(specs) < 2:
             return {}
@@ -166,7 +167,7 @@ class CppBuilder:
                 self._store.put(latest_key(spec), key.encode())
         return dict.fromkeys(specs, library)
 
-    def _rebuild(self, spec: CppKernel, key: str, toolchain: Toolchain, refused: Path) -> Path:
+    def _rebuild(self, spec: KernelSpec, key: str, toolchain: Toolchain, refused: Path) -> Path:
         current = self._written.get(key)
         if current is not None and current != refused and current.exists():
             # another thread was here first
@@ -175,7 +176,7 @@ class CppBuilder:
             self._store.delete(key)
         return self._keep(key, self._compile(spec, key, toolchain))
 
-    def _compile(self, spec: CppKernel, key: str, toolchain: Toolchain) -> bytes:
+    def _compile(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> bytes:
         folder = self._folder_with_stub(toolchain)
         data, complaint = compile_library(toolchain, spec.source, spec.features, folder)
         if data is None:
@@ -229,7 +230,7 @@ class CppBuilder:
         return Path(path)
 
 
-def latest_key(spec: CppKernel) -> str:
+def latest_key(spec: KernelSpec) -> str:
     """The store's key of the key of the library that was built last, whatever the compiler.
 
     It serves machines without a compiler, which cannot know the version that a library's own key contains.
@@ -239,7 +240,7 @@ def latest_key(spec: CppKernel) -> str:
     )
 
 
-def library_key(spec: CppKernel, toolchain: Toolchain) -> str:
+def library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     """The store's key of a kernel's library."""
     flags = " ".join(flags_for(spec.features))
     return content_key("cpp-kernel", spec.source, flags, toolchain.version, platform.machine())

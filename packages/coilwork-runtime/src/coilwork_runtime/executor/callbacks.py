@@ -1,10 +1,11 @@
-"""Calls of operators in Python, written out for their arguments."""
+"""Calls of operators in Python, with what is the same in every call laid out beforehand."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +20,19 @@ def make_callback(call: RecordedCall) -> Callback:
 
     Results that lie in lists are returned as one list, in the call's order.
     """
-    scope: dict[str, Any] = {"operator": _Operator(call.target)}
-    writer = _Writer(scope)
-    texts = [writer.text(value) for value in call.args]
-    texts += [f"{name}={writer.text(value)}" for name, value in call.kwargs.items()]
-    made: Callback = eval(f"lambda tensors, sizes: operator({', '.join(texts)})", scope)
+    find = _finder(call.target)
+    places = _Places()
+    positional = _Row([places.of(value) for value in call.args])
+    named = _Row([places.of(value) for value in call.kwargs.values()])
+    names = tuple(call.kwargs)
+    fixed = dict(zip(names, named.filled([], []), strict=True)) if named.is_fixed else None
+
+    def made(tensors: list[torch.Tensor], sizes: list[int]) -> Any:
+        args = positional.filled(tensors, sizes)
+        if fixed is not None:
+            return find()(*args, **fixed)
+        return find()(*args, **dict(zip(names, named.filled(tensors, sizes), strict=True)))
+
     if not call.paths:
         return made
     return lambda tensors, sizes: _parts(made(tensors, sizes), call.paths)
@@ -34,43 +43,88 @@ def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
     return [functools.reduce(operator.getitem, path, results) for path in paths]
 
 
-class _Operator:
-    """An operator overload that is looked up when it is first called: those of a library may be registered later."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        found: Any = torch.ops
-        for part in self._target.split("."):
-            found = getattr(found, part)
-        return found(*args, **kwargs)
+def _finder(target: str) -> Callable[[], Callable[..., Any]]:
+    """What looks an operator overload up when it is called: those of a library may be registered later."""
+    parts = target.split(".")
+    if len(parts) != 3:
+        root: Any = torch.ops
+        return lambda: functools.reduce(getattr, parts, root)
+    namespace, name, overload = parts
+    return lambda: getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
-class _Writer:
-    """Texts of arguments; values that have none go into `scope`."""
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """An argument that is the same in every call."""
 
-    def __init__(self, scope: dict[str, Any]) -> None:
-        self._scope = scope
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """The tensor of this number, or the number that it holds."""
+
+    number: int
+    is_item: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Integer:
+    """The computed integer of this number."""
+
+    number: int
+
+
+class _Places:
+    """Where arguments come from; tensors and integers are numbered in the order in which they are asked for."""
+
+    def __init__(self) -> None:
         self._tensors = 0
         self._sizes = 0
 
-    def text(self, value: Argument) -> str:
-        """An expression for `value`."""
+    def of(self, value: Argument) -> _Fixed | _Tensor | _Integer | _Row:
+        """The place of `value`."""
         match value:
-            case Slot():
+            case Slot() | Item():
                 self._tensors += 1
-                return f"tensors[{self._tensors - 1}]"
-            case Item(slot):
-                return f"{self.text(slot)}.item()"
+                return _Tensor(self._tensors - 1, isinstance(value, Item))
             case Size():
                 self._sizes += 1
-                return f"sizes[{self._sizes - 1}]"
+                return _Integer(self._sizes - 1)
             case list():
-                return "[" + ", ".join(self.text(item) for item in value) + "]"
-            case None | bool() | int() | str():
-                return repr(value)
+                return _Row([self.of(item) for item in value])
             case _:
-                name = f"value_{len(self._scope)}"
-                self._scope[name] = value
-                return name
+                return _Fixed(value)
+
+
+class _Row:
+    """A list of arguments, of which only those that change are looked up in a call."""
+
+    def __init__(self, places: Sequence[_Fixed | _Tensor | _Integer | _Row]) -> None:
+        self._template = [place.value if isinstance(place, _Fixed) else None for place in places]
+        self._tensors = [
+            (k, one.number) for k, one in enumerate(places) if isinstance(one, _Tensor) and not one.is_item
+        ]
+        self._sizes = [(k, one.number) for k, one in enumerate(places) if isinstance(one, _Integer)]
+        self._items = [
+            (k, one.number) for k, one in enumerate(places) if isinstance(one, _Tensor) and one.is_item
+        ]
+        self._rows = [(k, one) for k, one in enumerate(places) if isinstance(one, _Row)]
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if it is the same in every call."""
+        return not (self._tensors or self._sizes or self._items or self._rows)
+
+    def filled(self, tensors: list[torch.Tensor], sizes: list[int]) -> list[Any]:
+        """A new list with the arguments of a call."""
+        row: list[Any] = self._template.copy()
+        for place, number in self._tensors:
+            row[place] = tensors[number]
+        for place, number in self._sizes:
+            row[place] = sizes[number]
+        for place, number in self._items:
+            row[place] = tensors[number].item()
+        for place, inner in self._rows:
+            row[place] = inner.filled(tensors, sizes)
+        return row

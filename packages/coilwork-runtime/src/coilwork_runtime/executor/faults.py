@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.layouts import (
     Sizes,
     check_aligned_layout,
@@ -81,9 +81,8 @@ def failed_check(launcher: Any, number: int) -> NoReturn:
     Raises:
         IndexError, RuntimeError, ZeroDivisionError: that error.
     """
-    native = vars(launcher)[NATIVE]
-    if isinstance(native, NativeLaunch) and native.report is not None:
-        native.report(number)
+    if isinstance(launcher, Launcher) and launcher.report is not None:
+        launcher.report(number)
     raise RuntimeError(f"check {number} of a kernel failed")
 
 

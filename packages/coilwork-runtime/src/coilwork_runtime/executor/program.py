@@ -19,7 +19,7 @@ from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
@@ -226,11 +226,10 @@ def _kernel(
     launcher: Callable[..., Any],
 ) -> tuple[Callable[..., Any], bytes | None, Callable[[], Any] | None]:
     """The launcher, how to do without it, and what to ask for that later."""
-    native = getattr(launcher, "__dict__", {}).get(NATIVE)
-    if not isinstance(native, NativeLaunch):
+    if not isinstance(launcher, Launcher) or launcher.form is None:
         return launcher, None, None
-    form = native.form()
-    return launcher, form, native.form if form is None else None
+    form = launcher.form()
+    return launcher, form, launcher.form if form is None else None
 
 
 def _lazily(make: Callable[[], Call]) -> Call:

@@ -8,8 +8,9 @@ from typing import Final
 
 from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError
+from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.single_flight import SingleFlight
-from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.threads import ForkedLock, Threads
 from coilwork_runtime.triton_kernels.binaries import (
     GpuBinary,
@@ -20,7 +21,7 @@ from coilwork_runtime.triton_kernels.binaries import (
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.interpreted import make_interpreted
-from coilwork_runtime.triton_kernels.launch import Built, Explore, Launcher, make_launcher
+from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
 from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.remembered import recall
@@ -63,7 +64,7 @@ class TritonBuilder:
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
-    def candidates(self, spec: TritonKernel, text: TritonKernel | None = None) -> tuple[Candidate, ...]:
+    def candidates(self, spec: KernelSpec, text: KernelSpec | None = None) -> tuple[Candidate, ...]:
         """What has to be compiled for `spec`: its candidates, or what a search found for devices like the current one.
 
         `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates where it is for all
@@ -93,7 +94,7 @@ class TritonBuilder:
         )
 
     def compile(
-        self, spec: TritonKernel, candidate: Candidate, *, timeout_s: float | None = None
+        self, spec: KernelSpec, candidate: Candidate, *, timeout_s: float | None = None
     ) -> GpuBinary | KernelBuildError:
         """The candidate's binary, or why there is none: another candidate may do."""
         try:
@@ -110,7 +111,7 @@ class TritonBuilder:
 
     def launcher(
         self,
-        spec: TritonKernel,
+        spec: KernelSpec,
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> Launcher:
@@ -121,7 +122,7 @@ class TritonBuilder:
         """
         return self.load(spec, self.usable(spec, wanted, answers))
 
-    def load(self, spec: TritonKernel, built: Sequence[Built]) -> Launcher:
+    def load(self, spec: KernelSpec, built: Sequence[Built]) -> Launcher:
         """The launcher of a kernel that is already compiled. Needs no Triton."""
         explore = None
         if self._search is not None and spec.is_open:
@@ -130,7 +131,7 @@ class TritonBuilder:
 
     def usable(
         self,
-        spec: TritonKernel,
+        spec: KernelSpec,
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
@@ -152,7 +153,7 @@ class TritonBuilder:
             raise next(answer for answer in answers if isinstance(answer, KernelBuildError))
         return built
 
-    def interpreted(self, spec: TritonKernel) -> Launcher:
+    def interpreted(self, spec: KernelSpec) -> Launcher:
         """A launcher that runs the kernel in Triton's interpreter.
 
         Raises:
@@ -161,7 +162,7 @@ class TritonBuilder:
         triton_version()
         return make_interpreted(spec)
 
-    def others(self, spec: TritonKernel, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
+    def others(self, spec: KernelSpec, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
         """Configurations that a search asks for, several at once; one that takes too long counts as one that fails."""
         target, version = gpu_target(spec), triton_version()
         wanted = [candidate(spec, config, target, version) for config in configs]

@@ -5,24 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 
-def shared_texts(specs: Iterable[TritonKernel]) -> Mapping[str, TritonKernel]:
+def shared_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
     """By name of each of `specs`, the first of them with the same text: that one's is compiled.
 
     Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A kernel whose text is no
     Python is for Triton to refuse, by its own name.
     """
-    first: dict[tuple[str, ...], TritonKernel] = {}
-    found: dict[str, TritonKernel] = {}
+    first: dict[tuple[object, ...], KernelSpec] = {}
+    found: dict[str, KernelSpec] = {}
     for spec in specs:
-        facts = (spec.target, *spec.args, "", *spec.arg_names, "", *spec.checks)
+        facts = (spec.target, spec.args, spec.checks)
         found[spec.name] = first.setdefault((_statements(spec), *facts), spec)
     return found
 
 
-def _statements(spec: TritonKernel) -> str:
+def _statements(spec: KernelSpec) -> str:
     """The kernel's text without its own name, comments, or what it says of itself."""
     try:
         module = ast.parse(spec.source)

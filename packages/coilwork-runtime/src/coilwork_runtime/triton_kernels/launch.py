@@ -1,28 +1,27 @@
-"""Calling a compiled Triton kernel: a function written out for its arguments, with the grid computed inside."""
+"""Calling a compiled Triton kernel: on the device of its arguments, in its configuration, with its grid."""
 
 from __future__ import annotations
 
-import ast
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, join_forms
+from coilwork_runtime.executor.forms import Launcher, form_of, gpu_binding
 from coilwork_runtime.layouts import empty_strided_cuda
-from coilwork_runtime.specs import Argument, TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
+from coilwork_runtime.manifest.size_code import constant_code
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
-from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
 from coilwork_runtime.triton_kernels.searching import Ready, Search, Workshop, search
 from coilwork_runtime.triton_kernels.tuning import (
     choose,
@@ -30,14 +29,10 @@ from coilwork_runtime.triton_kernels.tuning import (
     tuning_key,
     without_spills,
 )
-from coilwork_runtime.triton_kernels.versions import (
-    choice_text,
-    mapping_text,
-    select_version,
-    version_of,
-)
+from coilwork_runtime.triton_kernels.versions import mapping_text, select_version, version_of
 
-Launcher = Callable[..., None]
+_Call = Callable[..., None]
+_T = TypeVar("_T")
 
 KINDS: Final[Mapping[str, str]] = {"i32": "i", "i64": "l"}
 
@@ -68,7 +63,7 @@ class _Loaded:
 
 
 def make_launcher(
-    spec: TritonKernel,
+    spec: KernelSpec,
     built: Sequence[Built],
     gpu: Gpu,
     *,
@@ -80,7 +75,7 @@ def make_launcher(
     What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a search.
     """
     if len(spec.guards) == 1:
-        return _Kernel(spec, tuple(built), gpu, store, explore).entry
+        return _Kernel(spec, tuple(built), gpu, store, explore).launcher
     last = len(spec.guards) - 1
     versions: list[_Kernel] = []
     for number in range(last, -1, -1):
@@ -92,7 +87,7 @@ def make_launcher(
         else:
             versions.append(versions[0])
     versions.reverse()
-    return _Versions(spec, versions).entry
+    return _Versions(spec, versions).launcher
 
 
 # How often calls that only other versions are for wait for one of the first version's, which times its
@@ -103,41 +98,34 @@ _PATIENCE: Final = 8
 class _Versions:
     """A kernel in several versions, that for the fewest sizes first."""
 
-    def __init__(self, spec: TritonKernel, versions: Sequence[_Kernel]) -> None:
+    def __init__(self, spec: KernelSpec, versions: Sequence[_Kernel]) -> None:
         self._spec = spec
         self._asked = 0
         self._versions = versions
-        parameters = [name for name, one in versions[0].arguments if one.role != "scratch"]
-        scope: dict[str, Any] = {
-            "versions": tuple(kernel.entry for kernel in versions),
-            "min": min,
-            "max": max,
-        }
-        text = choice_text(spec, parameters)
-        exec(compile(text, f"<coilwork launcher of {spec.name}>", "exec"), scope)
-        self.entry: Launcher = scope["launch"]
-        vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
+        self._sizes_of = _sizes_reader(spec)
+        self._number = _keep_last(spec.first_version)
+        self.launcher = Launcher(call=self._launch, form=self._form)
 
-    def _native_form(self) -> bytes | None:
+    def _launch(self, *args: Any) -> None:
+        self._versions[self._number(self._sizes_of(args))].launch(*args)
+
+    def _form(self) -> bytes | None:
         """How all versions are launched on the first device; `None` before one was, and for a while before the first one was settled."""
-        device = next((k.first_device for k in self._versions if k.form is not None), None)
+        device = next((k.first_device for k in self._versions if k.binding is not None), None)
         if device is None:
             return None
         self._asked += 1
-        found = [kernel.form_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
-        known = [form for form in found if form is not None]
-        if len(known) < len(found):
-            return None
-        sizes = [name for name, argument in self._versions[0].arguments if argument.role == "size"]
-        return join_forms(known, self._spec.guards, sizes)
+        found = [kernel.binding_on(device, guess=self._asked > _PATIENCE) for kernel in self._versions]
+        known = [binding for binding in found if binding is not None]
+        return form_of(self._spec, known) if len(known) == len(found) else None
 
 
 class _Kernel:
-    """One kernel on all devices. `entry` is what callers hold: it runs on the device of the first call, or asks `first`."""
+    """One kernel on all devices."""
 
     def __init__(
         self,
-        spec: TritonKernel,
+        spec: KernelSpec,
         built: tuple[Built, ...],
         gpu: Gpu,
         store: Store | None,
@@ -148,34 +136,21 @@ class _Kernel:
         self._gpu = gpu
         self._store = store
         self._explore = explore if spec.is_open else None
-        self.arguments = run_time_arguments(spec)
-        self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self.arguments)
-        self._scopes_scratch = any(b.binary.scratch_bytes for b in built)
+        self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for a in spec.args)
+        self._has_compiler_scratch = any(one.binary.scratch_bytes for one in built)
         self._lock = threading.RLock()
-        self._devices: dict[int, Launcher] = {}
-        self._scope: dict[str, Any] = {}
-        self.form: bytes | None = None
+        self._devices: dict[int, _Call] = {}
+        self.binding: bytes | None = None
         self.first_device: int | None = None
-        self.entry = self._function(self._scope)
-        vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
+        self._bound: _Call = self._first
+        self.launcher = Launcher(call=self.launch, form=self._form)
 
-    def _function(self, scope: dict[str, Any]) -> Launcher:
-        text = launcher_text(self._spec, self.arguments, compiler_scratch=self._scopes_scratch)
-        scope |= {
-            "bound": None,
-            "first": self._first,
-            "current_device": self._gpu.current,
-            "raw_stream": self._gpu.stream,
-            "empty": _empty,
-            "min": min,
-            "max": max,
-        }
-        exec(compile(text, f"<coilwork launcher of {self._spec.name}>", "exec"), scope)
-        launch: Launcher = scope["launch"]
-        return launch
+    def launch(self, *args: Any) -> None:
+        """What callers hold: it runs on the device of the first call, or asks `_first`."""
+        self._bound(*args)
 
     def _first(self, *args: Any) -> None:
-        """A call that `entry` cannot make: the first on a device, or one while another device is current."""
+        """A call that `launch` cannot make at once: the first on a device, or one while another device is current."""
         device: int = args[0].get_device()
         if device < 0:
             raise DeviceError(
@@ -190,41 +165,39 @@ class _Kernel:
                     launcher = self._devices.get(device) or self._prepare(device, args)
             launcher(*args)
 
-    def _prepare(self, device: int, args: Sequence[Any]) -> Launcher:
+    def _prepare(self, device: int, args: Sequence[Any]) -> _Call:
         """Load the candidates on the current device `device`, choose one, and make its launcher."""
         loaded = self._load(device)
         chosen = self._recalled(device, loaded, args)
         if chosen is None and self._gpu.capturing() and (len(loaded) > 1 or self._explore is not None):
             # launches that are recorded cannot be timed: the best guess then, without settling for it
-            return self._bind({}, device, loaded[0])
+            return self._call_on(device, loaded[0])
         if chosen is None and self._explore is not None:
             chosen = self._searched(self._explore, device, loaded, args)
         if chosen is None:
             chosen = self._chosen(device, loaded, args)
-        first = not self._devices
-        launcher = self._bind(self._scope if first else {}, device, chosen)
-        if first and chosen.kernel.entry is not None:
-            constants = constants_of(chosen.config)
-            self.form = gpu_form(self._spec, self.arguments, constants, chosen.kernel.entry)
-        if first:
+        call = self._call_on(device, chosen)
+        if not self._devices:
+            if chosen.kernel.entry is not None:
+                self.binding = gpu_binding(self._spec, chosen.config, chosen.kernel.entry)
             self.first_device = device
-        self._devices[device] = launcher
-        return launcher
+            self._bound = call
+        self._devices[device] = call
+        return call
 
-    def form_on(self, device: int, *, guess: bool = False) -> bytes | None:
+    def binding_on(self, device: int, *, guess: bool = False) -> bytes | None:
         """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess if no call has settled it yet."""
         with self._gpu.guard(device), self._lock:
             if device not in self._devices and self._explore is None and len(self._built) == 1:
                 self._prepare(device, ())
             if self.first_device is None and guess:
                 one = self._load(device)[0]
-                entry = one.kernel.entry
                 return (
                     None
-                    if entry is None
-                    else gpu_form(self._spec, self.arguments, constants_of(one.config), entry)
+                    if one.kernel.entry is None
+                    else gpu_binding(self._spec, one.config, one.kernel.entry)
                 )
-        return self.form if self.first_device == device else None
+        return self.binding if self.first_device == device else None
 
     def _load(self, device: int) -> list[_Loaded]:
         """The candidates that the device takes; one that needs more shared memory than there is drops out."""
@@ -257,7 +230,7 @@ class _Kernel:
         if len(worth) == 1:
             return worth[0]
         index = choose(
-            [self._bind({}, device, one) for one in worth],
+            [self._call_on(device, one) for one in worth],
             args,
             self._roles(),
             measure=self._gpu.measure,
@@ -284,14 +257,14 @@ class _Kernel:
             shelf[identity(one.config)] = one
             return Ready(
                 config=one.config,
-                call=partial(self._bind({}, device, one), *expendable),
+                call=partial(self._call_on(device, one), *expendable),
                 threads=one.binary.threads,
                 registers=one.kernel.registers,
                 spill_bytes=one.kernel.spill_bytes,
             )
 
         def load(config: Config, binary: GpuBinary) -> Ready:
-            if binary.scratch_bytes and not self._scopes_scratch:
+            if binary.scratch_bytes and not self._has_compiler_scratch:
                 raise KernelLaunchError(
                     "compiler-scratch", "it wants memory of the compiler's, which its candidates do not"
                 )
@@ -311,46 +284,82 @@ class _Kernel:
         remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
         return shelf[identity(found.best.config)]
 
-    def _native_form(self) -> bytes | None:
+    def _form(self) -> bytes | None:
         """How the chosen configuration is launched on the first device; `None` before the first call."""
-        return self.form
+        return None if self.binding is None else form_of(self._spec, [self.binding])
 
     def _roles(self) -> list[str]:
-        return [a.role for _, a in self.arguments if a.role in ("in", "out", "inout")]
+        return [a.role for a in self._spec.args if a.role in ("in", "out", "inout")]
 
-    def _bind(self, scope: dict[str, Any], device: int, one: _Loaded) -> Launcher:
-        launcher = scope["launch"] if scope else self._function(scope)
-        scope |= constants_of(one.config)
-        scope |= {"run": one.kernel.launch, "scratch_bytes": one.binary.scratch_bytes}
-        # last: from here on `launch` uses the rest
-        scope["bound"] = device
-        bound: Launcher = launcher
-        return bound
+    def _call_on(self, device: int, one: _Loaded) -> _Call:
+        """A launch of `one`, for arguments on `device`; of others it asks `_first`."""
+        spec, run, scratch_bytes = self._spec, one.kernel.launch, one.binary.scratch_bytes
+        values = spec.values_of(one.config)
+        sizes_of = _sizes_reader(spec)
+        codes = [code.bind(values) for code in (*spec.grid, *[constant_code(1)] * (3 - len(spec.grid)))]
+        grid_for = _keep_last(lambda sizes: tuple(code.evaluate(sizes) for code in codes))
+        tensor = next(k for k, a in enumerate(_given(spec)) if a.is_pointer)
+        arguments_for = _scratch_adder(spec, values, device)
+        first, current_device, raw_stream = self._first, self._gpu.current, self._gpu.stream
+
+        def launch(*args: Any) -> None:
+            if args[tensor].get_device() != device or current_device() != device:
+                return first(*args)
+            sizes = sizes_of(args)
+            x, y, z = grid_for(sizes)
+            own = _empty(x * y * z * scratch_bytes, "u8", device) if scratch_bytes else 0
+            passed = args if arguments_for is None else arguments_for(args, sizes)
+            return run(x, y, z, raw_stream(device), own, *passed)
+
+        return launch
 
 
-def launcher_text(
-    spec: TritonKernel, arguments: Sequence[tuple[str, Argument]], *, compiler_scratch: bool
-) -> str:
-    """The launcher's Python. Its globals: `bound` (device index), `run` (the kernel), the configuration's constants."""
-    parameters = [name for name, argument in arguments if argument.role != "scratch"]
-    given = ", ".join(parameters)
-    tensor = next(name for name, argument in arguments if argument.role in ("in", "out", "inout"))
-    grid = [ast.unparse(ast.parse(text, mode="eval")) for text in spec.grid]
-    grid += ["1"] * (3 - len(grid))
-    passed = [
-        f"empty({argument.elements}, {argument.dtype!r}, bound)" if argument.role == "scratch" else name
-        for name, argument in arguments
-    ]
-    own = "0"
-    if compiler_scratch:
-        blocks = " * ".join(f"({extent})" for extent in grid)
-        own = f"empty({blocks} * scratch_bytes, 'u8', bound)"
-    return (
-        f"def launch({given}):\n"
-        f"    if {tensor}.get_device() != bound or current_device() != bound:\n"
-        f"        return first({given})\n"
-        f"    run({', '.join(grid)}, raw_stream(bound), {own}, {', '.join(passed)})\n"
-    )
+def _given(spec: KernelSpec) -> list[KernelArgument]:
+    """The arguments that callers pass: all but scratch memory."""
+    return [one for one in spec.args if one.role != "scratch"]
+
+
+def _sizes_reader(spec: KernelSpec) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
+    """A function from what a launcher is given to the sizes among it."""
+    places = [k for k, one in enumerate(_given(spec)) if one.role == "size"]
+    if places == list(range(len(_given(spec)) - len(places), len(_given(spec)))):
+        start = len(_given(spec)) - len(places)
+        return lambda args: args[start:]
+    return lambda args: tuple(args[k] for k in places)
+
+
+def _scratch_adder(
+    spec: KernelSpec, parameters: Sequence[int], device: int
+) -> Callable[[tuple[Any, ...], tuple[int, ...]], list[Any]] | None:
+    """A function that puts scratch memory between what a launcher is given; None for kernels without any."""
+    if all(one.elements is None for one in spec.args):
+        return None
+
+    def add(args: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
+        given = iter(args)
+        return [
+            next(given)
+            if one.elements is None
+            else _empty(one.elements.evaluate(sizes, parameters), one.dtype, device)
+            for one in spec.args
+        ]
+
+    return add
+
+
+def _keep_last(compute: Callable[[tuple[int, ...]], _T]) -> Callable[[tuple[int, ...]], _T]:
+    """`compute`, which is not asked again for the sizes that it was asked for last."""
+    last: tuple[tuple[int, ...], _T] | None = None
+
+    def find(sizes: tuple[int, ...]) -> _T:
+        nonlocal last
+        # one reference, so that threads see a pair that belongs together
+        known = last
+        if known is None or known[0] != sizes:
+            last = known = (sizes, compute(sizes))
+        return known[1]
+
+    return find
 
 
 def _empty(elements: int, dtype: str, device: int) -> torch.Tensor:

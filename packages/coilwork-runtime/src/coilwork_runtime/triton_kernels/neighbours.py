@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
 from typing import Final
 
-from coilwork_runtime.specs import TritonKernel
-from coilwork_runtime.triton_kernels.open_mapping import read_limits, read_values
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
+from coilwork_runtime.manifest.size_code import SizeCode
+from coilwork_runtime.triton_kernels.open_mapping import read_values
 from coilwork_runtime.triton_kernels.requests import OPTIONS
 
 Config = Mapping[str, int]
@@ -22,25 +22,31 @@ class Space:
 
     Attributes:
         values: what each parameter may be, ascending.
-        limits: conditions over a configuration's names, compiled.
+        parameters: the names that limits read.
+        limits: of these, each left one is at most the right one.
     """
 
     values: Mapping[str, tuple[int, ...]]
-    limits: tuple[CodeType, ...]
+    parameters: tuple[str, ...] = ()
+    limits: tuple[tuple[SizeCode, SizeCode], ...] = ()
 
     @staticmethod
-    def of(spec: TritonKernel) -> Space:
+    def of(spec: KernelSpec) -> Space:
         """The space that the first version of a kernel declares; without one, there is nothing around its candidates."""
-        mapping = spec.versions[0].mapping if spec.versions else ""
-        values = read_values(mapping)
+        if not spec.versions:
+            return Space({})
+        values = read_values(spec.versions[0].mapping)
         # in the order of the kernel's parameters
         named = {name: values[name] for name in spec.configs[0] if name in values}
-        return Space(named, tuple(compile(text, spec.name, "eval") for text in read_limits(mapping)))
+        return Space(named, spec.parameters, spec.versions[0].limits)
 
     def allows(self, config: Config) -> bool:
         """True if `config` is within the space and its limits."""
         inside = all(config.get(name) in known for name, known in self.values.items())
-        return inside and all(eval(limit, {"min": min, "max": max}, dict(config)) for limit in self.limits)
+        if not inside or not self.limits:
+            return inside
+        chosen = tuple(config.get(name, 0) for name in self.parameters)
+        return all(left.evaluate((), chosen) <= right.evaluate((), chosen) for left, right in self.limits)
 
     def steps(self, config: Config) -> Iterator[Config]:
         """One parameter, one value up or down."""

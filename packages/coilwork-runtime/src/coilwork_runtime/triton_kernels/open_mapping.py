@@ -31,11 +31,6 @@ def read_values(mapping: str) -> dict[str, tuple[int, ...]]:
     }
 
 
-def read_limits(mapping: str) -> tuple[str, ...]:
-    """Python conditions that hold for what is chosen of `mapping`."""
-    return tuple(f"{left} <= {right}" for left, right in _LIMIT.findall(mapping))
-
-
 def close_mapping(mapping: str, config: Mapping[str, int]) -> str:
     """`mapping` with the numbers of `config`.
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from coilwork_cache import Store, content_key
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.encoding import encode_manifest
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
 from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.open_mapping import read_choice
 from coilwork_runtime.triton_kernels.versions import mapping_text
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 def magnitudes(sizes: Sequence[int]) -> list[int]:
@@ -26,13 +27,22 @@ def magnitudes(sizes: Sequence[int]) -> list[int]:
     return [size.bit_length() for size in sizes]
 
 
-def record_key(spec: TritonKernel, device_name: str) -> str:
+def record_key(spec: KernelSpec, device_name: str) -> str:
     """The key of what was found for a kernel's source on such devices."""
-    what = [spec.source, spec.entry, spec.args, spec.arg_names, spec.grid, spec.checks, spec.target]
-    return content_key("search", str(FORMAT), device_name, json.dumps(what))
+    launched = KernelManifest(
+        name="",
+        language=spec.language,
+        entry=spec.entry,
+        args=spec.args,
+        parameters=spec.parameters,
+        grid=spec.grid,
+        checks=spec.checks,
+        target=spec.target,
+    )
+    return content_key("search", str(FORMAT), device_name, spec.source, encode_manifest(launched).hex())
 
 
-def recall(store: Store | None, spec: TritonKernel, device_name: str) -> Mapping[tuple[int, ...], Config]:
+def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[tuple[int, ...], Config]:
     """The configurations that were found, by magnitudes of sizes. A record that does not read is dropped."""
     if store is None:
         return {}
@@ -51,7 +61,7 @@ def recall(store: Store | None, spec: TritonKernel, device_name: str) -> Mapping
     }
 
 
-def config_for(spec: TritonKernel, mapping: str) -> Config | None:
+def config_for(spec: KernelSpec, mapping: str) -> Config | None:
     """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it never does."""
     chosen = read_choice(spec.versions[0].mapping, mapping) if spec.versions else None
     return None if chosen is None else dict(spec.configs[0]) | chosen
@@ -92,7 +102,7 @@ def _gain(entry: Mapping[str, Any]) -> float:
     return proposed / best if proposed and best else 1.0
 
 
-def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
+def _is_of(spec: KernelSpec, space: Space, config: Config) -> bool:
     """True if `config` is a candidate of `spec`, or one step after the other away from one."""
     given = all(
         config[name] in {candidate[name] for candidate in spec.configs}
@@ -103,7 +113,7 @@ def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
 
 
 def remember(
-    store: Store | None, spec: TritonKernel, device_name: str, sizes: Sequence[int], found: Found
+    store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: Found
 ) -> None:
     """Keep what was found, beside what is known for other sizes."""
     if store is None:
@@ -125,7 +135,7 @@ def remember(
     store.put(key, json.dumps(record).encode())
 
 
-def _plain(spec: TritonKernel, trial: Trial) -> dict[str, Any]:
+def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
     measured = (field.name for field in fields(trial) if field.name != "config")
     found: dict[str, Any] = {"mapping": mapping_text(spec, trial.config)}
     return found | {name: getattr(trial, name) for name in measured}

@@ -13,7 +13,7 @@ import torch
 
 from coilwork_cache import content_key
 from coilwork_runtime.errors import KernelBuildError, MissingTritonError
-from coilwork_runtime.specs import Argument, TritonKernel, parse_argument
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 # Of what workers make of a request: raised, what was built before is built anew.
 FORMAT: Final = "4"
@@ -88,7 +88,7 @@ def triton_version() -> str:
     )
 
 
-def gpu_target(spec: TritonKernel) -> GpuTarget:
+def gpu_target(spec: KernelSpec) -> GpuTarget:
     """The device that `spec` was generated for; without a name, the current one.
 
     Raises:
@@ -115,44 +115,39 @@ def gpu_target(spec: TritonKernel) -> GpuTarget:
 
 
 def candidates(
-    spec: TritonKernel, target: GpuTarget, version: str, *, text: TritonKernel | None = None
+    spec: KernelSpec, target: GpuTarget, version: str, *, text: KernelSpec | None = None
 ) -> tuple[Candidate, ...]:
     """What to compile, in the order of `spec.configs`; `text` as in `candidate`."""
     return tuple(candidate(spec, config, target, version, text=text) for config in spec.configs)
 
 
 def candidate(
-    spec: TritonKernel,
+    spec: KernelSpec,
     config: Mapping[str, int],
     target: GpuTarget,
     version: str,
     *,
-    text: TritonKernel | None = None,
+    text: KernelSpec | None = None,
 ) -> Candidate:
     """What to compile for `spec` in one configuration; of `text`, if it is given, another kernel that does the same."""
     of = text or spec
     options: dict[str, Any] = {"enable_fp_fusion": True}
     options |= {name: value for name, value in config.items() if name in OPTIONS}
+    options["enable_fp_fusion"] = bool(options["enable_fp_fusion"])
     if spec.checks:
         # device assertions exist in debug mode only; the overflow checks that come with it are not wanted
         options |= {"debug": True, "sanitize_overflow": False}
-    arguments = run_time_arguments(spec)
     request = {
         "source": of.source,
         "entry": of.entry,
-        "types": {name: ("*" if arg.is_pointer else "") + TYPES[arg.dtype] for name, arg in arguments},
-        "divisible": [name for name, arg in arguments if arg.aligned or arg.role == "scratch"],
+        "types": {arg.name: ("*" if arg.is_pointer else "") + TYPES[arg.dtype] for arg in spec.args},
+        "divisible": [arg.name for arg in spec.args if arg.aligned or arg.role == "scratch"],
         "constants": constants_of(config),
         "options": options,
         "target": [target.backend, target.arch, target.warp_size],
     }
     key = content_key("triton-kernel", FORMAT, version, json.dumps(request, sort_keys=True))
     return Candidate(config=config, key=key, request=request)
-
-
-def run_time_arguments(spec: TritonKernel) -> tuple[tuple[str, Argument], ...]:
-    """Names and specifications, in the order in which the kernel takes them."""
-    return tuple(zip(spec.arg_names, map(parse_argument, spec.args), strict=True))
 
 
 def constants_of(config: Mapping[str, int]) -> dict[str, int]:

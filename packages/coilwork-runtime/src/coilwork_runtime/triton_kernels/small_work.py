@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 # Half a microsecond of an H200's memory, one of an A100's. Such a kernel takes about two, nearly all of which is its start and the way
 # of one load to a register, whatever its blocks are; the timing of candidates does not tell them apart.
@@ -14,9 +14,10 @@ FEW_BYTES: Final = 2_000_000
 _CHAINS: Final = frozenset({"associative_scan", "cumsum", "cumprod", "sort", "dot"})
 
 
-def best_guess_does(spec: TritonKernel) -> bool:
+def best_guess_does(spec: KernelSpec) -> bool:
     """Whether `spec` moves few bytes, in a number that is known, and does it in one go: no loops, scans, sorts or products."""
-    if not spec.bytes.isdecimal() or int(spec.bytes) > FEW_BYTES:
+    moved = None if spec.traffic is None else spec.traffic.constant
+    if moved is None or moved > FEW_BYTES:
         return False
     try:
         nodes = tuple(ast.walk(ast.parse(spec.source)))

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.open_mapping import close_mapping
 
 # The compile-time parameter that tells versions apart: how many there are behind one.
-_VERSION: Final = "LIKELY"
+_VERSION: Final = "VERSION"
 _T = TypeVar("_T")
 
 
-def version_of(spec: TritonKernel, config: Mapping[str, int]) -> int:
+def version_of(spec: KernelSpec, config: Mapping[str, int]) -> int:
     """The number of the version of `spec` that a configuration is of; they are counted as `spec.versions` are."""
     count = len(spec.guards)
     # of a version that was selected all configurations are
     return count - 1 - config.get(_VERSION, 0) if count > 1 else 0
 
 
-def select_version(spec: TritonKernel, number: int) -> TritonKernel:
+def select_version(spec: KernelSpec, number: int) -> KernelSpec:
     """`spec` as the one version of it that has this number."""
     return replace(
         spec,
         configs=tuple(config for config in spec.configs if version_of(spec, config) == number),
-        versions=tuple(replace(one, guard="") for one in spec.versions[number : number + 1]),
+        versions=tuple(replace(one, guard=None) for one in spec.versions[number : number + 1]),
     )
 
 
-def keep_versions(spec: TritonKernel, guesses: Sequence[_T]) -> tuple[_T, ...]:
+def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
     """The first of `guesses`, one for each configuration of `spec`, of each version; that of the first configuration leads."""
     found: dict[int, _T] = {}
     for guess, config in zip(guesses, spec.configs, strict=True):
@@ -39,16 +38,7 @@ def keep_versions(spec: TritonKernel, guesses: Sequence[_T]) -> tuple[_T, ...]:
     return tuple(found.values())
 
 
-def mapping_text(spec: TritonKernel, config: Mapping[str, int]) -> str | None:
+def mapping_text(spec: KernelSpec, config: Mapping[str, int]) -> str | None:
     """How `spec` runs in `config`: the closed mapping; None if the kernel tells none."""
     number = version_of(spec, config)
     return close_mapping(spec.versions[number].mapping, config) if spec.versions else None
-
-
-def choice_text(spec: TritonKernel, parameters: Sequence[str]) -> str:
-    """The Python of a function over `parameters` that calls one of `versions`, the first whose guard holds."""
-    given = ", ".join(parameters)
-    *guarded, last = range(len(spec.guards))
-    guards = [ast.unparse(ast.parse(spec.guards[k], mode="eval")) for k in guarded]
-    lines = [f"    if {guards[k]} == 0:\n        return versions[{k}]({given})\n" for k in guarded]
-    return f"def launch({given}):\n{''.join(lines)}    return versions[{last}]({given})\n"

@@ -11,9 +11,11 @@ from typing import ClassVar, Final, Literal
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr
+from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import Extern, Node, View
+from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, GroupedProduct
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, MatrixProduct
+from coilwork_ir.product_rates import VECTOR_BYTES
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
 
@@ -28,13 +30,13 @@ class _AtenProduct:
     kind: ClassVar[Literal["library", "kernel"]] = "library"
     loss: ClassVar[str] = ""
 
-    def quote(self, product: MatrixProduct, target: Target) -> Quote:
+    def quote(self, product: MatrixProduct | GroupedProduct, target: Target) -> Quote:
         """The time to read the operands and to write the result."""
         read = sum(self.around.size(buffer) for buffer in product.operands)
         us = self.around.move_us(read, self.around.size(product.output))
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
-    def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
+    def least_gain_us(self, product: MatrixProduct | GroupedProduct, rival: Quote) -> float:
         """0: it has no rival."""
         return 0.0
 
@@ -107,12 +109,61 @@ class AtenScaledCall(_AtenProduct):
         return (_call("_scaled_mm", product, operands, further=further),)
 
 
+@dataclass(frozen=True, slots=True)
+class AtenGroupedCall(_AtenProduct):
+    """A call of ATen's `_grouped_mm` or `_scaled_grouped_mm`, which make their own result."""
+
+    def claims(self, product: GroupedProduct, target: Target) -> str | None:
+        """It multiplies floats of the result's type, or floats of 8 bits that are scaled."""
+        factors = {product.left.dtype, product.right.dtype}
+        if any(buffer.device != product.output.device for buffer in product.operands):
+            return "operands are on several devices"
+        if any(_has_odd_rows(buffer) for buffer in (product.left, product.right)):
+            return "it takes rows or columns that begin at vectors"
+        if product.scales is not None:
+            return None if factors <= _FLOATS_OF_8_BITS else "it scales products of floats of 8 bits"
+        return None if factors == {product.output.dtype} else "operands are of several types"
+
+    def build(self, product: GroupedProduct, target: Target) -> tuple[Node, ...]:
+        """The call, with every argument in its place."""
+        ends: Argument = None if product.ends is None else Ref(product.ends.name)
+        factors: tuple[Argument, ...] = (Ref(product.left.name), Ref(product.right.name))
+        args: tuple[Argument, ...] = (*factors, ends)
+        name = "_grouped_mm"
+        if product.scales is not None:
+            scales = tuple(Ref(scale.name) for scale in product.scales)
+            name = "_scaled_grouped_mm"
+            args = (*factors, *scales, ends, None, None, product.output.dtype, product.node.approximate)
+        call = Extern(
+            target=f"aten.{name}.default",
+            args=args,
+            outputs=(product.output,),
+            implements=GROUPED_PRODUCT,
+            fresh=True,
+            origins=product.node.origins,
+        )
+        return (call,)
+
+
+GROUPED_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]] = (
+    AtenGroupedCall,
+)
+"""The registry's rows for products of groups of unequal size."""
+
 ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct]], ...]] = (
     AtenVectorCall,
     AtenActivationCall,
     AtenScaledCall,
 )
 """The registry's rows for calls that have no rival."""
+
+
+def _has_odd_rows(buffer: Buffer) -> bool:
+    """True if matrices of `buffer` are known to lie neither by rows nor by columns that begin at vectors."""
+    far, near = (as_int(stride) for stride in buffer.strides[-2:])
+    if near != 1:
+        far, near = near, far
+    return near != 1 or (far is not None and far * buffer.dtype.itemsize % VECTOR_BYTES != 0)
 
 
 def _activated(

@@ -1,7 +1,7 @@
 """The pass: each contraction or convolution becomes what its cheapest implementation makes of it.
 
-That is a call of a library, or loops, which fusion treats like any others. `REGISTRY` holds the
-implementations, by the form of what they compute.
+That is a call of a library, or loops, which fusion treats like any others. A convolution may also stay what
+it is, for a template. `REGISTRY` holds the implementations, by the form of what they compute.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
 from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
-from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS
+from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
+from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     NO_NUMBERS,
     Implementation,
+    Quote,
     Surroundings,
 )
+from coilwork_scheduler.contractions.templates import MakeTemplate, Template, find_template
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
@@ -43,9 +47,11 @@ def implement_contractions(
     sizes: SizeHints,
     options: ScheduleOptions,
     journal: Journal,
-    implementations: Sequence[MakeImplementation],
+    registry: Registry,
 ) -> Graph:
-    """`graph` without contractions: each is what that one of the `implementations` computes that quotes least.
+    """`graph` without contractions: each is what the cheapest of the `registry` makes of it.
+
+    A convolution that a template computes for less stays.
 
     Each decision is recorded. Linear in the size of the graph.
     """
@@ -62,8 +68,11 @@ def implement_contractions(
     )
     chooser = _Chooser(
         around=around,
-        products=tuple(make(around) for make in implementations),
-        convolutions=tuple(make(around) for make in REGISTRY.convolutions),
+        products=tuple(make(around) for make in registry.products),
+        grouped=tuple(make(around) for make in registry.grouped),
+        convolutions=tuple(make(around) for make in registry.convolutions),
+        templates=tuple(make(around) for make in registry.templates),
+        targets=targets,
         journal=journal,
     )
     nodes: list[Node] = []
@@ -71,7 +80,7 @@ def implement_contractions(
         if isinstance(node, Contraction):
             nodes += chooser.implement(node, targets.of(node.output.device))
         elif isinstance(node, Convolution):
-            nodes += chooser.implement_convolution(node, targets.of(defined(node)[0].device))
+            nodes += chooser.implement_convolution(node)
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
@@ -86,52 +95,79 @@ class Registry:
     """All implementations, by the form of what they compute.
 
     Among those that are worth it an earlier one is taken before later ones.
+
+    Attributes:
+        products, grouped, convolutions, attentions: calls and loops, which take a node's place.
+        templates: kernels with a core, for convolutions, attention and its gradient as they are.
     """
 
     products: tuple[MakeImplementation, ...]
+    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]
     convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
+    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...]
+    templates: tuple[MakeTemplate, ...] = ()
 
 
 REGISTRY: Final = Registry(
-    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS), convolutions=convolutions.IMPLEMENTATIONS
+    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS),
+    grouped=GROUPED_PRODUCTS,
+    convolutions=convolutions.IMPLEMENTATIONS,
+    attentions=ATTENTIONS,
 )
-
-
-def list_implementations() -> tuple[MakeImplementation, ...]:
-    """The rows of the registry that compute products."""
-    return REGISTRY.products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chooser:
     around: Surroundings
     products: Sequence[Implementation[MatrixProduct]]
+    grouped: Sequence[Implementation[GroupedProduct]]
     convolutions: Sequence[Implementation[Convolution]]
+    templates: Sequence[Template]
+    targets: Targets
     journal: Journal
 
     def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
         """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
-        product = matrix_product_of(node, self.around.facts.buffers)
+        buffers, asked = self.around.facts.buffers, self.around.options.contractions
         note = partial(self._note, "contraction", node)
-        asked = self.around.options.contractions
-        row = None if product is None else _chosen(product, target, self.products, asked, note)
-        if product is None or row is None:
-            note(True, "no library multiplies what has this form")
-            return self.around.sums(target).build(node)
-        return row.build(product, target)
+        if (product := matrix_product_of(node, buffers)) is not None:
+            row = _chosen(product, target, self.products, asked, note)
+            if row is not None:
+                return row.build(product, target)
+        elif (grouped := grouped_product_of(node, buffers)) is not None:
+            of_groups = _chosen(grouped, target, self.grouped, asked, note)
+            if of_groups is not None:
+                return of_groups.build(grouped, target)
+        note(True, "no library multiplies what has this form")
+        return self.around.sums(target).build(node)
 
-    def implement_convolution(self, node: Convolution, target: Target) -> tuple[Node, ...]:
-        """The nodes that compute `node`; loops, where no library does.
+    def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
+        """The nodes that compute `node`: itself, if a template does, and loops, where no library does.
 
         `contractions` decides about products alone: windows of single channels are none.
         """
+        device = defined(node)[0].device
+        target = self.targets.of(device)
         note = partial(self._note, "convolution", node)
+        capabilities = self.targets.capabilities_of(device)
+        found = None
+        if self.templates and capabilities.cores:
+            rival = self._quote_rival(node, target)
+            found = find_template(node, target, capabilities, self.templates, rival)
+        if found is not None:
+            note(True, found[1].reason, found[1].numbers)
+            return (node,)
         row = _chosen(node, target, self.convolutions, "auto", note)
         if row is None:
             note(True, "no library convolves what has this form")
             sums = replace(self.around.sums(target), least=1)
             return convolutions.build_loops(node, sums, self.around)
         return row.build(node, target)
+
+    def _quote_rival(self, node: Convolution, target: Target) -> Quote | None:
+        """The least that an implementation that is no template takes for `node`."""
+        rows = [row for row in self.convolutions if row.claims(node, target) is None]
+        return min((row.quote(node, target) for row in rows), key=lambda quote: quote.us, default=None)
 
     def _note(
         self, rule: str, node: Node, generated: bool, reason: str, numbers: Mapping[str, float] = NO_NUMBERS

@@ -27,6 +27,7 @@ from coilwork_ir.scalar import (
     rewrite,
     substitute_ranges,
 )
+from coilwork_scheduler.contractions.grouped_sums import ungroup
 from coilwork_scheduler.contractions.through_views import element
 
 
@@ -52,6 +53,8 @@ class SumBuilder:
 
     def build(self, node: Contraction, *, pieces: int = 1) -> tuple[Node, ...]:
         """The nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and the epilogue."""
+        before, node = ungroup(node, self.buffers, self.name)
+        nodes: list[Node] = [*before]
         output, origins = node.output, node.origins
         # the product with a vector has rows alone, and is a sum in one order anyhow
         last = frozenset(node.ranges[-2:]) if len(node.ranges) > 1 else frozenset()
@@ -71,7 +74,6 @@ class SumBuilder:
         is_plain = node.epilogue is parameter(0, output.dtype) and not single
         shape = tuple(extent_of(r) for r in ranges)
         total = output if is_plain else self._sums(node, f"{output.name}_sums", shape)
-        nodes: list[Node] = []
         if pieces == 1:
             nodes.append(
                 Reduce(outputs=(total,), kind="sum", ranges=ranges, axes=axes, body=body, origins=origins)
@@ -121,15 +123,15 @@ class SumBuilder:
         (value,) = rewrite(
             (node.epilogue,), lambda scalar: summed if isinstance(scalar, Parameter) else scalar
         )
-        return self._through_views(value, kept=total.name)
+        return self._through_views(value)
 
-    def _through_views(self, value: Scalar, kept: str = "") -> Scalar:
-        """`value` with its loads, but those of `kept`, where the memory that they view lies."""
+    def _through_views(self, value: Scalar) -> Scalar:
+        """`value` with its loads, but those of what is built here, where the memory that they view lies."""
 
         def visit(scalar: Scalar) -> Scalar:
             if not isinstance(scalar, Load) or scalar.indirect or scalar.mask is not None:
                 return scalar
-            if scalar.buffer == kept:
+            if scalar.buffer not in self.buffers:
                 return scalar
             return element(self.buffers[scalar.buffer], scalar.index, self.buffers, self.views)
 

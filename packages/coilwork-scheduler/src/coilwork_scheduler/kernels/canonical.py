@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
-from coilwork_ir.kernels import Kernel, KernelCall, Likely, Range, Store, TensorArg
+from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
@@ -52,14 +51,12 @@ def canonical(
     *,
     aligned: frozenset[str],
     numerics: Numerics,
-    likely: Mapping[str, int] = MappingProxyType({}),
     contracts: bool = False,
 ) -> tuple[Kernel, KernelCall]:
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
-    `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes by the names of
-    their symbols. A kernel that `contracts` has a contraction in the place of its sum of products. The
-    kernel's name is provisional: see `KernelTable`.
+    `aligned` are the buffers known to start at a multiple of 16 bytes. A kernel that `contracts` has a
+    contraction in the place of its sum of products. The kernel's name is provisional: see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
@@ -97,7 +94,6 @@ def canonical(
         aliasing=tuple((names[output], names[source]) for output, source in pairs),
         stores=stores,
         checks=checks,
-        likely=_likely(sizes, likely),
         numerics=numerics,
         origins=draft.origins,
     )
@@ -109,11 +105,6 @@ def canonical(
         origins=draft.origins,
     )
     return (contract_kernel(kernel) if contracts else kernel), call
-
-
-def _likely(sizes: Iterable[Expr], known: Mapping[str, int]) -> Likely | None:
-    numbers = tuple(known.get(size.name, 0) for size in sizes)
-    return Likely(sizes=numbers) if any(numbers) else None
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.cores.text import format_core
 from coilwork_ir.loc import Origin
 from coilwork_ir.operators import list_operators
 from coilwork_ir.scalar import (
@@ -16,6 +17,7 @@ from coilwork_ir.scalar import (
     IndexValue,
     Load,
     Op,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
@@ -49,6 +51,8 @@ def structure(kernel: Kernel) -> str:
     """Text that two kernels share exactly when they differ in name and origins at most."""
     lines = [kernel.numerics, f"workspace {kernel.workspace}"]
     lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
+    if kernel.core is not None:
+        lines += format_core(kernel.core, "")
     if kernel.combined is not None:
         lines.append(f"combined {structure(kernel.combined.body)}")
         lines += [f"member {m.args} {_joined(m.sizes)}" for m in kernel.combined.members]
@@ -95,6 +99,8 @@ def _head(node: Scalar) -> str:
             return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
         case Contraction():
             return f"contract {_joined(node.axes)}"
+        case Parameter():
+            return f"parameter {node.position}"
         case Scan():
             return f"scan {format_combining(node.kind)} {node.axis.name} {node.output} {node.reverse}"
         case Sort():

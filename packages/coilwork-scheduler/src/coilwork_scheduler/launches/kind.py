@@ -7,7 +7,6 @@ wide they stay so. Kernels over several ranges have their extents in their indic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,7 +34,7 @@ class Kind:
 
 def kind_of(kernel: Kernel) -> Kind | None:
     """The kind of `kernel`, if it can share a launch: it does nothing but store a value per point."""
-    if not kernel.stores or kernel.checks or kernel.combined is not None:
+    if not kernel.stores or kernel.checks or kernel.combined is not None or kernel.core is not None:
         return None
     if any(r.kind != "parallel" for r in kernel.ranges) or any(s.mode != "store" for s in kernel.stores):
         return None
@@ -46,13 +45,13 @@ def kind_of(kernel: Kernel) -> Kind | None:
         return Kind(text=structure(kernel), extent=None)
     extent = as_int(free.extent) or 0
     unit = _UNIT if extent % _UNIT == 0 else 1
-    return Kind(text=structure(general(kernel, (1,), unbounded=True)), extent=extent // unit)
+    return Kind(text=structure(general(kernel, least=1, most=None)), extent=extent // unit)
 
 
-def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) -> Kernel:
+def general(kernel: Kernel, *, least: int, most: int | None) -> Kernel:
     """`kernel` with a size symbol, its last, for the extent of its one range.
 
-    `extents` are the values in question, in units of the kind; `unbounded` allows all from the least of them on.
+    Its values lie between `least` and `most`, in units of the kind; `most` is None if they have no bound.
 
     Raises:
         ValueError: it has no such range.
@@ -60,8 +59,7 @@ def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) 
     free = _free_range(kernel)
     if free is None:
         raise ValueError(f"kernel {kernel.name} has no range of its own extent")
-    found = tuple(extents)
-    size = symbol(f"n{len(kernel.sizes)}", lo=min(found), hi=None if unbounded else max(found))
+    size = symbol(f"n{len(kernel.sizes)}", lo=least, hi=most)
     whole = as_int(free.extent) or 0
     count = size * (_UNIT if whole % _UNIT == 0 else 1)
     position = symbol(free.symbol.name, extent=count)
@@ -80,7 +78,6 @@ def general(kernel: Kernel, extents: Iterable[int], *, unbounded: bool = False) 
         args=tuple(replace(a, span=count) if a.span is as_expr(whole) else a for a in kernel.args),
         sizes=(*kernel.sizes, size),
         stores=stores,
-        likely=None,
     )
 
 

@@ -21,7 +21,8 @@ def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCal
     first = parts[0][0]
     extents = [kind.extent for _, _, kind in parts if kind.extent is not None]
     alike = len(set(extents)) <= 1
-    body = replace(first if alike else general(first, extents), name="member", likely=None, origins=UNKNOWN)
+    shared = first if alike else general(first, least=min(extents), most=max(extents))
+    body = replace(shared, name="member", origins=UNKNOWN)
     sizes: dict[Expr, Expr] = {}
     args: dict[str, TensorArg] = {}
     members: list[Member] = []

@@ -38,9 +38,10 @@ def open_sizes(
             sizes = set(extents.values())
             if len(sizes) <= most_sizes:
                 continue
+            least, most = min(sizes), max(sizes)
             for index, extent in extents.items():
                 kernel, call = built[index]
-                opened = general(kernel, sizes)
+                opened = general(kernel, least=least, most=most)
                 changed[index] = (opened, replace(call, sizes=(*call.sizes, as_expr(extent))))
             journal.note(
                 "open-size",

@@ -6,7 +6,7 @@ of which reads or writes across some memory, are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -94,6 +94,8 @@ class _Sites:
         self.memory = tuple(dict.fromkeys(root for site in sites for root in site.memory))
         self.obliges = tuple(dict.fromkeys(name for site in sites for name in site.obliges))
         self.conversions = tuple(c for site in sites for c in site.conversions)
+        self.form: Hashable = None
+        self.asked: tuple[tuple[str, Buffer], ...] = ()
 
     def cost(self, layout: LayoutOf) -> int:
         return sum(site.cost(layout) for site in self.sites)
@@ -208,6 +210,7 @@ class _Group:
             for copy in site.conversions:
                 self.variables.append(_Variable(copy.name, ((), *copy.candidates), (number,), copy))
         self.places = {variable.name: k for k, variable in enumerate(self.variables)}
+        self._costs: dict[Hashable, dict[tuple[int, ...], int]] = {}
         self.terms = [self._term(site) for site in sites]
         device = around.buffers[sites[0].memory[0]].device
         self.bytes_per_us = around.bytes_per_us(device)
@@ -215,7 +218,8 @@ class _Group:
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.conversions))
         scope = tuple(dict.fromkeys(self.places[name] for name in names if name in self.places))
-        known: dict[tuple[int, ...], int] = {}
+        form = self._form(site, scope)
+        known = {} if form is None else self._costs.setdefault(form, {})
 
         def cost(choice: tuple[int, ...]) -> int:
             found = known.get(choice)
@@ -223,7 +227,23 @@ class _Group:
                 found = known[choice] = site.cost(self._lookup(scope, choice))
             return found
 
-        return Term(scope, cost)
+        return Term(scope, cost, form)
+
+    def _form(self, site: Site, scope: Sequence[int]) -> Hashable:
+        """What sites have in common that cost the same for the same candidates, numbered as in `scope`."""
+        form, views = site.form, self.around.views
+        if form is None:
+            return None
+        lying: list[object] = []
+        for name, buffer in site.asked:
+            place = self.places.get(name)
+            if place is None:
+                lying.append(buffer.strides)
+                continue
+            candidates = self.variables[place].candidates
+            shown = [views.strides_of(buffer.name, strides) for strides in candidates]
+            lying.append((scope.index(place), *shown))
+        return (form, tuple(lying))
 
     def _lookup(self, scope: Sequence[int], choice: Sequence[int]) -> LayoutOf:
         chosen = {

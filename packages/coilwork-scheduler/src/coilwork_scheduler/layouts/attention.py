@@ -1,13 +1,19 @@
-"""Attention as a call: keys and values may lie in any order of batch, heads and tokens, as long as their features lie together.
+"""Attention as a call: which of its operands may lie otherwise, and what each library's kernels make of them.
 
-How the result lies follows from the query in some of the kernels, so the query stays as captured.
+All kernels read features that lie together, and keys and values in any order of batch, heads and tokens. A row of
+`_FORWARD` or `_GRADIENTS` says the rest of one library:
+
+- where the result follows the query, the query stays as captured; the memory-efficient kernel's result does not;
+- gradients are taken with the result's gradient as the row says, which is copied first if it lies otherwise. Query,
+  key and value of gradients stay, since in some kernels their gradients follow them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Node
@@ -15,38 +21,84 @@ from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
-_FORWARD: Final = "aten._scaled_dot_product_"
-# keys and values, among the arguments
-_FREE: Final = (1, 2)
+# A copy is written, and read again by the kernel.
+_COPIED: Final = 3
+# Tokens, then heads, then features: how projections make them.
+_BY_TOKENS: Final = (0, 2, 1, 3)
+
+_FORWARD: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "aten._scaled_dot_product_flash_attention.default": (1, 2),
+        "aten._scaled_dot_product_flash_attention_for_cpu.default": (1, 2),
+        "aten._scaled_dot_product_cudnn_attention.default": (1, 2),
+        "aten._scaled_dot_product_efficient_attention.default": (0, 1, 2),
+    }
+)
+"""Operands that may lie otherwise, by the call: positions among its arguments."""
+
+Taken = Literal["by tokens", "as the result", "features together"]
+
+_GRADIENTS: Final[Mapping[str, tuple[Taken, int]]] = MappingProxyType(
+    {
+        # `grad_out.contiguous()`, of tokens by heads by features
+        "aten._scaled_dot_product_flash_attention_backward.default": ("by tokens", 4),
+        # a copy with the result's strides
+        "aten._scaled_dot_product_cudnn_attention_backward.default": ("as the result", 4),
+        "aten._scaled_dot_product_efficient_attention_backward.default": ("features together", 5),
+    }
+)
+"""How the result's gradient, the first argument, is taken without a copy, and the position of the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSite:
-    """A call of attention; `operands` are its keys and values."""
+    """A call of attention or of its gradients.
+
+    Attributes:
+        around: what is known.
+        operands: what may lie otherwise.
+        free: strides with which the only operand costs nothing beside itself; with others it is copied first.
+            None where all do whose features lie together, and no kernel reads others.
+    """
 
     around: Around
     operands: tuple[Buffer, ...]
+    free: Strides | None = None
 
     @property
     def obliges(self) -> tuple[str, ...]:
-        """Keys and values."""
+        """All of the operands."""
         return tuple(buffer.name for buffer in self.operands)
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Memory of keys and values."""
+        """Memory of the operands."""
         return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.operands))
 
     @property
     def conversions(self) -> tuple[Conversion, ...]:
-        """None."""
+        """None: the library makes the copy that it needs."""
         return ()
 
+    @property
+    def form(self) -> Hashable:
+        """Shapes and the type, and what is free."""
+        return (AttentionSite, tuple([(b.shape, b.dtype) for b in self.operands]), self.free)
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """Its operands."""
+        return tuple([(self.around.roots[b.name], b) for b in self.operands])
+
     def cost(self, layout: LayoutOf) -> int:
-        """Each operand once, if its features lie together; no kernel reads others."""
+        """Each operand once, or three times where it is copied."""
         for buffer in self.operands:
             strides = layout(self.around.roots[buffer.name], buffer)
-            if strides is None or self.around.sizes.value(strides[-1]) != 1:
+            if strides is None:
+                return IMPOSSIBLE
+            if self.free is not None:
+                return self.least() * (1 if self._is_free(buffer, strides) else _COPIED)
+            if self.around.sizes.value(strides[-1]) != 1:
                 return IMPOSSIBLE
         return self.least()
 
@@ -55,27 +107,58 @@ class AttentionSite:
         return SCALE * sum(self.around.sizes.size_bytes(buffer) for buffer in self.operands)
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
-        """Features innermost."""
+        """Features innermost; around them heads and tokens as they are free, or as captured."""
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         for buffer in self.operands:
-            runs = (
-                self.around.views.list_runs(buffer, root)
-                if self.around.roots[buffer.name] == root.name
-                else None
-            )
-            if runs and runs[-1] is not None:
-                inner = runs[-1].dimensions
-                order = (*(d for d in captured if d not in inner), *reversed(inner))
-                yield nested_strides(root.shape, order)
+            if self.around.roots[buffer.name] != root.name:
+                continue
+            runs = self.around.views.list_runs(buffer, root)
+            if runs is None or runs[-1] is None:
+                continue
+            nested = (len(runs) - 1,) if self.free is None else self._free_order(buffer)
+            inwards = [d for k in nested if (run := runs[k]) is not None for d in reversed(run.dimensions)]
+            inner = list(dict.fromkeys(reversed(inwards)))[::-1]
+            yield nested_strides(root.shape, (*(d for d in captured if d not in inner), *inner))
+
+    def _free_order(self, buffer: Buffer) -> tuple[int, ...]:
+        """Dimensions of `buffer` as `free` nests them, the outermost first."""
+        assert self.free is not None
+        steps = self.around.steps(self.free)
+        return tuple(sorted(range(len(steps)), key=lambda k: (-steps[k], k)))
+
+    def _is_free(self, buffer: Buffer, strides: Strides) -> bool:
+        assert self.free is not None
+        extents = self.around.extents(buffer)
+        wanted, lies = self.around.steps(self.free), self.around.steps(strides)
+        return all(w == s for w, s, extent in zip(wanted, lies, extents, strict=True) if extent != 1)
 
 
 def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
-    """`node` as a call of attention whose keys and values may lie otherwise, if it is one."""
-    if not isinstance(node, Extern) or not node.target.startswith(_FORWARD) or "backward" in node.target:
+    """`node` as a call of attention or of its gradients whose operands may lie otherwise, if it is one."""
+    if not isinstance(node, Extern):
         return None
-    given = [node.args[k] for k in _FREE if k < len(node.args)]
+    if node.target in _GRADIENTS:
+        return _weigh_gradients(node, around)
+    given = [node.args[k] for k in _FORWARD.get(node.target, ()) if k < len(node.args)]
     operands = [around.buffers[a.name] for a in given if isinstance(a, Ref)]
-    if len(operands) != len(_FREE) or any(around.sizes.value(b.strides[-1]) != 1 for b in operands):
+    if len(operands) < 2 or len(operands) != len(given):
+        return None
+    if any(around.sizes.value(b.strides[-1]) != 1 for b in operands):
         return None
     return AttentionSite(around=around, operands=tuple(operands))
+
+
+def _weigh_gradients(node: Extern, around: Around) -> Site | None:
+    taken, position = _GRADIENTS[node.target]
+    given, result = node.args[0], node.args[position]
+    if not isinstance(given, Ref) or not isinstance(result, Ref):
+        return None
+    gradient, made = around.buffers[given.name], around.buffers[result.name]
+    if len(gradient.shape) != len(_BY_TOKENS):
+        return None
+    if taken == "features together":
+        is_taken = around.sizes.value(gradient.strides[-1]) == 1
+        return AttentionSite(around=around, operands=(gradient,)) if is_taken else None
+    free = nested_strides(gradient.shape, _BY_TOKENS) if taken == "by tokens" else made.strides
+    return AttentionSite(around=around, operands=(gradient,), free=free)

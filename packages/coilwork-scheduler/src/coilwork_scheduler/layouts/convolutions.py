@@ -8,7 +8,7 @@ in `coilwork_ir.convolution_rates`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -59,7 +59,7 @@ class ConvolutionSite:
         made: its result, or the gradients of input and weight.
         groups: its groups.
         channels: the smaller of input channels in a group and output channels.
-        conversions: copies of activations that it reads, and of the first that it makes.
+        conversions: copies of what it reads, and of the first that it makes.
     """
 
     around: Around
@@ -84,6 +84,16 @@ class ConvolutionSite:
     def memory(self) -> tuple[str, ...]:
         """Memory of the same."""
         return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.tensors))
+
+    @property
+    def form(self) -> Hashable:
+        """Not told: its copies are its own."""
+        return None
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """Nothing that is told."""
+        return ()
 
     def cost(self, layout: LayoutOf) -> int:
         """Each tensor once, the conversions around the kernel, and the copies that are put in."""
@@ -129,9 +139,9 @@ class ConvolutionSite:
         follows = self.follows(shapes, lying)
         if follows or (self.groups == 1 and self.channels >= FEWEST_CHANNELS):
             converted = [size for size, lies in zip(sizes, last, strict=True) if not lies]
-            launch = LAUNCH_BYTES if self._is_on_gpu else 0
+            launch = LAUNCH_BYTES if self.is_on_gpu else 0
             found += 2 * sum(converted) + launch * len(converted)
-        elif self._is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[weight][2:]):
+        elif self.is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[weight][2:]):
             # all but weights
             found += (DEPTHWISE_SLOWDOWN - 1) * (sum(sizes[:weight]) + sizes[weight + 1])
         return found * SCALE
@@ -158,7 +168,8 @@ class ConvolutionSite:
         return None if conversion is None else layout(name, conversion.buffer)
 
     @property
-    def _is_on_gpu(self) -> bool:
+    def is_on_gpu(self) -> bool:
+        """Tell if a GPU's library computes it."""
         return self.around.targets.of(self.read[0].device).is_gpu
 
     def _bytes(self, buffer: Buffer) -> int:
@@ -203,7 +214,8 @@ def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
         return None
     if site.cost(around.as_captured) >= IMPOSSIBLE:
         return None
-    places = (*range(len(read) - 1), len(read))
+    # a CPU's library packs weights from any layout
+    places = range(len(read) + 1) if site.is_on_gpu else (*range(len(read) - 1), len(read))
     return replace(site, conversions=tuple(_conversion(site, place) for place in places))
 
 
@@ -214,7 +226,8 @@ def _conversion(site: ConvolutionSite, number: int) -> Conversion:
     on_gpu = around.targets.of(buffer.device).is_gpu
     definer = around.facts.definer.get(buffer.name)
     fuses = not is_result and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
-    moved = size if fuses else 2 * size + (LAUNCH_BYTES if on_gpu else NEST_BYTES)
+    # a byte less than the library's own copy of an operand: ours shares its launch with others
+    moved = size if fuses else 2 * size + (LAUNCH_BYTES if on_gpu else NEST_BYTES) - (not is_result)
     orders = (channels_last_order(rank), tuple(range(rank)))
     return Conversion(
         name=_conversion_name(site.position, number),

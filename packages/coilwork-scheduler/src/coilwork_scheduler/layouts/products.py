@@ -6,11 +6,11 @@ where rows begin between vectors, measured rates say (`coilwork_ir.product_rates
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
@@ -21,6 +21,10 @@ from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversi
 
 # A copy is written, and read again by the product.
 _COPIED: Final = 3
+# On a CPU, what one more call takes where ATen multiplies the matrices of a batch one by one: measured with
+# batches of 8 to 64 products of 16 to 64 rows in f32. Products of fewer terms than these it adds itself, in any layout.
+_MATRIX_US: Final = 1.1
+_FEWEST_TERMS: Final = 400
 _HALVES: Final = (DType.BF16, DType.F16)
 _PRODUCTS: Final = frozenset({PRODUCT, BATCHED_PRODUCT, ACTIVATED_PRODUCT})
 
@@ -35,12 +39,15 @@ class ProductSite:
         added: other operands.
         lost: eighths of bytes that memory moves while the product takes longer because rows begin between
             vectors.
+        apart: eighths of bytes that memory moves while a CPU's library is called for each matrix of a batch,
+            as it is unless factors lie by rows or by columns, and the result by rows without gaps.
     """
 
     around: Around
     matrices: tuple[Buffer, Buffer, Buffer]
     added: tuple[Buffer, ...]
     lost: int
+    apart: int
     _known: dict[tuple[str, Strides], tuple[int, bool]] = field(default_factory=dict, repr=False)
 
     @property
@@ -58,10 +65,22 @@ class ProductSite:
         """None: the library makes the copy that it needs."""
         return ()
 
+    @property
+    def form(self) -> Hashable:
+        """Shapes and the type, and what is lost."""
+        shapes = tuple([buffer.shape for buffer in (*self.matrices, *self.added)])
+        return (ProductSite, shapes, self.matrices[0].dtype, self.lost)
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """All of its operands and the result."""
+        roots = self.around.roots
+        return tuple([(roots[buffer.name], buffer) for buffer in (*self.matrices, *self.added)])
+
     def cost(self, layout: LayoutOf) -> int:
         """Each matrix once, three times where it is copied; more where no aligned kernel can read it."""
         found = 0
-        slow = False
+        slow = one_by_one = False
         for number, buffer in enumerate((*self.matrices, *self.added)):
             strides = layout(self.around.roots[buffer.name], buffer)
             if strides is None:
@@ -72,7 +91,20 @@ class ProductSite:
                 known = self._known[key] = self._weigh(buffer, strides, is_matrix=number < len(self.matrices))
             found += known[0]
             slow = slow or known[1]
-        return found + (self.lost if slow else 0)
+            one_by_one = one_by_one or (self.apart > 0 and self._is_apart(number, buffer, strides))
+        return found + (self.lost if slow else 0) + (self.apart if one_by_one else 0)
+
+    def _is_apart(self, number: int, buffer: Buffer, strides: Strides) -> bool:
+        """True if matrix `number` of the product lies so that a CPU's library takes no batches of it."""
+        if number > 2:
+            return False
+        if number < 2:
+            return not self._leading(buffer, strides)
+        rows = contiguous_strides(buffer.shape)
+        pairs = zip(
+            self.around.steps(strides), self.around.steps(rows), self.around.extents(buffer), strict=True
+        )
+        return any(step != row and extent != 1 for step, row, extent in pairs)
 
     def _weigh(self, buffer: Buffer, strides: Strides, *, is_matrix: bool) -> tuple[int, bool]:
         """What `buffer` costs where it lies so, and whether rows begin between vectors."""
@@ -89,14 +121,21 @@ class ProductSite:
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Its matrices by rows, and by columns."""
+        roots = self.around.roots
+        mine = [buffer for buffer in self.matrices if roots[buffer.name] == root.name]
+        lying = tuple([(buffer.shape, buffer.strides) for buffer in mine])
+        key = (ProductSite, lying, root.shape, root.strides)
+        known = self.around.known.proposals
+        found = known.get(key)
+        if found is None:
+            found = known[key] = tuple(self._nestings(mine, root))
+        return found
+
+    def _nestings(self, mine: Sequence[Buffer], root: Buffer) -> Iterable[Strides]:
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
-        for buffer in self.matrices:
-            runs = (
-                self.around.views.list_runs(buffer, root)
-                if self.around.roots[buffer.name] == root.name
-                else None
-            )
+        for buffer in mine:
+            runs = self.around.views.list_runs(buffer, root)
             if runs is None or runs[-1] is None or runs[-2] is None:
                 continue
             for inner, outer in ((runs[-1], runs[-2]), (runs[-2], runs[-1])):
@@ -139,6 +178,7 @@ def weigh_product(position: int, node: Node, around: Around) -> Site | None:
         matrices=(left, right, output),
         added=tuple(operands[:-2]),
         lost=_lost_to_alignment(left, output, around),
+        apart=_spent_on_calls(left, output, around),
     )
 
 
@@ -148,6 +188,16 @@ def _lost_to_alignment(left: Buffer, output: Buffer, around: Around) -> int:
     flops = 2.0 * around.sizes.numel(output.shape) * around.sizes.value(left.shape[-1])
     us = flops / UNALIGNED_RATES[1] - flops / ALIGNED_RATE
     return int(us * around.bytes_per_us(output.device)) * SCALE
+
+
+def _spent_on_calls(left: Buffer, output: Buffer, around: Around) -> int:
+    """What a call for each matrix costs, where a CPU's library could take all of them at once."""
+    *batch, rows, columns = around.extents(output)
+    terms = rows * columns * around.sizes.value(left.shape[-1])
+    is_gpu = around.targets.of(output.device).is_gpu
+    if not batch or is_gpu or output.dtype not in (DType.F32, DType.F64) or terms < _FEWEST_TERMS:
+        return 0
+    return int(batch[0] * _MATRIX_US * around.bytes_per_us(output.device)) * SCALE
 
 
 def _nest(captured: Sequence[int], inner: Sequence[int]) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ RULES: Final[tuple[LayoutRule, ...]] = (
     LayoutRule(
         name="attention",
         site=weigh_attention,
-        why="attention kernels take keys and values in any order of batch, heads and tokens, features together",
+        why="attention kernels take features together, in any order of batch, heads and tokens; some copy a gradient that lies otherwise than they like",
         is_asked=lambda options: options.numerics != "strict",
     ),
 )

@@ -7,7 +7,7 @@ since nobody knows what it makes of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -68,6 +68,17 @@ class Site(Protocol):
     def conversions(self) -> tuple[Conversion, ...]:
         """Copies that may stand around it."""
 
+    @property
+    def form(self) -> Hashable:
+        """All that its cost depends on beside the strides of `asked`; None if that is not told.
+
+        Sites of one form are weighed once, for layers of a model are equal. They have no conversions.
+        """
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """What it asks a layout for: names of memory, and buffers in it. Read where `form` is not None."""
+
     def cost(self, layout: LayoutOf) -> int:
         """Eighths of bytes that memory moves for it under `layout`."""
 
@@ -86,13 +97,15 @@ class KnownLoops:
         forms: numbers of touches, by what their weight depends on beside strides.
         bytes_met: bytes that touches of a form meet.
         weights: weights of touches, by form and strides.
+        costs: costs of loops, by the forms and strides of all that they touch.
         steps: steps along ranges, by ranges, index and strides.
-        proposals: orders of dimensions that loops would like, by what they follow from.
+        proposals: strides that nodes would like, by what they follow from.
     """
 
     forms: dict[tuple[object, ...], int] = field(default_factory=dict)
     bytes_met: dict[int, int] = field(default_factory=dict)
     weights: dict[tuple[int, Strides], tuple[int, ...]] = field(default_factory=dict)
+    costs: dict[tuple[tuple[int, ...], tuple[Strides, ...]], int] = field(default_factory=dict)
     steps: dict[tuple[object, ...], dict[Expr, Expr]] = field(default_factory=dict)
     proposals: dict[tuple[object, ...], tuple[Strides, ...]] = field(default_factory=dict)
 

@@ -3,16 +3,19 @@
 Variables are eliminated one by one, those with the smallest tables first: exact, and linear on chains and trees. Where a table would be
 too large, a variable that many costs know is held at one candidate; afterwards each held variable is tried at its other candidates, with
 everything else chosen anew, and at last every variable alone. Equal inputs give equal choices, and the first candidate wins where costs are equal.
+
+Layers of a model are equal. So tables that hold equal costs share a number, and what is left of equal tables when
+a variable is gone is computed once.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 MOST_ENTRIES: Final = 4096
 # held variables that are tried at their other candidates
@@ -22,10 +25,14 @@ _SWEEPS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A cost of the candidates of the variables `scope`, which are distinct: a whole number for exact comparison."""
+    """A cost of the candidates of the variables `scope`, which are distinct: a whole number for exact comparison.
+
+    Terms of one `form`, if it is not None, cost the same with the same candidates.
+    """
 
     scope: tuple[int, ...]
     cost: Callable[[tuple[int, ...]], int]
+    form: Hashable = None
 
 
 def total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
@@ -44,7 +51,8 @@ def choose_cheapest(
         most_entries: of one table.
     """
     held: dict[int, int] = {}
-    best = _eliminate(counts, terms, held, most_entries)
+    known = _Known()
+    best = _eliminate(counts, terms, held, most_entries, known)
     if not held:
         return best
     least = total_cost(terms, best)
@@ -53,28 +61,56 @@ def choose_cheapest(
             if candidate == held[variable]:
                 continue
             trial = {**held, variable: candidate}
-            found = _eliminate(counts, terms, trial, most_entries)
+            found = _eliminate(counts, terms, trial, most_entries, known)
             cost = total_cost(terms, found)
             if cost < least:
                 best, least, held = found, cost, {name: found[name] for name in held}
     return _improve_alone(counts, terms, best)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Costs(NamedTuple):
+    """Costs in the order of their candidates, the last variable's the fastest, and the number that equal ones share."""
+
+    number: int
+    values: tuple[int, ...]
+
+
+class _Table(NamedTuple):
     """Costs by the candidates of `scope`, in order."""
 
     scope: tuple[int, ...]
-    costs: Mapping[tuple[int, ...], int]
+    costs: _Costs
+
+
+class _Removal(NamedTuple):
+    """What is left when a variable is gone: costs by the candidates of its neighbours, and its cheapest candidates for them."""
+
+    costs: _Costs
+    cheapest: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is computed once where terms and tables are equal."""
+
+    numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    tables: dict[tuple[object, ...], _Costs] = field(default_factory=dict)
+    removals: dict[tuple[object, ...], _Removal] = field(default_factory=dict)
+
+    def number(self, values: tuple[int, ...]) -> _Costs:
+        """`values` with their number."""
+        return _Costs(self.numbers.setdefault(values, len(self.numbers)), values)
 
 
 class _Elimination:
-    """Tables that are left, and for each variable that is gone the tables that knew it."""
+    """Tables that are left, and for each variable that is gone its neighbours and its cheapest candidates for theirs."""
 
-    def __init__(self, counts: Sequence[int], tables: Sequence[_Table], held: Mapping[int, int]) -> None:
+    def __init__(
+        self, counts: Sequence[int], tables: Sequence[_Table], held: Mapping[int, int], known: _Known
+    ) -> None:
         self.counts = counts
         self.tables = dict(enumerate(tables))
-        self.held = held
+        self.known = known
         self.next = len(self.tables)
         self.of: dict[int, set[int]] = {v: set() for v in range(len(counts)) if v not in held}
         for number, table in self.tables.items():
@@ -83,39 +119,65 @@ class _Elimination:
 
     def neighbours(self, variable: int) -> tuple[int, ...]:
         """Variables that share a table with `variable`, in order."""
-        known = {other for number in self.of[variable] for other in self.tables[number].scope}
-        return tuple(sorted(known - {variable}))
+        known: set[int] = set()
+        for number in self.of[variable]:
+            known.update(self.tables[number].scope)
+        known.discard(variable)
+        return tuple(sorted(known))
 
     def size(self, variable: int) -> int:
         """Entries of the table that replaces those of `variable`, itself counted."""
-        return prod(self.counts[v] for v in (variable, *self.neighbours(variable)))
+        counts = self.counts
+        return counts[variable] * prod([counts[v] for v in self.neighbours(variable)])
 
-    def remove(self, variable: int) -> tuple[int, list[_Table]]:
-        """Eliminate `variable`: the variable, and the tables that it was in."""
+    def remove(self, variable: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Eliminate `variable`: its neighbours, and its cheapest candidates for each of theirs."""
+        scope = self.neighbours(variable)
         numbers = sorted(self.of.pop(variable))
-        gone = [self.tables[number] for number in numbers]
-        scope = tuple(sorted({v for table in gone for v in table.scope} - {variable}))
-        costs: dict[tuple[int, ...], int] = {}
-        for others in product(*(range(self.counts[v]) for v in scope)):
-            chosen = dict(zip(scope, others, strict=True))
-            costs[others] = min(
-                _sum_tables(gone, {**chosen, variable: candidate})
-                for candidate in range(self.counts[variable])
-            )
+        gone = [self.tables.pop(number) for number in numbers]
+        places = {v: k for k, v in enumerate((*scope, variable))}
+        parts = tuple([(tuple([places[v] for v in table.scope]), table.costs) for table in gone])
+        sizes = tuple([self.counts[v] for v in places])
+        key = (sizes, tuple([(where, costs.number) for where, costs in parts]))
+        left = self.known.removals.get(key)
+        if left is None:
+            left = self.known.removals[key] = _remove_last(sizes, parts, self.known)
         for number, table in zip(numbers, gone, strict=True):
-            del self.tables[number]
             for other in table.scope:
                 if other != variable:
                     self.of[other].discard(number)
-        self.tables[self.next] = _Table(scope, costs)
+        self.tables[self.next] = _Table(scope, left.costs)
         for other in scope:
             self.of[other].add(self.next)
         self.next += 1
-        return variable, gone
+        return scope, left.cheapest
+
+
+def _remove_last(
+    sizes: Sequence[int], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Known
+) -> _Removal:
+    """What is left of the tables `parts` without the last of the variables that have `sizes` candidates."""
+    sums = [0] * prod(sizes)
+    for where, costs in parts:
+        steps = [0] * len(sizes)
+        step = 1
+        for place in reversed(where):
+            steps[place] = step
+            step *= sizes[place]
+        entries = [0]
+        for size, step in zip(sizes, steps, strict=True):
+            entries = [e + k * step for e in entries for k in range(size)]
+        values = costs.values
+        sums = [found + values[e] for found, e in zip(sums, entries, strict=True)]
+    count = sizes[-1]
+    rows = [sums[k : k + count] for k in range(0, len(sums), count)]
+    least = tuple([min(row) for row in rows])
+    cheapest = tuple([row.index(cost) for row, cost in zip(rows, least, strict=True)])
+    return _Removal(known.number(least), cheapest)
 
 
 def _eliminate(
-    counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int
+    counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int, known: _Known
 ) -> tuple[int, ...]:
     """The cheapest candidates, those of `held` given; variables that have to be held as well are added to it."""
     known_by = [0] * len(counts)
@@ -125,20 +187,24 @@ def _eliminate(
     while True:
         for term in terms:
             _hold_some(term, counts, known_by, held, most_entries)
-        work = _Elimination(counts, [_tabulate(term, counts, held) for term in terms], held)
+        tables = [_tabulate(term, counts, held, known) for term in terms]
+        work = _Elimination(counts, tables, held, known)
         order = _remove_all(work, most_entries)
         if order is not None:
-            return _substitute_back(order, len(counts), counts, held)
+            return _substitute_back(order, counts, held)
         # one that most terms know parts them best
         variable = max(work.of, key=lambda v: (len(work.neighbours(v)), -v))
         held[variable] = 0
 
 
-def _remove_all(work: _Elimination, most_entries: int) -> list[tuple[int, list[_Table]]] | None:
-    """The variables in the order in which they were eliminated, with their tables; None if a table would be too large."""
+_Order: TypeAlias = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+
+
+def _remove_all(work: _Elimination, most_entries: int) -> _Order | None:
+    """The variables in the order in which they were eliminated, with what `remove` says; None if a table would be too large."""
     heap = [(work.size(v), v) for v in work.of]
     heapq.heapify(heap)
-    order: list[tuple[int, list[_Table]]] = []
+    order: _Order = []
     while heap:
         size, variable = heapq.heappop(heap)
         if variable not in work.of:
@@ -149,25 +215,21 @@ def _remove_all(work: _Elimination, most_entries: int) -> list[tuple[int, list[_
             continue
         if size > most_entries:
             return None
-        others = work.neighbours(variable)
-        order.append(work.remove(variable))
+        others, cheapest = work.remove(variable)
+        order.append((variable, others, cheapest))
         for other in others:
             heapq.heappush(heap, (work.size(other), other))
     return order
 
 
-def _substitute_back(
-    order: Sequence[tuple[int, list[_Table]]], count: int, counts: Sequence[int], held: Mapping[int, int]
-) -> tuple[int, ...]:
+def _substitute_back(order: _Order, counts: Sequence[int], held: Mapping[int, int]) -> tuple[int, ...]:
     choice = dict(held)
-    for variable, tables in reversed(order):
-        costs = [_sum_tables(tables, {**choice, variable: c}) for c in range(counts[variable])]
-        choice[variable] = costs.index(min(costs))
-    return tuple(choice[v] for v in range(count))
-
-
-def _sum_tables(tables: Sequence[_Table], choice: Mapping[int, int]) -> int:
-    return sum(table.costs[tuple(choice[v] for v in table.scope)] for table in tables)
+    for variable, others, cheapest in reversed(order):
+        entry = 0
+        for other in others:
+            entry = entry * counts[other] + choice[other]
+        choice[variable] = cheapest[entry]
+    return tuple(choice[v] for v in range(len(counts)))
 
 
 def _hold_some(
@@ -175,19 +237,26 @@ def _hold_some(
 ) -> None:
     """Hold variables of `term` until what is left of it fits in a table."""
     free = [v for v in term.scope if v not in held]
-    while prod(counts[v] for v in free) > most_entries:
+    while prod([counts[v] for v in free]) > most_entries:
         variable = max(free, key=lambda v: (known_by[v], -v))
         held[variable] = 0
         free.remove(variable)
 
 
-def _tabulate(term: Term, counts: Sequence[int], held: Mapping[int, int]) -> _Table:
-    scope = tuple(sorted(v for v in term.scope if v not in held))
-    costs: dict[tuple[int, ...], int] = {}
-    for others in product(*(range(counts[v]) for v in scope)):
-        choice = {**held, **dict(zip(scope, others, strict=True))}
-        costs[others] = term.cost(tuple(choice[v] for v in term.scope))
-    return _Table(scope, costs)
+def _tabulate(term: Term, counts: Sequence[int], held: Mapping[int, int], known: _Known) -> _Table:
+    scope = tuple(sorted([v for v in term.scope if v not in held]))
+    given = tuple([(held.get(v, -1), counts[v], scope.index(v) if v in scope else -1) for v in term.scope])
+    key = (term.form, given)
+    found = None if term.form is None else known.tables.get(key)
+    if found is None:
+        values: list[int] = []
+        for others in product(*(range(counts[v]) for v in scope)):
+            choice = {**held, **dict(zip(scope, others, strict=True))}
+            values.append(term.cost(tuple(choice[v] for v in term.scope)))
+        found = known.number(tuple(values))
+        if term.form is not None:
+            known.tables[key] = found
+    return _Table(scope, found)
 
 
 def _improve_alone(counts: Sequence[int], terms: Sequence[Term], start: Sequence[int]) -> tuple[int, ...]:

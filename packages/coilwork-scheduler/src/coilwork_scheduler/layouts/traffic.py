@@ -8,7 +8,7 @@ kernels have tiles of two directions, and pay less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,7 +69,7 @@ class NodeTraffic:
         self, node: Computation, reads: Iterable[str], around: Around, *, keeps_rows: bool = False
     ) -> None:
         sizes, roots = around.sizes, around.roots
-        names = (*reads, *(buffer.name for buffer in defined(node)))
+        names = [*reads, *[buffer.name for buffer in defined(node)]]
         self.memory = tuple(dict.fromkeys([roots[name] for name in names]))
         """Memory that it reads and writes."""
         axes = node.axes if isinstance(node, Reduce) else ()
@@ -108,16 +108,36 @@ class NodeTraffic:
         """None: a copy costs at least the loop that reads across."""
         return ()
 
+    @property
+    def form(self) -> Hashable:
+        """The forms of its touches, each of which holds the ranges."""
+        return (NodeTraffic, *self._forms) if self.touches and self.ranges else None
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """All that it touches."""
+        return tuple([(touch.root, touch.buffer) for touch in self.touches])
+
     def cost(self, layout: LayoutOf) -> int:
         """Eighths of bytes under `layout`."""
         if not self.ranges:
             return 0
-        known = self._known.weights
-        weights: list[tuple[int, ...]] = []
-        for touch, form in zip(self.touches, self._forms, strict=True):
+        lying: list[Strides] = []
+        for touch in self.touches:
             strides = layout(touch.root, touch.buffer)
             if strides is None:
                 return IMPOSSIBLE
+            lying.append(strides)
+        key = (tuple(self._forms), tuple(lying))
+        found = self._known.costs.get(key)
+        if found is None:
+            found = self._known.costs[key] = self._sum_weights(lying)
+        return found
+
+    def _sum_weights(self, lying: Sequence[Strides]) -> int:
+        known = self._known.weights
+        weights: list[tuple[int, ...]] = []
+        for touch, form, strides in zip(self.touches, self._forms, lying, strict=True):
             found = known.get((form, strides))
             if found is None:
                 found = known[form, strides] = self._weigh(touch, form, strides)
@@ -133,8 +153,8 @@ class NodeTraffic:
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """For each range along which some other memory lies together, the order in which `root` has the dimension innermost that moves
         along this range; and the order in which that other memory nests its ranges."""
-        touches = tuple((t.index, t.looked_up, t.buffer.strides, t.root == root.name) for t in self.touches)
-        key = (self.ranges, touches, root.shape, root.strides)
+        lying = tuple([(touch.buffer.strides, touch.root == root.name) for touch in self.touches])
+        key = (tuple(self._forms), lying, root.shape, root.strides)
         found = self._known.proposals.get(key)
         if found is None:
             found = self._known.proposals[key] = tuple(_nest(root, order) for order in self._orders(root))

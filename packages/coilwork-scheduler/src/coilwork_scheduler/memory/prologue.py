@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.kernels.nodes import Schedule
 from coilwork_ir.loops.nodes import Extern
+from coilwork_ir.operators import find_target_info
 from coilwork_ir.program.nodes import BindSymbol, CheckLayout, Instruction
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.storage import step_touches
-
-# Operators whose second argument is a packed weight.
-_READ_PACKED: Final = ("mkldnn._linear_pointwise.default", "mkldnn._convolution_pointwise.default")
 
 
 def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
@@ -56,12 +53,15 @@ def _bound_by(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[
 
 
 def _packed_weights(schedule: Schedule) -> frozenset[str]:
-    """Inputs in a layout of oneDNN's, which have no strides that could be checked: the weights of its operators."""
-    return frozenset(
-        step.args[1].name
-        for step in schedule.steps
-        if isinstance(step, Extern) and step.target in _READ_PACKED and isinstance(step.args[1], Ref)
-    )
+    """Inputs in a layout of a library's own, which have no strides that could be checked: the weights of its operators."""
+    found: set[str] = set()
+    for step in schedule.steps:
+        place = find_target_info(step.target).packed_argument if isinstance(step, Extern) else None
+        if isinstance(step, Extern) and place is not None:
+            weight = step.args[place]
+            if isinstance(weight, Ref):
+                found.add(weight.name)
+    return frozenset(found)
 
 
 def _generator_states(schedule: Schedule) -> frozenset[str]:

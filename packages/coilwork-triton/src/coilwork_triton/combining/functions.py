@@ -11,26 +11,25 @@ from hashlib import sha256
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.scalar import Combine, Const, Op, Parameter, Scalar, Scan, postorder
-from coilwork_ir.text.scalars import format_combining
-from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Assign,
     Attribute,
     Binary,
     Expression,
     Function,
     If,
-    Index,
     Name,
     Number,
     Return,
     Statement,
+    Subscript,
     While,
     call,
     method,
-    tl,
 )
-from coilwork_triton.text.tree import Parameter as Formal
+from coilwork_ir.text.scalars import format_combining
+from coilwork_triton.text.device_library import loops_over_lanes
+from coilwork_triton.text.language import define_function, tl
 from coilwork_triton.text.types import free_constant, operand_constant, triton_type, typed_constant
 from coilwork_triton.values.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
 
@@ -93,10 +92,6 @@ def _names(letter: str, count: int) -> list[str]:
     return [f"{letter}{k}" for k in range(count)]
 
 
-def _formals(names: Iterable[str]) -> tuple[Formal, ...]:
-    return tuple(Formal(name) for name in names)
-
-
 def _read(names: Iterable[str]) -> tuple[Name, ...]:
     return tuple(Name(name) for name in names)
 
@@ -122,9 +117,7 @@ def _plain(kind: Combine, numerics: Numerics, library: set[str]) -> Function:
     results = tuple(
         _result(node, done.get(node), Name(first)) for node, first in zip(kind.results, late, strict=True)
     )
-    return Function(
-        name=function_name(kind), parameters=_formals(early + late), body=(*body, Return(results))
-    )
+    return define_function(function_name(kind), early + late, (*body, Return(results)))
 
 
 def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, library: set[str]) -> Expression:
@@ -174,10 +167,10 @@ def _flagged(kind: Combine) -> Function:
         )
         for a, b, c in zip(early, late, both, strict=True)
     )
-    return Function(
-        name=function_name(kind, flagged=True),
-        parameters=_formals((*early, any_early.id, *late, any_late.id)),
-        body=(combined, Return((*chosen, Binary("|", any_early, any_late)))),
+    return define_function(
+        function_name(kind, flagged=True),
+        (*early, any_early.id, *late, any_late.id),
+        (combined, Return((*chosen, Binary("|", any_early, any_late)))),
     )
 
 
@@ -187,10 +180,10 @@ def _exclusive(kind: Combine) -> Function:
     e, t, f, u = (_names(letter, count) for letter in "etfu")
     name = function_name(kind, flagged=True)
     before, upto = _names("before", count), _names("upto", count)
-    return Function(
-        name=exclusive_name(kind),
-        parameters=_formals((*e, *t, *f, *u)),
-        body=(
+    return define_function(
+        exclusive_name(kind),
+        (*e, *t, *f, *u),
+        (
             Assign(tuple(before), call(name, *_read(t + f))),
             Assign(tuple(upto), call(name, *_read(t + u))),
             Return(_read(before + upto)),
@@ -219,7 +212,7 @@ def _steps(combining: str, count: int) -> Function:
     chosen = [
         Assign((v,), tl("where", Name("there"), Name(c), Name(v))) for v, c in zip(own, late, strict=True)
     ]
-    loop = While(
+    steps = While(
         Binary("<", step, size),
         (
             ahead,
@@ -230,14 +223,11 @@ def _steps(combining: str, count: int) -> Function:
             Assign(("step",), Binary("*", step, Number(2))),
         ),
     )
-    constants = tuple(Formal(name, constexpr=True) for name in ("AXIS", "REVERSE"))
     start = (
-        Assign(("size",), Index(Attribute(Name(own[0]), "shape"), ("AXIS",))),
+        Assign(("size",), Subscript(Attribute(Name(own[0]), "shape"), (axis,))),
         Assign(("place",), call("places_along", Name(own[0]), axis)),
         Assign(("step",), Number(1)),
     )
-    return Function(
-        name=steps_name(combining),
-        parameters=(*_formals(own), *constants),
-        body=(*start, loop, Return(_read(own))),
+    return define_function(
+        steps_name(combining), own, (*start, steps, Return(_read(own))), constants=("AXIS", "REVERSE")
     )

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Binary,
     Call,
     Expression,
@@ -20,13 +20,11 @@ from coilwork_triton.text.tree import (
     Number,
     Tuple,
     Unary,
-    binary,
     call,
     method,
     number,
-    tl,
-    tl_name,
 )
+from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import (
     ALL_NANS,
     free_constant,
@@ -150,7 +148,7 @@ def _simple(
 def _extremum(function: str, identity: Callable[[DType], int | float | bool], on_bool: str) -> Reduction:
     def update(site: Site, lanes: Expression, value: Expression) -> Expression:
         if site.dtype.is_bool:
-            return binary(on_bool, lanes, value)
+            return Binary(on_bool, lanes, value)
         return _all_nans(function, lanes, value) if site.dtype.is_float else tl(function, lanes, value)
 
     def collapse(site: Site, writer: Writer, value: Expression) -> Expression:
@@ -164,13 +162,13 @@ def _extremum(function: str, identity: Callable[[DType], int | float | bool], on
 
 def _on_bytes(site: Site, function: str, value: Expression) -> Expression:
     widened = method(value, "to", tl_name("int32"))
-    return binary("!=", site.along(function, widened), Number(0))
+    return Binary("!=", site.along(function, widened), Number(0))
 
 
 def _any_or_all(name: str, identity: bool, operator: str, function: str) -> Reduction:
     return _simple(
         lambda _: identity,
-        lambda _, lanes, value: binary(operator, lanes, value),
+        lambda _, lanes, value: Binary(operator, lanes, value),
         lambda site, _, value: _on_bytes(site, function, value),
         name,
     )
@@ -213,9 +211,9 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         extremum = "max" if which == "argmax" else "min"
         combine = f"combine_{extremum}" + ("_nan" if dtype.is_float else "")
         best = writer.bind("best", _reduce(site, writer, combine, value))
-        has_it: Expression = binary("==", value, best)
+        has_it: Expression = Binary("==", value, best)
         if dtype.is_float:
-            has_it = binary("|", has_it, binary("!=", value, value))
+            has_it = Binary("|", has_it, Binary("!=", value, value))
         nowhere = typed_constant(_no_position(site), site.index_dtype)
         found = site.along("min", tl("where", has_it, where, nowhere))
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
@@ -239,10 +237,10 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
             return
         # positions only grow within a lane, so an equal value never replaces an earlier one
         value = writer.bind("value", kept)
-        improves: Expression = binary("<" if which == "argmin" else ">", value, lanes[0])
+        improves: Expression = Binary("<" if which == "argmin" else ">", value, lanes[0])
         if comparable(site)[1].is_float:
-            no_better = binary(">=" if which == "argmin" else "<=", value, lanes[0])
-            improves = binary("&", Unary("~", no_better), binary("==", lanes[0], lanes[0]))
+            no_better = Binary(">=" if which == "argmin" else "<=", value, lanes[0])
+            improves = Binary("&", Unary("~", no_better), Binary("==", lanes[0], lanes[0]))
         taken = writer.bind("taken", improves)
         best, found = lanes
         writer.assign((best,), tl("where", taken, value, best))
@@ -279,12 +277,12 @@ def _welford() -> Reduction:
                 "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), _extents(site.shape)
             )
             count = total(site, writer, weight)
-        mean = writer.bind("mean", binary("/", site.along("sum", site.kept(zero(site))), count))
-        centred: Expression = binary("-", site.value, mean)
+        mean = writer.bind("mean", Binary("/", site.along("sum", site.kept(zero(site))), count))
+        centred: Expression = Binary("-", site.value, mean)
         if site.valid is not None:
             centred = tl("where", site.valid, centred, zero(site))
         bound = writer.bind("centred", centred)
-        return (mean, writer.bind("m2_", site.along("sum", binary("*", bound, bound))))
+        return (mean, writer.bind("m2_", site.along("sum", Binary("*", bound, bound))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         mean = writer.bind("mean_lanes", zeros_of(site.shape, 0, site.dtype))
@@ -297,14 +295,14 @@ def _welford() -> Reduction:
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
         mean, m2, weight = lanes
         if site.valid is None:
-            writer.assign((weight,), binary("+", weight, number(1.0)))
+            writer.assign((weight,), Binary("+", weight, number(1.0)))
         else:
-            writer.assign((weight,), binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
+            writer.assign((weight,), Binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
         # one division for all lanes of a row of the mask; before its first point a lane has a weight of 0, and what follows is not taken
-        share = writer.bind("share", binary("/", number(1.0), weight))
-        delta = writer.bind("delta", binary("-", site.value, mean))
-        moved = writer.bind("moved", binary("+", mean, binary("*", delta, share)))
-        grown: Expression = binary("+", m2, binary("*", delta, binary("-", site.value, moved)))
+        share = writer.bind("share", Binary("/", number(1.0), weight))
+        delta = writer.bind("delta", Binary("-", site.value, mean))
+        moved = writer.bind("moved", Binary("+", mean, Binary("*", delta, share)))
+        grown: Expression = Binary("+", m2, Binary("*", delta, Binary("-", site.value, moved)))
         kept: Expression = moved
         if site.valid is not None:
             grown, kept = tl("where", site.valid, grown, m2), tl("where", site.valid, moved, mean)
@@ -315,9 +313,9 @@ def _welford() -> Reduction:
         mean, m2, weight = lanes
         alike = site.valid is not None and site.mask_shape == site.shape
         count = total(site, writer, weight if alike else tl("broadcast_to", weight, _extents(site.shape)))
-        overall = writer.bind("mean", binary("/", site.along("sum", binary("*", mean, weight)), count))
-        apart = writer.bind("apart", binary("-", mean, overall))
-        spread = binary("+", m2, binary("*", weight, binary("*", apart, apart)))
+        overall = writer.bind("mean", Binary("/", site.along("sum", Binary("*", mean, weight)), count))
+        apart = writer.bind("apart", Binary("-", mean, overall))
+        spread = Binary("+", m2, Binary("*", weight, Binary("*", apart, apart)))
         return (overall, writer.bind("m2_", site.along("sum", spread)))
 
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)
@@ -332,7 +330,7 @@ def _online_softmax() -> Reduction:
     def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
         kept = writer.bind("kept", site.kept(lowest(site))) if site.valid is not None else site.value
         high = writer.bind("max", _reduce(site, writer, "combine_max_nan", kept))
-        return (high, writer.bind("sum", site.along("sum", tl("exp", binary("-", kept, high)))))
+        return (high, writer.bind("sum", site.along("sum", tl("exp", Binary("-", kept, high)))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         high = zeros_of(site.shape, smallest(site.dtype), site.dtype, chunk=site.chunk)
@@ -352,7 +350,7 @@ def _online_softmax() -> Reduction:
         high, partial = lanes
         overall = writer.bind("max", _reduce(site, writer, "combine_max_nan", high))
         writer.device("exp_for_sum")
-        scaled = Binary("*", partial, call("exp_for_sum", binary("-", high, overall)))
+        scaled = Binary("*", partial, call("exp_for_sum", Binary("-", high, overall)))
         return (overall, writer.bind("sum", site.along("sum", scaled)))
 
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)
@@ -362,13 +360,13 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
     {
         "sum": _simple(
             lambda _: 0,
-            lambda _, lanes, value: binary("+", lanes, value),
+            lambda _, lanes, value: Binary("+", lanes, value),
             lambda site, _, value: _narrowed(site, site.along("sum", value)),
             "sum",
         ),
         "prod": _simple(
             lambda _: 1,
-            lambda _, lanes, value: binary("*", lanes, value),
+            lambda _, lanes, value: Binary("*", lanes, value),
             lambda site, writer, value: _reduce(site, writer, "combine_mul", value),
             "prod",
         ),
@@ -380,7 +378,7 @@ REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
         "all": _any_or_all("all", True, "&", "min"),
         "xor_sum": _simple(
             lambda _: 0,
-            lambda _, lanes, value: binary("^", lanes, value),
+            lambda _, lanes, value: Binary("^", lanes, value),
             lambda site, _, value: _narrowed(site, site.along("xor_sum", value)),
             "xor",
         ),

@@ -20,6 +20,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Combining
+from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method
 from coilwork_triton.combining.functions import (
     exclusive_name,
     function_name,
@@ -27,18 +28,7 @@ from coilwork_triton.combining.functions import (
     scanned_type,
     steps_name,
 )
-from coilwork_triton.text.tree import (
-    Binary,
-    Call,
-    Expression,
-    Index,
-    Name,
-    Number,
-    Tuple,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import insert_axes, tl, tl_name
 from coilwork_triton.text.types import filled, free_constant, largest, smallest, triton_type, zeros_of
 from coilwork_triton.text.writer import Writer
 
@@ -290,7 +280,7 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
         inside = tl("reshape", tl("broadcast_to", inside, _extents(site.shape)), dealt)
     within = scanned(replace(site, inside=inside), writer, kept, axis)
     types = types_of(site)[: len(within)]
-    end = Index(last_of(run, site), (*("None",) * axis, ":", "None"))
+    end = insert_axes(last_of(run, site), (*(False,) * axis, True, False))
     whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
     # beside what has been combined with a run, what comes before it
     size = (*(_extent(s) for s in site.shape[:axis]), runs)
@@ -307,12 +297,12 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     before, upto = found[: len(whole)], found[len(whole) :]
     if carry:
         before = merged(site, writer, carry, before)
-        edge = Index(last_of(runs, site), (*("None",) * axis, ":"))
+        edge = insert_axes(last_of(runs, site), (*(False,) * axis, True))
         block = tuple(writer.bind("block", picked(v, edge, t, axis, keep=True)) for v, t in zip(upto, types))
         for old, new in zip(carry, merged(site, writer, carry, block)):
             writer.assign((old,), new)
-    spread = (*(":",) * axis, "None", ":")
-    running = merged(site, writer, tuple(Index(v, spread) for v in before), within)
+    spread = (*(True,) * axis, False, True)
+    running = merged(site, writer, tuple(insert_axes(v, spread) for v in before), within)
     return tuple(writer.bind("running", tl("reshape", v, _extents(site.shape))) for v in running)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine
+from coilwork_ir.syntax.python import Binary, Call, Expression, Name, Number, Tuple, method
 from coilwork_triton.combining.scans import (
     COMBINE,
     ScanSite,
@@ -25,7 +26,7 @@ from coilwork_triton.combining.scans import (
 )
 from coilwork_triton.iteration.sharing import PIECE, Sharing
 from coilwork_triton.launch.parameters import next_power_of_two
-from coilwork_triton.text.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
+from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type
 from coilwork_triton.text.writer import Writer
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.syntax.python import Call, Expression, Name, Number, Tuple
 from coilwork_triton.facts.sort_keys import family, key_bytes
 from coilwork_triton.launch.parameters import (
     SORT_GROUPS,
@@ -17,7 +18,7 @@ from coilwork_triton.launch.parameters import (
     SORT_THREADS,
     SORT_WIDTH,
 )
-from coilwork_triton.text.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
+from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.text.writer import Writer
 

@@ -9,20 +9,10 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Op, Scalar
-from coilwork_triton.contraction.configs import GROUP
-from coilwork_triton.contraction.shape import ContractionShape
-from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
-from coilwork_triton.facts.levels import Levels
-from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.launch.parameters import STAGES
-from coilwork_triton.statements.actions import perform
-from coilwork_triton.text.tree import (
+from coilwork_ir.syntax.python import (
     Assign,
     Binary,
     Expression,
-    For,
     List,
     Name,
     Number,
@@ -30,9 +20,16 @@ from coilwork_triton.text.tree import (
     Text,
     call,
     method,
-    tl,
-    tl_name,
 )
+from coilwork_triton.contraction.shape import ContractionShape
+from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
+from coilwork_triton.facts.levels import Levels
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.iteration.tiles import Tile
+from coilwork_triton.launch.parameters import GROUP, STAGES
+from coilwork_triton.statements.actions import perform
+from coilwork_triton.text.language import loop, tl, tl_name
 from coilwork_triton.text.types import zeros_of
 from coilwork_triton.text.writer import Writer
 from coilwork_triton.values.known import Scope
@@ -69,9 +66,8 @@ def emit_contraction(
         Assign((_SUMS.id,), zeros_of((shape.rows.block, shape.columns.block), 0, DType.F32))
     )
     top.statements.append(
-        For(
+        loop(
             LOOP_OFFSET.id,
-            Number(0),
             left.space.numel(shape.axis),
             Name(shape.axis.block),
             (*left_lines, *right_lines, multiply),

@@ -19,20 +19,18 @@ from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.product_rates import SKINNY
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import BLOCKS, STAGES, next_power_of_two
-from coilwork_triton.launch.search_space import WARPS
+from coilwork_triton.contraction.refusals import (
+    LEAST,
+    MOST_DEPTH,
+    MOST_RESULTS,
+    MOST_STAGES,
+    MOST_WARPS,
+    RESULTS_PER_THREAD,
+)
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, next_power_of_two
 
-# Rows of blocks whose programs follow each other: one more parameter of contractions.
-GROUP: Final = "GROUP"
-# The least side of a block that matrix units take.
-LEAST: Final = 16
-_MOST: Final = 256
-_DEEPEST: Final = 512
-_MOST_STAGES: Final = 6
 # Bytes of a strip's depth.
 _DEPTH: Final = 256
-# Results per thread, in registers of 4 bytes.
-_RESULTS_PER_THREAD: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +82,19 @@ def space_of(
 ) -> SearchSpace:
     """What a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of points."""
     values: dict[str, tuple[int, ...]] = {}
-    for letter, most in (("y", _MOST), ("x", _MOST), ("r", _DEEPEST)):
+    for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", MOST_DEPTH)):
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
         numel = whole.get(letter)
         sizes = [n for n in _powers_of_two(LEAST, most) if numel is None or provably_divisible(numel, n)]
         values[name] = tuple(sorted({*proposed, *sizes}))
     values[GROUP] = (1, 4, 8, 16)
-    values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
-    values[WARPS] = (1, 2, 4, 8)
+    values[STAGES] = tuple(range(1, MOST_STAGES + 1))
+    values[WARPS] = tuple(_powers_of_two(1, MOST_WARPS))
     y, x, r = (symbol(BLOCKS[letter], lo=1) for letter in "yxr")
     warps, stages = symbol(WARPS, lo=1), symbol(STAGES, lo=1)
     limits: tuple[tuple[Expr, Expr], ...] = (
-        (y * x, warps * (target.warp_size * _RESULTS_PER_THREAD)),
+        (y * x, warps * (target.warp_size * RESULTS_PER_THREAD)),
         (stages * r * (y * work.left_bytes + x * work.right_bytes), as_expr(target.shared_memory_bytes)),
     )
     return SearchSpace(values=tuple(values.items()), limits=limits)

@@ -1,35 +1,29 @@
-"""The shape of a contraction's kernel: three spaces that share its tiles, blocks, grid. Decided before any text.
+"""The shape of a contraction's text, as its mapping says: three spaces that share its tiles, blocks, grid.
 
-The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x), results of y by
-x. The batch is one point per program (z).
+The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x), results
+of y by x. The batch is one point per program (z). An open mapping has the shape that is right for each of its
+choices: a side has a mask unless all blocks divide it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
-from coilwork_ir.index import (
-    Expr,
-    as_int,
-    bounds,
-    ceildiv,
-    evaluate,
-    extent_of,
-    product,
-    provably_divisible,
-    symbol,
-)
-from coilwork_ir.kernel_source import Config, SearchSpace
-from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Contraction, ContractionParts, Load, Scalar, postorder
+from coilwork_ir.index import Expr, ceildiv, product, provably_divisible, symbol
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.mapping import Index, Mapping, Number
+from coilwork_ir.mapping import Tile as TileOf
+from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
+from coilwork_triton.contraction.refusals import Factors, check_product, factors_of, names_of
+from coilwork_triton.iteration.parameters import Place
+from coilwork_triton.iteration.parameters import places_of as find_places
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.tiles import Tile, flat_tile, needs_64_bits
-from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.iteration.tiles import Letter, Tile, flat_tile
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +35,6 @@ class ContractionShape:
         left, right, results: the spaces of the factors' blocks and of the results'.
         rows, columns, axis: the tiles.
         batch: the tile of the batch; None if there is none.
-        configs: launch candidates, best guess first.
-        space: what else a search may try.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
     """
 
@@ -54,8 +46,6 @@ class ContractionShape:
     columns: Tile
     axis: Tile
     batch: Tile | None
-    configs: tuple[Config, ...]
-    space: SearchSpace
     index_dtype: DType
 
     @property
@@ -64,77 +54,36 @@ class ContractionShape:
         blocks = [ceildiv(t.numel, symbol(t.block, lo=1)) for t in (self.rows, self.columns)]
         return (product([*blocks, *(() if self.batch is None else (self.batch.numel,))]),)
 
-    @property
-    def together(self) -> bool:
-        """Every candidate has all rows in one block."""
-        numel = as_int(self.rows.numel)
-        return numel is not None and all(dict(c.meta)[self.rows.block] >= numel for c in self.configs)
 
-
-def shape_of(
-    kernel: Kernel,
-    node: Contraction,
-    parts: ContractionParts,
-    target: Target,
-    options: TritonOptions,
-    given: Config | None = None,
-) -> ContractionShape:
-    """The shape of `kernel`, which contracts `node`, a product of such `parts`, for `target`; with `given` in place of
-    what is proposed.
+def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionShape:
+    """The shape of `kernel`, a product, as `mapping` runs it on `target`.
 
     Raises:
-        EmitError: Triton adds products in another type than f32.
+        EmitError: there is no text for a directive, which the error names, or for the product.
     """
-    dtype = node.left.dtype
-    if node.dtype is not DType.F32:
-        raise EmitError("contraction", f"no products of {dtype.text} that are added in {node.dtype.text}")
-    ranges = {r.symbol: r for r in kernel.ranges}
-    known = frozenset((*parts.rows, *parts.columns, *node.axes))
-    # ranges of one point belong to no part
-    others = tuple(r.symbol for r in kernel.ranges if r.symbol not in known)
-    sides = {"y": parts.rows, "x": parts.columns, "r": node.axes, "z": others}
-    numels = {letter: product([extent_of(s) for s in symbols]) for letter, symbols in sides.items()}
-    work = Work(
-        rows=_estimate(numels["y"]),
-        columns=_estimate(numels["x"]),
-        length=_estimate(numels["r"]),
-        left_bytes=_memory_bytes(node.left, dtype),
-        right_bytes=_memory_bytes(node.right, dtype),
-        dtype=dtype,
-    )
-    invariant = options.batch_invariant
-    proposed = fixed(work, target) if invariant else propose(work, target, options.max_configs)
-    if given is not None:
-        proposed = (given,)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
-    whole = {letter: numels[letter] for letter in "yxr" if _divides(numels[letter], letter, configs)}
-    rows, columns, axis = (
-        flat_tile(letter, [ranges[s] for s in sides[letter]], 0, letter not in whole)
-        for letter in ("y", "x", "r")
-    )
-    batch = flat_tile("z", [ranges[s] for s in others], None, False) if others else None
-    space = SearchSpace()
-    if given is None and not invariant:
-        space = space_of(work, target, whole=whole, configs=configs)
-    if options.index_dtype == "auto":
-        wide = needs_64_bits(kernel, tuple(numels.values()), [store.value for store in kernel.stores])
-    else:
-        wide = options.index_dtype == "i64"
-    outer = () if batch is None else (batch,)
+    factors = factors_of(kernel)
+    check_product(kernel, factors, mapping, target)
+    numbers = parameters_of(kernel, factors, mapping)
+    rows = _tile("y", factors.rows, numbers)
+    columns = _tile("x", factors.columns, numbers)
+    axis = _tile("r", factors.axes, numbers)
+    batch = flat_tile("z", list(factors.others), None, False) if factors.others else None
+    index = mapping.find(Index)
+    index_dtype = DType.I32 if index is not None and index.dtype == "i32" else DType.I64
 
     def blocks(first: Tile, second: Tile) -> Shape:
         return Shape(
-            tiles=(*outer, replace(first, axis=0), replace(second, axis=1)),
+            tiles=(*(() if batch is None else (batch,)), replace(first, axis=0), replace(second, axis=1)),
             walk="looped",
-            parameters=tuple(name for name, _ in configs[0].meta),
-            index_dtype=DType.I64 if wide else DType.I32,
+            parameters=tuple(numbers),
+            index_dtype=index_dtype,
             flat_grid=True,
-            neighbourly=False,
+            scalar_access=False,
             zeros="r" in (first.letter, second.letter),
         )
 
     return ContractionShape(
-        node=node,
+        node=factors.node,
         left=blocks(rows, axis),
         right=blocks(axis, columns),
         results=blocks(rows, columns),
@@ -142,31 +91,32 @@ def shape_of(
         columns=columns,
         axis=axis,
         batch=batch,
-        configs=configs,
-        space=space,
-        index_dtype=DType.I64 if wide else DType.I32,
+        index_dtype=index_dtype,
     )
 
 
-def _divides(numel: Expr, letter: str, configs: tuple[Config, ...]) -> bool:
-    return all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
+def parameters_of(kernel: Kernel, factors: Factors, mapping: Mapping) -> dict[str, Number]:
+    """The parameters of a product's launch as `mapping` says, in the order of its signature."""
+    found: dict[str, Number] = {
+        place.name: getattr(mapping.directives[place.at], place.field)
+        for place in places_of(kernel, factors, mapping)
+    }
+    return {name: found[name] for name in (BLOCKS["y"], BLOCKS["x"], BLOCKS["r"], GROUP, STAGES)}
 
 
-def _memory_bytes(factor: Scalar, dtype: DType) -> int:
-    """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of `dtype`."""
-    found = [node for node in postorder((factor,)) if isinstance(node, Load)]
-    most = max((len(node.index[0].free_symbols) for node in found), default=0)
-    sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
-    return max(sizes, default=dtype.itemsize)
+def places_of(kernel: Kernel, factors: Factors, mapping: Mapping) -> Iterator[Place]:
+    """The numbers of `mapping` that are parameters of a product's launch."""
+    letters = {names_of(kernel, factors.rows): "y", names_of(kernel, factors.columns): "x"}
+    for place in find_places(mapping):
+        one = mapping.directives[place.at]
+        if not isinstance(one, TileOf):
+            yield place
+        elif one.ranges in letters:
+            # that of the batch is none
+            yield replace(place, name=BLOCKS[letters[one.ranges]])
 
 
-def _estimate(numel: Expr) -> int:
-    exact = as_int(numel)
-    if exact is not None:
-        return exact
-    return max(1, evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols}))
-
-
-def _typical(size: Expr) -> int:
-    low, high = bounds(size)
-    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))
+def _tile(letter: Letter, ranges: tuple[Range, ...], numbers: dict[str, Number]) -> Tile:
+    numel = product(r.extent for r in ranges)
+    masked = not all(provably_divisible(numel, size) for size in values_of(numbers[BLOCKS[letter]]))
+    return flat_tile(letter, list(ranges), 0, masked)

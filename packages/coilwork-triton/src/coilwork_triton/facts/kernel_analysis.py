@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Final
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import SCALAR_OPS
@@ -116,14 +115,6 @@ class KernelAnalysis:
     def sorts(self) -> tuple[Sort, ...]:
         """Its sorts."""
         return tuple(v for v in self.nodes if isinstance(v, Sort))
-
-    @cached_property
-    def likely_sizes(self) -> dict[Expr, int]:
-        """The sizes of which something is likely, and what."""
-        likely = self.kernel.likely
-        if likely is None:
-            return {}
-        return {size: number for size, number in zip(self.kernel.sizes, likely.sizes, strict=True) if number}
 
     @cached_property
     def work(self) -> Work:

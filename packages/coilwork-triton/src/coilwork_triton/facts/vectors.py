@@ -195,7 +195,7 @@ def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
     return real[-1] not in free and not free.isdisjoint(real)
 
 
-def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> bool:
+def needs_scalar_access(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> bool:
     """True if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
 
     Args:
@@ -210,7 +210,7 @@ def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: boo
 def even_width(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> int:
     """How many neighbours along the last of `ranges` each access may have at a time, where that is one number for all; else 1.
 
-    Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See `neighbourly`. What is read
+    Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See `needs_scalar_access`. What is read
     again along other ranges counts as well: threads have as many as the widest access takes.
     """
     real = _real(ranges)

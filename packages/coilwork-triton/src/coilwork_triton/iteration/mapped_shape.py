@@ -86,7 +86,7 @@ def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Sh
         flat_grid=mapping.find(FlatGrid) is not None,
         program=program if sharing is None else ROW.id,
         sharing=sharing,
-        neighbourly=any(one.by == 1 and not one.narrow for one in lanes),
+        scalar_access=any(one.by == 1 and not one.narrow for one in lanes),
         step=1 if coarsen is None else _step(kernel, coarsen),
         chunk=max((chosen(one.by) for one in lanes if not one.narrow), default=1),
         counted=_counts(kernel, mapping),

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from coilwork_ir.index import Expr, as_int, substitute, symbol
+from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
 from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.tree import Assign, Binary, Expression, Name, Number, Statement, tl
+from coilwork_triton.text.language import tl
 
 BEYOND: Final = Name("beyond")
 _END: Final = Name("xend")

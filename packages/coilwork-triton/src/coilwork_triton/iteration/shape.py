@@ -42,7 +42,7 @@ class Shape:
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         zeros: what loads find outside of the tiles is 0.
         streamed: arguments that pass through the second-level cache.
-        neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
+        scalar_access: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         step: points of a step, where the kernel is in steps (`coilwork_triton.kernel_passes.thread_coarsening`); else 1.
         sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
@@ -57,7 +57,7 @@ class Shape:
     parameters: tuple[str, ...]
     index_dtype: DType
     flat_grid: bool
-    neighbourly: bool
+    scalar_access: bool
     step: int = 1
     chunk: int = 1
     counted: bool = False

@@ -8,19 +8,9 @@ from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.workspace import find_piece_length, scans_of
 from coilwork_ir.scalar import Scalar
+from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement, Text, method
 from coilwork_ir.target import Target
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Expression,
-    Name,
-    Number,
-    Statement,
-    Text,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import tl, tl_name
 
 # The variables in which a program has its row, and its piece of it in the order of the scan.
 ROW = Name("row")

@@ -9,6 +9,17 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.syntax.python import (
+    Assign,
+    Binary,
+    Call,
+    Do,
+    Expression,
+    Name,
+    Number,
+    Statement,
+    method,
+)
 from coilwork_triton.iteration.row_lanes import RowLanes
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
@@ -16,21 +27,7 @@ from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
 from coilwork_triton.iteration.whole_vectors import Place
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Call,
-    Do,
-    Expression,
-    Index,
-    Name,
-    Number,
-    Statement,
-    conjunction,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import conjunction, insert_axes, tl, tl_name
 
 LOOP_OFFSET: Final = Name("r0_offset")
 WALK_OFFSET: Final = Name("w0_offset")
@@ -157,7 +154,7 @@ class Space:
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
-                divided = (self.shape.neighbourly and tile.parts) or len(tile.parts) > 2
+                divided = (self.shape.scalar_access and tile.parts) or len(tile.parts) > 2
                 if divided and self.rows is None:
                     # positions of every element are divided, which takes less where they have no sign
                     lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))
@@ -286,7 +283,7 @@ class Space:
         if len(axes) == 1:
             return line
         place = self.shape.reduced if tile is self.shape.chosen else tile
-        return Index(line, tuple(":" if t is place else "None" for t in axes))
+        return insert_axes(line, [t is place for t in axes])
 
     def _variable(self, symbol: Expr) -> Expression:
         name = symbol.name

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv
+from coilwork_ir.syntax.python import Assign, Binary, Expression, Name, Number, Statement
 from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
-from coilwork_triton.text.tree import Assign, Binary, Expression, Name, Number, Statement, tl
+from coilwork_triton.text.language import tl
 
 _ZERO: Final = as_expr(0)
 

@@ -38,7 +38,7 @@ def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least:
     found = find_whole_vectors(kernel, shape, roots)
     if found is None or not has_room(shape, found, least):
         return None
-    if shape.neighbourly and not found.shifted and not _takes_all(kernel, found, roots):
+    if shape.scalar_access and not found.shifted and not _takes_all(kernel, found, roots):
         return None
     return found
 

@@ -16,8 +16,9 @@ long as eight others: about 110 in all for 256 bins, 360 for 1,024 and 660 for 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -51,8 +52,12 @@ class Bins:
     certain: bool
 
 
-def privatize_histogram(kernel: Kernel) -> Histogram | None:
-    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while."""
+def privatize_histogram(
+    kernel: Kernel, likely: Mapping[Expr, int] = MappingProxyType({})
+) -> Histogram | None:
+    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while by what
+    is `likely` of its sizes.
+    """
     if not kernel.stores or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
         return None
     found = [find_bins(kernel, store) for store in kernel.stores]
@@ -64,7 +69,7 @@ def privatize_histogram(kernel: Kernel) -> Histogram | None:
     if not all(_vary(store, points) for store in kernel.stores):
         return None
     most = max(counts)
-    if not _many(kernel, rows, most):
+    if not _many(kernel, rows, most, likely):
         return None
     outer = tuple(replace(r, tile="y") for r in kernel.ranges[:rows])
     return Histogram(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
@@ -108,21 +113,21 @@ def _vary(store: Store, points: Sequence[Range]) -> bool:
     return any(varies_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
-def _many(kernel: Kernel, rows: int, bins: int) -> bool:
-    """The points of a row of bins are many enough for programs of their own, as far as that is known."""
+def _many(kernel: Kernel, rows: int, bins: int, likely: Mapping[Expr, int]) -> bool:
+    """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
     row = product(r.extent for r in kernel.ranges[rows:])
     points = product(r.extent for r in kernel.ranges)
     alone = rows == 0
-    long = _likely(kernel, row, unknown=alone) >= max(_LEAST_ROW, _POINTS_EACH * bins)
-    return long and _likely(kernel, points, unknown=True) >= _LEAST_POINTS
+    long = _estimate(row, likely, unknown=alone) >= max(_LEAST_ROW, _POINTS_EACH * bins)
+    return long and _estimate(points, likely, unknown=True) >= _LEAST_POINTS
 
 
-def _likely(kernel: Kernel, number: Expr, *, unknown: bool) -> int:
-    """What `number` is, or likely is; where nothing is known of it, many with `unknown`, else the least that it may be."""
-    sizes = () if kernel.likely is None else kernel.likely.sizes
-    known = {size.name: likely for size, likely in zip(kernel.sizes, sizes) if likely}
-    if all(size.name in known for size in number.free_symbols):
-        return evaluate(number, known)
+def _estimate(number: Expr, likely: Mapping[Expr, int], *, unknown: bool) -> int:
+    """What `number` is, or likely is; where nothing is known of it, many with `unknown`, else the least that
+    it may be.
+    """
+    if number.free_symbols <= likely.keys():
+        return evaluate(number, {size.name: guess for size, guess in likely.items()})
     return _LEAST_POINTS if unknown else bounds(number).lo or 0
 
 

@@ -31,15 +31,23 @@ class Draft:
 
     Attributes:
         kernel: what is computed.
+        likely: what its sizes likely are, one number for each: they likely do not exceed it, and are multiples
+            of 16 where it is one. 0 if nothing is known of a size.
         topk: the range of the first elements of sorted rows, if that is all that is kept of them.
         coarsening: points of the original kernel that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
 
     kernel: Kernel
+    likely: tuple[int, ...] = ()
     topk: Expr | None = None
     coarsening: int = 1
     bins: int = 0
+
+    @property
+    def likely_sizes(self) -> dict[Expr, int]:
+        """The sizes of which something is likely, and what."""
+        return {size: number for size, number in zip(self.kernel.sizes, self.likely, strict=False) if number}
 
 
 def _store_bits(kernel: Kernel, target: Target) -> Kernel:
@@ -114,7 +122,7 @@ def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
-    found = privatize_histogram(draft.kernel)
+    found = privatize_histogram(draft.kernel, draft.likely_sizes)
     return draft if found is None else replace(draft, kernel=found.kernel, bins=found.bins)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from coilwork_ir.index import Expr, as_expr, evaluate, provably_le, substitute
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.mapping import Choose, Directive, Limit, Number, Open
-from coilwork_triton.launch.search_space import WARPS
+from coilwork_triton.launch.parameters import WARPS
 
 
 def numbers_of(config: Config) -> dict[str, int]:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import GivenMappings, read_option
 
 IndexChoice = Literal["auto", "i32", "i64"]
@@ -25,6 +26,9 @@ class TritonOptions:
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch configuration per kind of
             kernel that reduces or multiplies, whatever the sizes, and nothing for a search to vary.
         mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
+        likely: what the sizes of the kernel likely are, one number for each of its size symbols: they likely do
+            not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. A mapping
+            is proposed by it; results are the same.
     """
 
     index_dtype: IndexChoice = "auto"
@@ -32,6 +36,7 @@ class TritonOptions:
     persistent_limit: int = 65536
     batch_invariant: bool = False
     mappings: GivenMappings = ()
+    likely: tuple[int, ...] = ()
 
 
 def parse_options(options: Mapping[str, object]) -> TritonOptions:
@@ -60,7 +65,32 @@ def parse_options(options: Mapping[str, object]) -> TritonOptions:
         max_configs=_positive(options, "max_configs", TritonOptions().max_configs),
         persistent_limit=_positive(options, "persistent_limit", TritonOptions().persistent_limit),
         mappings=read_option(options.get("mappings", ())),
+        likely=_numbers(options, "likely"),
     )
+
+
+def check_likely(kernel: Kernel, options: TritonOptions) -> tuple[int, ...]:
+    """What `options` say is likely of the sizes of `kernel`.
+
+    Raises:
+        EmitError: they are not as many numbers as it has sizes.
+    """
+    if options.likely and len(options.likely) != len(kernel.sizes):
+        raise EmitError(
+            "option-value",
+            f"likely is {options.likely}, and kernel {kernel.name} has {len(kernel.sizes)} sizes",
+            remedy="give one number for each size symbol, 0 where nothing is known",
+        )
+    return options.likely
+
+
+def _numbers(options: Mapping[str, object], name: str) -> tuple[int, ...]:
+    value = options.get(name, ())
+    if isinstance(value, tuple | list):
+        numbers = tuple(n for n in value if isinstance(n, int) and not isinstance(n, bool) and n >= 0)
+        if len(numbers) == len(value):
+            return numbers
+    raise EmitError("option-value", f"{name} is a list of numbers, 0 or more, not {value!r}")
 
 
 def _positive(options: Mapping[str, object], name: str, default: int) -> int:

@@ -19,6 +19,10 @@ BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
 )
 # Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
 STAGES: Final = "STAGES"
+# Rows of blocks of a product whose programs follow each other: one more parameter of products.
+GROUP: Final = "GROUP"
+# What a launcher is told beside compile-time parameters: warps of a program.
+WARPS: Final = "num_warps"
 # Neighbours along a scan that one thread is to have together, where memory has neighbours along other ranges. Any power of two that leaves
 # two such runs to a block is right.
 RUN: Final = "RUN"

@@ -25,9 +25,8 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import RUN, STAGES, next_power_of_two
+from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two
 
-WARPS: Final = "num_warps"
 # Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40 s to compile.
 _MOST_PER_THREAD: Final = 64
 _LONGEST_SIDE: Final = 8192
@@ -49,6 +48,7 @@ class Side:
         whole: blocks are to divide `numel`.
         programs: most programs along it; None if there is no limit.
         reduced: it is the reduction's.
+        least: points of its block, at least.
     """
 
     block: str
@@ -57,6 +57,7 @@ class Side:
     whole: bool
     programs: int | None
     reduced: bool
+    least: int = 1
 
 
 def search_space(
@@ -87,7 +88,7 @@ def search_space(
     for side in sides:
         proposed = {meta[side.block] for meta in metas}
         if not side.fixed:
-            least = _SHORTEST_SCAN if scans and side.reduced else least_block
+            least = _SHORTEST_SCAN if scans and side.reduced else max(least_block, side.least)
             values[side.block] = tuple(sorted(proposed | set(_sizes(side, least, max(proposed)))))
     if staged and any(STAGES in meta for meta in metas):
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))

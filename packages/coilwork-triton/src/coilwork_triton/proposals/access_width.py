@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_triton.facts.vectors import even_width, neighbourly, row_width
+from coilwork_triton.facts.vectors import even_width, needs_scalar_access, row_width
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.parameters import Facts
 from coilwork_triton.launch.pointwise import TRANSPOSED
@@ -46,11 +46,13 @@ def _has_wide_accesses(q: _Question) -> bool:
         # it at each step
         return False
     if "r" in groups and q.is_along_row:
-        return not neighbourly(ranges, touched, flat=len(groups["r"]) > 1)
+        return not needs_scalar_access(ranges, touched, flat=len(groups["r"]) > 1)
     if "x" not in groups or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
         return True
     others = [r for r in ranges if r not in groups["x"]]
-    return not neighbourly([*others, *groups["x"]], touched, flat=len(groups["x"]) > 1 and not facts.padded)
+    return not needs_scalar_access(
+        [*others, *groups["x"]], touched, flat=len(groups["x"]) > 1 and not facts.padded
+    )
 
 
 def _even_width(q: _Question) -> int:

@@ -53,8 +53,8 @@ from coilwork_triton.launch.parameters import (
     SORT_THREADS,
     SORT_WIDTH,
     STAGES,
+    WARPS,
 )
-from coilwork_triton.launch.search_space import WARPS
 from coilwork_triton.proposals.access_width import WHOLE_VECTOR
 from coilwork_triton.proposals.proposal import Proposal, Setting
 

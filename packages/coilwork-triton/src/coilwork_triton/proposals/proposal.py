@@ -99,7 +99,7 @@ class Proposal:
 
 def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
     """Facts that launches rest on, once tiles and walks are proposed."""
-    known = setting.analysis.likely_sizes
+    known = setting.draft.likely_sizes
     larger = {size: max(setting.least, number) for size, number in known.items()}
     groups, walk, draft = proposal.groups, proposal.walk, setting.draft
     row = as_int(product(r.extent for r in groups.get("r", ()))) or 0

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
     Choose,
     Coarsen,
@@ -17,29 +18,36 @@ from coilwork_ir.mapping import (
     FlatGrid,
     Lanes,
     Limit,
+    Loop,
     Mapping,
+    Privatise,
     Straddle,
     Tile,
     Vector,
     Warps,
+    find_all,
 )
 from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_triton.iteration.in_two_rows import no_longer, wants_two_rows, within
 from coilwork_triton.iteration.mapped_shape import shape_of, tiles_of
-from coilwork_triton.iteration.parameters import parameters_of
-from coilwork_triton.iteration.refusals import GRID_AXIS_MAX
+from coilwork_triton.iteration.open_choices import plan_choices
+from coilwork_triton.iteration.parameters import config_of, parameters_of, places_of
+from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.vectorized import wanted_vectors, wants_a_loop
 from coilwork_triton.launch.counted import LEAST_BLOCK
 from coilwork_triton.launch.open_numbers import limits_between, open_numbers
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS
-from coilwork_triton.launch.search_space import WARPS, Side, search_space
+from coilwork_triton.launch.parameters import BLOCKS, WARPS
+from coilwork_triton.launch.search_space import Side, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
 from coilwork_triton.proposals.outline import outline
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.table import PROPOSALS
+
+# Points of a program whose rows leave lanes empty: of one point there are none to leave.
+_PADDED: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,11 @@ class Planned:
     configs: tuple[Config, ...]
     space: SearchSpace
     program: str = ""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is computed."""
+        return self.setting.kernel
 
     @cached_property
     def shape(self) -> Shape:
@@ -85,7 +98,9 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
     configs = proposal.configs
     first = open_numbers(configs, SearchSpace())
     candidates = outline(setting, proposal, first)
-    space = SearchSpace() if proposal.is_invariant else _space(setting, proposal, candidates)
+    space = SearchSpace()
+    if not proposal.is_invariant:
+        space = space_around(setting, candidates, configs, staged=proposal.loads_ahead)
     numbers = open_numbers(configs, space)
     found = candidates if numbers == first else outline(setting, proposal, numbers)
     limits = limits_between(numbers, configs, space)
@@ -93,15 +108,51 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
     return Planned(setting=setting, mapping=mapping, configs=configs, space=space)
 
 
-def _space(setting: Setting, proposal: Proposal, candidates: Mapping) -> SearchSpace:
-    """What a search may try beside the proposed launches, which the numbers of `candidates` are."""
-    work, kernel, looped = setting.analysis.work, setting.kernel, proposal.walk == "looped"
-    flat = candidates.find(FlatGrid) is not None
+def plan_given(
+    setting: Setting, mapping: Mapping, *, check: Callable[[Mapping], None], program: str = ""
+) -> Planned:
+    """How the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and each of its
+    choices if it is open; `program` counts the kernel's programs where others share its grid.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    kernel, target = setting.kernel, setting.target
+
+    def check_choice(one: Mapping) -> None:
+        check(one)
+        check_mapping(kernel, one, target)
+
+    check(mapping)
+    found, configs = plan_choices(
+        kernel,
+        mapping,
+        places=tuple(places_of(mapping)),
+        launch=lambda one: config_of(kernel, one),
+        limits=lambda one, configs: space_around(setting, one, configs, staged=False).limits,
+        check=check_choice,
+        most=setting.options.max_configs,
+    )
+    planned = Planned(setting=setting, mapping=found, configs=configs, space=SearchSpace(), program=program)
+    # what there is no text for is refused here
+    assert planned.shape is not None
+    return planned
+
+
+def space_around(
+    setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
+) -> SearchSpace:
+    """What a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says; `staged`:
+    several iterations of its loop may be in flight.
+    """
+    work, kernel, looped = setting.analysis.work, setting.kernel, mapping.find(Loop) is not None
+    flat = mapping.find(FlatGrid) is not None
     widths = [
         max(values_of(one.by))
-        for one in candidates.directives
+        for one in mapping.directives
         if isinstance(one, Lanes) and not one.narrow and looped
     ]
+    is_padded = any(tile.padded for tile in find_all(mapping.directives, Tile))
     sides = [
         Side(
             block=tile.block,
@@ -110,18 +161,19 @@ def _space(setting: Setting, proposal: Proposal, candidates: Mapping) -> SearchS
             whole=not tile.masked,
             programs=GRID_AXIS_MAX if tile.letter in "yz" and not flat else None,
             reduced=tile.letter == "r",
+            least=_PADDED if tile.letter == "x" and is_padded else 1,
         )
-        for tile in tiles_of(kernel, candidates, parameters_of(kernel, candidates))
+        for tile in tiles_of(kernel, mapping, parameters_of(kernel, mapping))
     ]
     return search_space(
         sides,
-        proposal.configs,
+        configs,
         target=setting.target,
         chunk=max(widths, default=1),
         scans=work.scan_words > 0,
-        staged=proposal.loads_ahead,
+        staged=staged,
         most_warps=MOST_WARPS if work.sort_key_bytes else None,
-        least_block=LEAST_BLOCK if setting.draft.bins else 1,
+        least_block=LEAST_BLOCK if mapping.find(Privatise) is not None else 1,
     )
 
 
@@ -236,5 +288,5 @@ REFINEMENTS: Final[PassTable[Planned, TritonOptions]] = PassTable(
         ),
     ),
 )
-# Forms for open sizes share their grid, whatever the length of rows.
+# PlannedVersions for open sizes share their grid, whatever the length of rows.
 OF_OPEN_SIZES: Final[PassTable[Planned, TritonOptions]] = REFINEMENTS.select("use-whole-vectors")

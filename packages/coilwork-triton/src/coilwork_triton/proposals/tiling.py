@@ -39,13 +39,13 @@ class _Question:
 
 def _has_rows_apart(q: _Question) -> bool:
     analysis = q.setting.analysis
-    return q.is_line and in_rows(q.groups["x"], analysis.accesses, analysis.likely_sizes)
+    return q.is_line and in_rows(q.groups["x"], analysis.accesses, q.setting.draft.likely_sizes)
 
 
 def _has_pieces_of_columns(q: _Question) -> bool:
     analysis = q.setting.analysis
     pieces = q.is_columns and not analysis.is_segmented
-    return pieces and in_pieces(q.groups["x"], q.groups["r"], analysis.accesses, analysis.likely_sizes)
+    return pieces and in_pieces(q.groups["x"], q.groups["r"], analysis.accesses, q.setting.draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _Question) -> bool:

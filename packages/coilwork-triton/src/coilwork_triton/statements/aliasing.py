@@ -19,7 +19,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, perform
 from coilwork_triton.statements.step_stores import perform_in_steps
-from coilwork_triton.text.tree import tl
+from coilwork_triton.text.language import tl
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
 

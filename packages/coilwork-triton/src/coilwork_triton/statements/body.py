@@ -11,6 +11,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.overwriting import overwritten
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
+from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method
 from coilwork_triton.combining.reductions import REDUCTIONS
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels
@@ -23,19 +24,7 @@ from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.statements.early_loads import early_loads
 from coilwork_triton.statements.needed import needed
 from coilwork_triton.statements.walk import emit_walk
-from coilwork_triton.text.tree import (
-    Assign,
-    Binary,
-    Expression,
-    For,
-    If,
-    Name,
-    Number,
-    Statement,
-    conjunction,
-    method,
-    tl,
-)
+from coilwork_triton.text.language import conjunction, loop, tl
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.along_rows import bind_results, site_named
 from coilwork_triton.values.known import Scope
@@ -264,10 +253,10 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
     stages = Name(STAGES) if values.shape.staged else None
     if not backwards:
-        return For(LOOP_OFFSET.id, Number(0), end, block, body, stages=stages)
+        return loop(LOOP_OFFSET.id, end, block, body, stages=stages)
     last = Binary("*", Binary("-", tl("cdiv", end, block), Number(1)), block)
     offset = Assign((LOOP_OFFSET.id,), Binary("-", last, Name("r0_done")))
-    return For("r0_done", Number(0), end, block, (offset, *body), stages=stages)
+    return loop("r0_done", end, block, (offset, *body), stages=stages)
 
 
 def _direction(values: Values, order: Sequence[Scalar]) -> bool:

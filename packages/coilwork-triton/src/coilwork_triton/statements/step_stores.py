@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coilwork_ir.kernels import Store
-from coilwork_triton.text.tree import Binary, Call, Expression, List, Name, conjunction, tl
+from coilwork_ir.syntax.python import Binary, Call, Expression, List, Name
+from coilwork_triton.text.language import conjunction, tl
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.runs import beside, lanes_of_run

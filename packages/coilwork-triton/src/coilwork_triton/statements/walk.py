@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from coilwork_ir.errors import EmitError
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_ir.syntax.python import Expression, Name
 from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.iteration.space import WALK_OFFSET
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action
 from coilwork_triton.statements.aliasing import perform_all
-from coilwork_triton.text.tree import Expression, For, Name, Number
+from coilwork_triton.text.language import loop
 from coilwork_triton.values.along_rows import bind_results, site_named
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
@@ -52,9 +53,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
     perform_all(values, inner, each)
     body = (*values.space.walk_lines(), *inner.writer.statements)
     end = values.space.numel(tile)
-    top.writer.statements.append(
-        For(WALK_OFFSET.id, Number(0), end, Name(tile.block), body, stages=Name(STAGES))
-    )
+    top.writer.statements.append(loop(WALK_OFFSET.id, end, Name(tile.block), body, stages=Name(STAGES)))
     for node, reduction, site, lanes in finishing:
         # one row at a time: each lane has all of its column
         found: Sequence[Expression] = (

@@ -10,7 +10,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_triton.text.tree import Library
+from coilwork_ir.syntax.python import Verbatim
 
 _FILES: Final = (
     "elementary.triton",
@@ -63,7 +63,7 @@ def loops_over_lanes(name: str) -> bool:
     return function.has_while or any(loops_over_lanes(callee) for callee in function.calls)
 
 
-def with_dependencies(wanted: Iterable[str]) -> tuple[Library, ...]:
+def with_dependencies(wanted: Iterable[str]) -> tuple[Verbatim, ...]:
     """The functions `wanted` and all they call, in file order, so that callees come first."""
     table = device_functions()
     needed: set[str] = set()
@@ -73,4 +73,4 @@ def with_dependencies(wanted: Iterable[str]) -> tuple[Library, ...]:
         if name not in needed:
             needed.add(name)
             pending.extend(table[name].calls)
-    return tuple(Library(f.source) for f in table.values() if f.name in needed)
+    return tuple(Verbatim(f.source) for f in table.values() if f.name in needed)

@@ -23,7 +23,8 @@ from coilwork_ir.index import (
     provably_positive,
     substitute,
 )
-from coilwork_triton.text.tree import Binary, Expression, Number, call, tl
+from coilwork_ir.syntax.python import Binary, Expression, Number, call
+from coilwork_triton.text.language import tl
 
 _INT32 = range(-(2**31), 2**31)
 

@@ -13,18 +13,8 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
 from coilwork_ir.rounding import float_bits, rounded
 from coilwork_ir.scalar import Literal_
-from coilwork_triton.text.tree import (
-    Attribute,
-    Binary,
-    Expression,
-    List,
-    Name,
-    Number,
-    method,
-    number,
-    tl,
-    tl_name,
-)
+from coilwork_ir.syntax.python import Attribute, Binary, Expression, List, Name, Number, method, number
+from coilwork_triton.text.language import tl, tl_name
 
 TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     {

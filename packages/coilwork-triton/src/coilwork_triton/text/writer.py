@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_triton.text.tree import Assign, Do, Expression, Name, Statement
+from coilwork_ir.syntax.python import Assign, Do, Expression, Name, Statement
 
 
 class Writer:

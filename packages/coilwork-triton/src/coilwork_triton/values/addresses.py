@@ -9,10 +9,10 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, substitute, total
 from coilwork_ir.scalar import Load, Scalar
+from coilwork_ir.syntax.python import Binary, Expression, Name, Number
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.text.tree import Binary, Expression, Name, Number
 
 # Loads that a common address is worth a line of text for.
 _WINDOW: Final = 3
@@ -90,7 +90,7 @@ def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
     loop's own part is added first: 20 instructions per element of a sum without, 13 with. None where it does not, or rows are not apart.
     """
     tile = shape.reduced
-    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.neighbourly:
+    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:
         return None
     if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
         return None

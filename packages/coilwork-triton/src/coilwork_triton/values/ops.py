@@ -15,18 +15,9 @@ from typing import Final, Literal
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
-from coilwork_triton.text.tree import (
-    Binary,
-    Expression,
-    Number,
-    Unary,
-    call,
-    method,
-    number,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_constant
 
 Numerics = Literal["fast", "eager", "strict"]

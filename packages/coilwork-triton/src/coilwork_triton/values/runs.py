@@ -7,10 +7,11 @@ from typing import Protocol
 
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Load, Scalar
+from coilwork_ir.syntax.python import Binary, Call, Expression, Number
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import Run
 from coilwork_triton.iteration.space import Space
-from coilwork_triton.text.tree import Binary, Call, Expression, Index, Number, conjunction, tl
+from coilwork_triton.text.language import conjunction, insert_axes, tl
 from coilwork_triton.text.types import coerce_constant
 from coilwork_triton.values.known import Scope
 
@@ -58,9 +59,9 @@ def emit_load_run(values: Loading, scope: Scope, run: Run) -> None:
 
 def beside(value: Expression) -> Expression:
     """`value`, one per point, for all elements of the point's run."""
-    return Index(value, (":", "None"))
+    return insert_axes(value, (True, False))
 
 
 def lanes_of_run(length: int) -> Expression:
     """Places in a run."""
-    return Index(tl("arange", Number(0), Number(length)), ("None", ":"))
+    return insert_axes(tl("arange", Number(0), Number(length)), (False, True))

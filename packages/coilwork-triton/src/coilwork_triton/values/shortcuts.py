@@ -69,7 +69,7 @@ def find_shortcuts(
         # one exponential serves the sum and the quotient, as long as both are written alike
         rounded -= softmax_numerators(rounded)
     sums = one_plus(rounded, users)
-    joined = {} if shape.neighbourly else joined_loads(kernel, order, users)
+    joined = {} if shape.scalar_access else joined_loads(kernel, order, users)
     return Shortcuts(
         narrow=narrow_positions(order, roots),
         short_casts=short_casts(order, roots, users),

@@ -24,6 +24,9 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
+from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, method
+from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
@@ -31,19 +34,7 @@ from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
-from coilwork_triton.text.printer import format_expression
-from coilwork_triton.text.tree import (
-    Binary,
-    Expression,
-    List,
-    Name,
-    Number,
-    Text,
-    conjunction,
-    method,
-    tl,
-    tl_name,
-)
+from coilwork_triton.text.language import conjunction, tl, tl_name
 from coilwork_triton.text.types import (
     coerce_constant,
     free_constant,
@@ -87,6 +78,8 @@ class Values:
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
         self._short = find_shortcuts(kernel, shape, self.order, roots)
+        self._guards = guards_of_loads(kernel, levels, self.order)
+        self._uses.update(condition for guards in self._guards.values() for condition in guards)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -130,6 +123,7 @@ class Values:
                 seen.add(node)
                 stack.append((node, True))
                 stack.extend((operand, False) for operand in reversed(node.operands))
+                stack.extend((guard, False) for guard in self._guards.get(node, ()))
         return order
 
     def note_passes(self, passes: Sequence[Sequence[Scalar]]) -> None:
@@ -287,6 +281,8 @@ class Values:
         bounds = self.space.mask(letters)
         if bounds is not None:
             conditions.append(bounds)
+        # an assertion that stands behind the load is the first to say that an address is wrong
+        conditions += [self.expression(scope, guard) for guard in self._guards.get(node, ())]
         options: dict[str, Expression] = {}
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
@@ -323,7 +319,7 @@ class Values:
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
         if (
-            self.shape.neighbourly
+            self.shape.scalar_access
             or self.shape.zeros
             or node.indirect
             or node.mask is not None
@@ -375,7 +371,7 @@ class Values:
         stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
         if node.op == "cast" and isinstance(operand, Load):
             stem = f"{operand.buffer}_"
-        elif node.op in _INLINE and self._uses[node] == 1 and len(format_expression(found)) <= _INLINE_WIDTH:
+        elif node.op in _INLINE and self._uses[node] == 1 and len(print_expression(found)) <= _INLINE_WIDTH:
             scope.bound[node] = found
             return
         scope.bound[node] = scope.writer.bind(stem, found)

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from typing import Final
 
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import BindSymbol, CheckLayout, CheckSize, Comment, Program
+from coilwork_ir.syntax.python import (
+    Assign,
+    Do,
+    Expression,
+    Filled,
+    If,
+    Name,
+    Statement,
+    Tuple,
+    Unary,
+    Unpack,
+    method,
+)
+from coilwork_wrapper.python.expressions import quoted
 from coilwork_wrapper.python.scope import Scope
-from coilwork_wrapper.python.tree import Line, Listing, Statement, Suite
 
-HALF_A_LINE = 42
+HALF_A_LINE: Final = 42
+KNOWN: Final = Name("known_inputs")
 
 
 def fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]:
@@ -24,15 +39,15 @@ def fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]:
 
 def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[Statement]:
     """Check inputs, unless they are like those of an earlier call, in every one of which they passed."""
-    scope.used["known_inputs"] = "rt.LayoutMemory()"
-    names = tuple(scope.name(check.buffer) for check in checks)
+    scope.used[KNOWN.id] = method(Name("rt"), "LayoutMemory")
+    names = [scope.variable(check.buffer) for check in checks]
     details = [_check(check, scope) for check in checks]
-    learn = Listing("known_inputs.learn(", names, ")")
-    yield Suite(Listing("if not known_inputs.match(", names, "):"), (*details, learn))
+    learn = Do(Filled(method(KNOWN, "learn", *names)))
+    yield If(Unary("not", Filled(method(KNOWN, "match", *names))), (*details, learn))
     for group in _short_groups([scope.name(check.buffer) for check in checks if check.aligned]):
-        some = ", ".join(group)
-        target = some if len(group) > 1 else f"({some},)"
-        yield Line(f"{target} = {scope.runtime('aligned')}({some})")
+        aligned = scope.runtime("aligned", *map(Name, group))
+        alone = len(group) == 1
+        yield Unpack(Tuple((Name(group[0]),)), aligned) if alone else Assign(tuple(group), aligned)
 
 
 def emit_check(check: CheckLayout, scope: Scope) -> Statement:
@@ -40,7 +55,7 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
     if not check.aligned:
         return _check(check, scope)
     name = scope.name(check.buffer)
-    return Listing(f"{name} = {scope.runtime('check_aligned_layout')}(", _expected(check, scope), ")")
+    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_expected(check, scope))))
 
 
 def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
@@ -56,15 +71,13 @@ def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check(check: CheckLayout, scope: Scope) -> Statement:
-    return Listing(f"{scope.runtime('check_layout')}(", _expected(check, scope), ")")
+    return Do(Filled(scope.runtime("check_layout", *_expected(check, scope))))
 
 
-def _expected(check: CheckLayout, scope: Scope) -> tuple[str, ...]:
+def _expected(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
     buffer = scope.buffer(check.buffer)
-    return (
-        *(scope.name(buffer.name), repr(buffer.name), scope.dtype(buffer.dtype), repr(buffer.device)),
-        *(scope.shape(buffer.shape), scope.shape(buffer.strides)),
-    )
+    shape, strides, dtype = scope.layout(buffer)
+    return scope.variable(buffer.name), quoted(buffer.name), dtype, quoted(buffer.device), shape, strides
 
 
 def _is_fixed(check: CheckLayout, scope: Scope) -> bool:

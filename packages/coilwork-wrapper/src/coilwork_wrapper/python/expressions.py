@@ -1,66 +1,89 @@
-"""Python text of index expressions, shapes and call arguments."""
+"""Index expressions, literals and arguments of calls as Python."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, format_expr, substitute, symbol
+from coilwork_ir.syntax.python import (
+    NONE,
+    Attribute,
+    Expression,
+    Formula,
+    List,
+    Name,
+    Number,
+    Text,
+    Unary,
+    call,
+    method,
+    number,
+)
+
+TORCH = Name("torch")
 
 
-def index_text(expr: Expr, names: Mapping[str, str]) -> str:
+def index_expression(expr: Expr, names: Mapping[str, str]) -> Expression:
     """`expr` as Python, its symbols under the identifiers `names`.
 
     The canonical text form of an index expression is Python already.
     """
+    if expr.is_const:
+        return Number(expr.value)
     renamed = {
         one: symbol(names[one.name], lo=one.lo, hi=one.hi)
         for one in expr.free_symbols
         if names[one.name] != one.name
     }
-    return format_expr(substitute(expr, renamed) if renamed else expr)
+    return Formula(format_expr(substitute(expr, renamed) if renamed else expr))
 
 
-def tuple_text(values: Sequence[str]) -> str:
-    """A tuple display."""
-    return f"({values[0]},)" if len(values) == 1 else f"({', '.join(values)})"
+def quoted(text: str) -> Text:
+    """A string, as Python's `repr` spells it."""
+    return Text(text, "'")
 
 
-def dtype_text(dtype: DType) -> str:
+def torch_dtype(dtype: DType) -> Attribute:
     """The torch attribute."""
-    return f"torch.{dtype.torch_name}"
+    return Attribute(TORCH, dtype.torch_name)
 
 
-def argument_text(value: Argument, name_of: Callable[[str], str], index: Callable[[Expr], str]) -> str:
-    """An argument of an operator call; `name_of` gives the identifier of a buffer, `index` the text of a size."""
+def argument(
+    value: Argument, name_of: Callable[[str], str], index: Callable[[Expr], Expression]
+) -> Expression:
+    """An argument of an operator call; `name_of` gives the identifier of a buffer, `index` a size."""
     match value:
         case Ref(name):
-            return name_of(name)
+            return Name(name_of(name))
         case Item(name):
-            return f"{name_of(name)}.item()"
+            return method(Name(name_of(name)), "item")
         case Expr():
             return index(value)
         case DType():
-            return dtype_text(value)
+            return torch_dtype(value)
         case TorchValue(attribute):
-            return f"torch.{attribute}"
+            return Attribute(TORCH, attribute)
         case DeviceValue(device):
-            return f"torch.device({device!r})"
+            return method(TORCH, "device", quoted(device))
         case ListValue(items):
-            return "[" + ", ".join(argument_text(item, name_of, index) for item in items) + "]"
+            return List(tuple(argument(item, name_of, index) for item in items))
         case float():
-            return float_text(value)
+            return real(value)
         case complex():
-            return f"complex({float_text(value.real)}, {float_text(value.imag)})"
+            return call("complex", real(value.real), real(value.imag))
+        case str():
+            return quoted(value)
+        case None:
+            return NONE
         case _:
-            return repr(value)
+            return Number(value)
 
 
-def float_text(value: float) -> str:
-    """A float literal; infinities and nan have none, so they are spelled as calls."""
+def real(value: float) -> Expression:
+    """A float; a NaN keeps its sign."""
     if math.isnan(value) and math.copysign(1.0, value) < 0:
-        return '-float("nan")'
-    text = repr(value)
-    return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
+        return Unary("-", number(value))
+    return number(value)

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, Program
 from coilwork_ir.program.walk import buffers, walk
+from coilwork_ir.syntax.python import (
+    Do,
+    Docstring,
+    Expression,
+    Filled,
+    Function,
+    Name,
+    Number,
+    Parameter,
+    Statement,
+    Tuple,
+    Unpack,
+    method,
+)
 from coilwork_wrapper.outer_symbols import bound_symbols, outer_symbols
 from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
+from coilwork_wrapper.python.expressions import quoted
 from coilwork_wrapper.python.instructions import emit_instruction
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.python.scope import Scope
-from coilwork_wrapper.python.tree import Docstring, Line, Listing, Statement, Suite
+
+ARGS: Final = Name("args")
 
 
 def functions(
@@ -21,8 +39,8 @@ def functions(
     operators: Mapping[str, str],
     kernels: Mapping[str, str],
     constants: Mapping[str, str],
-    used: dict[str, str],
-) -> tuple[Suite, ...]:
+    used: dict[str, Expression],
+) -> tuple[Function, ...]:
     """Function definitions, `call` last.
 
     `operators`, `kernels` and `constants` (by key) are identifiers of what all functions share; what else they use of
@@ -37,11 +55,12 @@ def functions(
     names = dict(zip(nested, named.values(), strict=True))
     names[id(program)] = "call"
     taken = {*shared, *names.values()}
-    suites: list[Suite] = []
+    outer = {id(part): outer_symbols(part) for part in (program, *nested.values())}
+    found: list[Function] = []
     for part in (*reversed(nested.values()), program):
-        scope = _scope(part, taken, operators, kernels, constants, names, used)
-        suites.append(_function(part, scope))
-    return tuple(suites)
+        scope = _scope(part, taken, operators, kernels, constants, names, outer, used)
+        found.append(_function(part, scope))
+    return tuple(found)
 
 
 def _scope(
@@ -51,11 +70,12 @@ def _scope(
     kernels: Mapping[str, str],
     constants: Mapping[str, str],
     names: Mapping[int, str],
-    used: dict[str, str],
+    outer: Mapping[int, tuple[Expr, ...]],
+    used: dict[str, Expression],
 ) -> Scope:
     # Symbols come first: they keep their names, which comments and error messages mention.
     symbols = identifiers(
-        (symbol.name for symbol in (*bound_symbols(part), *outer_symbols(part), *part.symbols)), taken=taken
+        (symbol.name for symbol in (*bound_symbols(part), *outer[id(part)], *part.symbols)), taken=taken
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
     local = identifiers((name for name in _names(part) if name not in own), taken={*taken, *symbols.values()})
@@ -69,12 +89,12 @@ def _scope(
         operator=operators.__getitem__,
         kernel=kernels.__getitem__,
         function=lambda nested: names[id(nested)],
-        outer=outer_symbols,
+        outer=lambda nested: outer[id(nested)],
         used=used,
     )
 
 
-def _function(part: Program, scope: Scope) -> Suite:
+def _function(part: Program, scope: Scope) -> Function:
     name = scope.function(part)
     body: list[Statement] = []
     if name != "call":
@@ -91,8 +111,8 @@ def _function(part: Program, scope: Scope) -> Suite:
             # a size that is known already
             params.append("_")
     if params:
-        body.append(Listing("(", tuple(params), ") = args", single=True))
-    body.append(Line("args.clear()"))
+        body.append(Unpack(Filled(Tuple(tuple(map(Name, params)))), ARGS))
+    body.append(Do(method(ARGS, "clear")))
     ranked: set[str] = set()
     # Sizes that depend on symbols are checked on every call; the others are recognised, all in one go.
     fixed = fixed_checks(part, scope) if name == "call" else ()
@@ -110,11 +130,11 @@ def _function(part: Program, scope: Scope) -> Suite:
             source = instruction.buffer
             if source in scope.inputs and source not in ranked:
                 ranked.add(source)
-                rank = len(scope.buffer(source).shape)
-                body.append(Line(f"{scope.runtime('check_rank')}({scope.name(source)}, {source!r}, {rank})"))
+                rank = Number(len(scope.buffer(source).shape))
+                body.append(Do(scope.runtime("check_rank", scope.variable(source), quoted(source), rank)))
         body.extend(emit_instruction(instruction, scope))
-    sizes = "".join(f", {scope.symbols[symbol.name]}" for symbol in scope.outer(part))
-    return Suite(f"def {name}(args{sizes})", tuple(body))
+    sizes = (scope.symbols[symbol.name] for symbol in scope.outer(part))
+    return Function(name, (Parameter(ARGS.id), *map(Parameter, sizes)), tuple(body))
 
 
 def _names(program: Program) -> Iterator[str]:

@@ -9,35 +9,49 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Constant
 from coilwork_ir.index import Expr, evaluate
 from coilwork_ir.program.nodes import CheckSize, Program
-from coilwork_wrapper.python.expressions import dtype_text, index_text, tuple_text
+from coilwork_ir.syntax.python import (
+    Assign,
+    Dict,
+    Expression,
+    Function,
+    List,
+    Name,
+    Noted,
+    Number,
+    Return,
+    Rows,
+    Statement,
+    Tuple,
+    method,
+)
+from coilwork_wrapper.python.expressions import index_expression, quoted, torch_dtype
 from coilwork_wrapper.python.names import identifiers
-from coilwork_wrapper.python.tree import Line, Rows, Statement, Suite
 
 SIZES: Final = (16, 32, 64, 8, 4, 128, 2, 1, 3, 0)
 """What size symbols are taken to be, in order of preference, where their bounds and the program's checks allow."""
 MOST_TRIES: Final = 10_000
 
 
-def make_inputs(program: Program) -> Suite:
+def make_inputs(program: Program) -> Function:
     """The function `make_inputs`."""
     symbols = _input_symbols(program)
     names = identifiers(symbol.name for symbol in symbols)
     sizes = sample_sizes(program)
-    body: list[Statement] = [Line(f"{names[s.name]} = {sizes[s.name]}") for s in symbols]
-    rows: list[str] = []
+    body: list[Statement] = [Assign((names[s.name],), Number(sizes[s.name])) for s in symbols]
+    rows: list[Expression] = []
     for entry in program.inputs:
         if isinstance(entry, Buffer):
-            rows.append(_random(entry, names) + f",  # {entry.name}")
+            rows.append(Noted(_random(entry, names), entry.name))
         else:
-            rows.append(f"{index_text(entry, names)},")
-    body.append(Rows("return [", tuple(rows), "]") if rows else Line("return []"))
-    return Suite("def make_inputs()", tuple(body))
+            rows.append(index_expression(entry, names))
+    body.append(Return((Rows(List(tuple(rows))),)))
+    return Function("make_inputs", (), tuple(body))
 
 
-def make_constants(constants: Iterable[Constant]) -> Suite:
+def make_constants(constants: Iterable[Constant]) -> Function:
     """The function `make_constants`."""
-    pairs = tuple(f"{c.key!r}: {_random(c.buffer, {})}," for c in constants)
-    return Suite("def make_constants()", (Rows("return {", pairs, "}"),))
+    pairs = tuple((quoted(c.key), _random(c.buffer, {})) for c in constants)
+    return Function("make_constants", (), (Return((Rows(Dict(pairs)),)),))
 
 
 def sample_sizes(program: Program) -> Mapping[str, int]:
@@ -76,13 +90,16 @@ def _input_symbols(program: Program) -> tuple[Expr, ...]:
     for entry in program.inputs:
         exprs = (*entry.shape, *entry.strides) if isinstance(entry, Buffer) else (entry,)
         for expr in exprs:
+            if expr.is_const:
+                continue
             for symbol in sorted(expr.free_symbols, key=lambda one: one.name):
                 found.setdefault(symbol.name, symbol)
     return tuple(found.values())
 
 
-def _random(buffer: Buffer, names: Mapping[str, str]) -> str:
-    shape, strides = (
-        tuple_text([index_text(e, names) for e in exprs]) for exprs in (buffer.shape, buffer.strides)
+def _random(buffer: Buffer, names: Mapping[str, str]) -> Expression:
+    layout = (
+        Tuple(tuple(index_expression(e, names) for e in exprs)) for exprs in (buffer.shape, buffer.strides)
     )
-    return f"rt.random_input({shape}, {strides}, {dtype_text(buffer.dtype)}, {buffer.device!r})"
+    details = (torch_dtype(buffer.dtype), quoted(buffer.device))
+    return method(Name("rt"), "random_input", *layout, *details)

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
 from coilwork_ir.mapping import Version, format_mapping
-from coilwork_wrapper.python.tree import Listing, Rows
+from coilwork_ir.syntax.python import (
+    Attribute,
+    Call,
+    Dict,
+    Expression,
+    Filled,
+    Joined,
+    Name,
+    Number,
+    Rows,
+    Text,
+    Tuple,
+)
+from coilwork_wrapper.python.expressions import quoted
 
 
-def spec_rows(source: KernelSource, text_name: str) -> Rows:
+def specification(source: KernelSource, text_name: str) -> Rows:
     """`rt.CppKernel(...)` or `rt.TritonKernel(...)`; the text itself is the constant `text_name`."""
-    kind = "CppKernel" if source.language == "cpp" else "TritonKernel"
-    rows: list[str | Listing | Rows] = [
-        f"name={source.name!r},",
-        f"source={text_name},",
-        f"entry={source.entry!r},",
-        _tuple("args", [repr(argument_spec(a)) for a in source.args]),
-        _tuple("arg_names", [repr(a.name) for a in source.args]),
+    fields: list[tuple[str, Expression]] = [
+        ("name", quoted(source.name)),
+        ("source", Name(text_name)),
+        ("entry", quoted(source.entry)),
+        ("args", _texts(argument_spec(a) for a in source.args)),
+        ("arg_names", _texts(a.name for a in source.args)),
     ]
     if source.language == "triton":
-        rows.append(_tuple("grid", [repr(format_expr(g)) for g in source.grid]))
-        rows.append(_tuple("configs", [config_text(c) for c in source.configs]))
+        fields.append(("grid", _texts(format_expr(g) for g in source.grid)))
+        fields.append(("configs", Filled(Tuple(tuple(map(_config, source.configs))))))
         if source.versions is not None:
-            versions = tuple(map(_version_rows, source.versions.versions))
-            rows.append(Rows("versions=(", versions, "),"))
+            fields.append(("versions", Rows(Tuple(tuple(map(_version, source.versions.versions))))))
     if source.checks:
-        rows.append(_tuple("checks", [repr(c) for c in source.checks]))
+        fields.append(("checks", _texts(source.checks)))
     if source.features:
-        rows.append(_tuple("features", [repr(f) for f in source.features]))
+        fields.append(("features", _texts(source.features)))
     if source.read_bytes is not None and source.write_bytes is not None:
-        rows.append(f"bytes={format_expr(source.read_bytes + source.write_bytes)!r},")
-    rows.append(f"target={source.target!r},")
-    return Rows(f"rt.{kind}(", tuple(rows), "),")
+        fields.append(("bytes", quoted(format_expr(source.read_bytes + source.write_bytes))))
+    fields.append(("target", quoted(source.target)))
+    kind = "CppKernel" if source.language == "cpp" else "TritonKernel"
+    return _runtime_value(kind, fields)
 
 
-def _tuple(field: str, items: list[str]) -> Listing:
-    return Listing(f"{field}=(", tuple(items), "),", single=True)
+def _runtime_value(kind: str, fields: Iterable[tuple[str, Expression]]) -> Rows:
+    return Rows(Call(Attribute(Name("rt"), kind), (), tuple(fields)))
+
+
+def _texts(texts: Iterable[str]) -> Filled:
+    return Filled(Tuple(tuple(map(quoted, texts))))
 
 
 def argument_spec(arg: SourceArg) -> str:
@@ -46,18 +64,20 @@ def argument_spec(arg: SourceArg) -> str:
     return f"{pointer}{arg.role}:{arg.dtype.text}{aligned}{elements}"
 
 
-def config_text(config: Config) -> str:
-    """A dictionary display: compile-time parameters, then warps and stages."""
-    entries = [f'"{name}": {value}' for name, value in config.meta]
-    entries += [f'"num_warps": {config.num_warps}', f'"num_stages": {config.num_stages}']
+def _config(config: Config) -> Dict:
+    """Compile-time parameters, then warps and stages."""
+    entries: list[tuple[str, int]] = [*config.meta]
+    entries += [("num_warps", config.num_warps), ("num_stages", config.num_stages)]
     if not config.fp_fusion:
-        entries.append('"enable_fp_fusion": False')
-    return "{" + ", ".join(entries) + "}"
+        entries.append(("enable_fp_fusion", False))
+    return Dict(tuple((Text(name), Number(value)) for name, value in entries))
 
 
-def _version_rows(version: Version) -> Rows:
+def _version(version: Version) -> Rows:
     """`rt.KernelVersion(...)`; the mapping is a string literal for each of its lines."""
-    guard = () if version.guard is None else (f"guard={format_expr(version.guard.distance)!r},",)
-    lines = tuple(repr(line) for line in format_mapping(version.mapping).splitlines(keepends=True))
-    mapping = Rows("mapping=(", lines, "),") if lines else "mapping='',"
-    return Rows("rt.KernelVersion(", (*guard, mapping), "),")
+    fields: list[tuple[str, Expression]] = []
+    if version.guard is not None:
+        fields.append(("guard", quoted(format_expr(version.guard.distance))))
+    lines = tuple(map(quoted, format_mapping(version.mapping).splitlines(keepends=True)))
+    fields.append(("mapping", Rows(Joined(lines)) if lines else quoted("")))
+    return _runtime_value("KernelVersion", fields)

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_ir.syntax.python import (
+    Assign,
+    Attribute,
+    Binary,
+    Blank,
+    Do,
+    Docstring,
+    Expression,
+    Function,
+    If,
+    Import,
+    Name,
+    Parameter,
+    RawText,
+    Return,
+    Rows,
+    Statement,
+    Subscript,
+    Text,
+    Tuple,
+    method,
+)
+from coilwork_ir.syntax.python_printer import print_expression, print_module
 from coilwork_wrapper.outer_symbols import outer_symbols
+from coilwork_wrapper.python.expressions import TORCH, quoted
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
-from coilwork_wrapper.python.kernels import spec_rows
+from coilwork_wrapper.python.kernels import specification
 from coilwork_wrapper.python.names import identifiers
-from coilwork_wrapper.python.tree import (
-    Blank,
-    Docstring,
-    Line,
-    Listing,
-    Rows,
-    SourceText,
-    Statement,
-    Suite,
-    print_module,
-)
 from coilwork_wrapper.surface import RUNTIME_MODULE
 
-MAKE_CALL = "make_call(kernels, constants)"
+RUNTIME: Final = "rt"
+KERNELS: Final = Name("kernels")
+CONSTANTS: Final = Name("constants")
 
 
 def emit_python(
@@ -57,31 +73,33 @@ def emit_python(
     statements: list[Statement] = [
         Docstring(_heading(program, target)),
         Blank(),
-        Line("import torch"),
+        Import("torch"),
         _import_runtime(runtime),
         Blank(),
     ]
-    specs: list[str | Listing | Rows] = []
+    specs: list[Expression] = []
     for kernel in kernels:
         text_name = text_names[f"{kernel.name}_source".upper()]
-        statements += [SourceText(text_name, "\n" + sources[kernel.name].text), Blank()]
-        specs.append(spec_rows(sources[kernel.name], text_name))
-    statements.append(Rows("KERNELS = (", tuple(specs), ")") if specs else Line("KERNELS = ()"))
+        statements += [Assign((text_name,), RawText("\n" + sources[kernel.name].text)), Blank()]
+        specs.append(specification(sources[kernel.name], text_name))
+    statements.append(Assign(("KERNELS",), Rows(Tuple(tuple(specs)))))
     constants = _constants(program)
     definitions = [_make_call(program, tuple(constants)), make_inputs(program)]
     if constants:
         definitions.append(make_constants(constants.values()))
     for definition in definitions:
         statements += [Blank(), Blank(), definition]
-    made = ", make_constants=make_constants" if constants else ""
-    run = Line(f"rt.run_standalone(KERNELS, make_call, make_inputs{made})")
-    statements += [Blank(), Blank(), Suite('if __name__ == "__main__"', (run,))]
+    parts = map(Name, ("KERNELS", "make_call", "make_inputs"))
+    made = {"make_constants": Name("make_constants")} if constants else {}
+    run = Do(method(Name(RUNTIME), "run_standalone", *parts, **made))
+    is_script = Binary("==", Name("__name__"), Text("__main__"))
+    statements += [Blank(), Blank(), If(is_script, (run,))]
     return print_module(statements)
 
 
 def _import_runtime(runtime: str) -> Statement:
     package, _, module = runtime.rpartition(".")
-    return Line(f"from {package} import {module} as rt" if package else f"import {module} as rt")
+    return Import(module, RUNTIME, package)
 
 
 def _heading(program: Program, target: str) -> str:
@@ -105,12 +123,12 @@ def _constants(program: Program) -> Mapping[str, Constant]:
     return found
 
 
-def _make_call(program: Program, keys: tuple[str, ...]) -> Statement:
+def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
     operators = identifiers(_operators(program))
     kernel_names = identifiers([k.name for k in all_kernels(program)], taken=operators.values())
     taken = (*operators.values(), *kernel_names.values())
     constants = identifiers(keys, taken=taken)
-    used: dict[str, str] = {}
+    used: dict[str, Expression] = {}
     definitions = functions(
         program,
         operators=operators,
@@ -122,15 +140,27 @@ def _make_call(program: Program, keys: tuple[str, ...]) -> Statement:
         Docstring(
             "`call(args)`, which runs the graph on the inputs in the list `args`, and empties it first."
         ),
-        *(Line(f"{name} = {value}") for name, value in sorted(used.items(), key=lambda pair: pair[1])),
-        *(Line(f"{name} = torch.ops.{operator}") for operator, name in operators.items()),
-        *(Line(f"{name} = kernels[{kernel!r}]") for kernel, name in kernel_names.items()),
-        *(Line(f"{name} = constants[{key!r}]") for key, name in constants.items()),
+        *sorted((Assign((name,), value) for name, value in used.items()), key=_by_value),
+        *(Assign((name,), _operator(operator)) for operator, name in operators.items()),
+        *(Assign((name,), Subscript(KERNELS, (quoted(kernel),))) for kernel, name in kernel_names.items()),
+        *(Assign((name,), Subscript(CONSTANTS, (quoted(key),))) for key, name in constants.items()),
     ]
     for definition in definitions:
         body += [Blank(), definition]
-    body += [Blank(), Line("return call")]
-    return Suite(f"def {MAKE_CALL}", tuple(body))
+    body += [Blank(), Return((Name("call"),))]
+    return Function("make_call", (Parameter(KERNELS.id), Parameter(CONSTANTS.id)), tuple(body))
+
+
+def _by_value(assignment: Assign) -> str:
+    return print_expression(assignment.value)
+
+
+def _operator(target: str) -> Expression:
+    """`torch.ops.aten.mm.out` of `aten.mm.out`."""
+    value: Expression = Attribute(TORCH, "ops")
+    for name in target.split("."):
+        value = Attribute(value, name)
+    return value
 
 
 def _operators(program: Program) -> Iterator[str]:

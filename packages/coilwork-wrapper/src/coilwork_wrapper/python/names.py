@@ -32,7 +32,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
     for name in names:
         if name in chosen:
             continue
-        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+        base = name if name.isascii() and name.isidentifier() else _spell(name)
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
         candidate, number = base, following.get(base, 1)
@@ -43,3 +43,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
         used.add(candidate)
         chosen[name] = candidate
     return chosen
+
+
+def _spell(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)

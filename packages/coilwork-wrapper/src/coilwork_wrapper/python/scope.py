@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import Program
-from coilwork_wrapper.python.expressions import argument_text, index_text, tuple_text
+from coilwork_ir.syntax.python import Attribute, Call, Expression, Name, Tuple
+from coilwork_wrapper.python.expressions import argument, index_expression, torch_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +39,38 @@ class Scope:
     kernel: Callable[[str], str]
     function: Callable[[Program], str]
     outer: Callable[[Program], tuple[Expr, ...]]
-    used: dict[str, str]
+    used: dict[str, Expression]
 
-    def index(self, expr: Expr) -> str:
+    def variable(self, buffer: str) -> Name:
+        """The variable that holds a buffer or pool."""
+        return Name(self.name(buffer))
+
+    def variables(self, buffers: Iterable[str]) -> Tuple:
+        """The variables that hold buffers, as a tuple."""
+        return Tuple(tuple(map(self.variable, buffers)))
+
+    def index(self, expr: Expr) -> Expression:
         """An index expression."""
-        return index_text(expr, self.symbols)
+        return index_expression(expr, self.symbols)
 
-    def shape(self, extents: Sequence[Expr]) -> str:
+    def shape(self, extents: Iterable[Expr]) -> Tuple:
         """A tuple of index expressions."""
-        return tuple_text([self.index(extent) for extent in extents])
+        return Tuple(tuple(map(self.index, extents)))
 
-    def dtype(self, dtype: DType) -> str:
+    def layout(self, buffer: Buffer) -> tuple[Expression, Expression, Expression]:
+        """Shape, strides and element type of `buffer`."""
+        return self.shape(buffer.shape), self.shape(buffer.strides), self.dtype(buffer.dtype)
+
+    def dtype(self, dtype: DType) -> Name:
         """The local name of a torch element type."""
-        self.used[dtype.torch_name] = f"torch.{dtype.torch_name}"
-        return dtype.torch_name
+        self.used[dtype.torch_name] = torch_dtype(dtype)
+        return Name(dtype.torch_name)
 
-    def runtime(self, function: str) -> str:
-        """The local name of a function of the runtime."""
-        self.used[function] = f"rt.{function}"
-        return function
+    def runtime(self, function: str, *arguments: Expression) -> Call:
+        """A call of a function of the runtime, by its local name."""
+        self.used[function] = Attribute(Name("rt"), function)
+        return Call(Name(function), arguments)
 
-    def argument(self, value: Argument) -> str:
+    def argument(self, value: Argument) -> Expression:
         """An argument of an operator call."""
-        return argument_text(value, self.name, self.index)
+        return argument(value, self.name, self.index)

@@ -1,4 +1,4 @@
-"""Compiled graphs on disk: the generated module's text and the report, by graph key.
+"""Compiled graphs on disk: the program, its kernels' manifests, the readable module and the report, by graph key.
 
 The kernels' binaries lie beside them, each under a key of its own. Graphs driven by FX or C++ are not kept whole, only
 their kernels and libraries.
@@ -29,11 +29,12 @@ from coilwork_tools.explain.report import CompileReport
 class CachedGraph:
     """What the cache keeps of a compiled graph.
 
-    `program` is for the native executor, empty if it refuses the program, and `refusal` says why. `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
+    `kernels` are the manifests and texts of its kernels. `program` is for the native executor, empty if it refuses the program, and `refusal` says why. `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
     from the graph at hand.
     """
 
     module: str
+    kernels: bytes = b""
     program: bytes = b""
     refusal: str = ""
     constant_keys: tuple[str, ...]
@@ -68,6 +69,7 @@ class Caches:
             keys = tuple(str(key) for key in json.loads(bundle.records["constants.json"]))
             return CachedGraph(
                 module=bundle.records["module.py"].decode(),
+                kernels=bundle.records["kernels.bin"],
                 program=bundle.records["program.bin"],
                 refusal=bundle.records["refusal.txt"].decode(),
                 constant_keys=keys,
@@ -86,6 +88,7 @@ class Caches:
         """Keep `entry` under `key`."""
         records = {
             "module.py": entry.module.encode(),
+            "kernels.bin": entry.kernels,
             "program.bin": entry.program,
             "refusal.txt": entry.refusal.encode(),
             "report.json": entry.report.to_json().encode(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,23 +16,29 @@ from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, flat
 from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
 from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
-from coilwork_ir.loops.attention.verify import operand_of
+from coilwork_ir.loops.attention.verify import Saved, operand_of
 from coilwork_ir.scalar import Scalar, loads
 
 _NOWHERE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class _Bodies:
-    """Evaluates the bodies of one node, over some of its ranges and axes."""
+class Bodies:
+    """Evaluates the bodies of one node, over some of its ranges and axes.
+
+    Attributes:
+        weights: the node's.
+        sizes: values of size symbols.
+        access: what loads lead to.
+    """
 
     weights: Weights
-    memory: Memory
+    sizes: Mapping[str, int]
     access: Mapping[str, Access]
 
     def evaluate(self, body: Scalar, ranges: Sequence[Expr], given: Sequence[Tensor] = ()) -> Tensor:
         """`body` at every point of `ranges`, in the type of sums if it is a number."""
-        value = Evaluator(Domain(ranges, self.memory.sizes), self.access, given).full(body)
+        value = Evaluator(Domain(ranges, self.sizes), self.access, given).full(body)
         return value if body.dtype.is_bool else value.to(torch_dtype(self.weights.accumulate))
 
     def contract(
@@ -63,15 +69,12 @@ class _Bodies:
 def attend(node: Attention, memory: Memory, access: Mapping[str, Access]) -> None:
     """Store what `node` computes of what `access` leads to."""
     weights = node.weights
-    bodies = _Bodies(weights, memory, access)
-    scores = bodies.scores(bodies.raw_scores())
-    logsumexp = _reduce_scores(scores)
+    bodies = Bodies(weights, memory.sizes, access)
     _store_state(node, memory)
     seed = _read_seed(weights, [None if o is None else o.name for o in map(_buffer, node.state)], memory)
-    kept = _draw_factors(weights, scores, seed)
-    over, beside = (*weights.rows, weights.keys), (*weights.ranges, weights.keys)
-    values = bodies.evaluate(weights.value, beside)
-    result = bodies.contract(_exponentiate(scores, logsumexp) * kept, over, values, beside, weights.ranges)
+    result, logsumexp = sum_values(bodies, seed)
+    if node.epilogue is not None:
+        result = Evaluator(Domain(weights.ranges, memory.sizes), access, (result,)).full(node.epilogue)
     memory.allocate(node.output).copy_(result)
     if node.logsumexp is not None:
         stored = memory.allocate(node.logsumexp)
@@ -79,41 +82,79 @@ def attend(node: Attention, memory: Memory, access: Mapping[str, Access]) -> Non
             _add_at(node.logsumexp_at, weights.rows, logsumexp, stored.zero_(), memory)
 
 
+def sum_values(bodies: Bodies, seed: int | None = None) -> tuple[Tensor, Tensor]:
+    """The weighted sums of values, over ranges, and the logsumexp of each row."""
+    weights = bodies.weights
+    scores = bodies.scores(bodies.raw_scores())
+    logsumexp = _reduce_scores(scores)
+    kept = _draw_factors(weights, scores, seed)
+    over, beside = (*weights.rows, weights.keys), (*weights.ranges, weights.keys)
+    values = bodies.evaluate(weights.value, beside)
+    result = bodies.contract(_exponentiate(scores, logsumexp) * kept, over, values, beside, weights.ranges)
+    return result, logsumexp
+
+
 def derive_attention(node: AttentionGradient, memory: Memory) -> None:
     """Store the gradients that `node` computes."""
-    weights, (keys, length) = node.weights, node.weights.axes
-    rows, ranges = weights.rows, weights.ranges
-    over = (*rows, keys)
-    bodies = _Bodies(weights, memory, memory.access(_list_operands(node)))
-    raw = bodies.raw_scores()
-    scores = bodies.scores(raw)
-    weight = _exponentiate(scores, bodies.evaluate(node.logsumexp, rows))
-    kept = _draw_factors(weights, scores, _read_seed(weights, [_name(a) for a in node.state], memory))
-    gradient, output = (bodies.evaluate(body, ranges) for body in (node.gradient, node.output))
-    values = bodies.evaluate(weights.value, (*ranges, keys))
-    of_weight = bodies.contract(gradient, ranges, values, (*ranges, keys), over) * kept
-    passed = weight * (of_weight - (gradient * output).sum(-1, keepdim=True))
-    of_raw = bodies.evaluate(node.slope, over, (raw, passed))
-    # scores that are minus infinity have no slope
-    of_raw = torch.where(weight == 0, 0, of_raw)
-    query, key = (
-        bodies.evaluate(weights.query, (*rows, length)),
-        bodies.evaluate(weights.key, (*over, length)),
-    )
-    for body, output_, left, by_left, right, by_right in (
-        (weights.query, node.of_query, of_raw, over, key, (*over, length)),
-        (weights.key, node.of_key, of_raw, over, query, (*rows, length)),
-        (weights.value, node.of_value, weight * kept, over, gradient, ranges),
+    weights = node.weights
+    bodies = Bodies(weights, memory.sizes, memory.access(_list_operands(node)))
+    terms = GradientTerms(bodies, node, _read_seed(weights, [_name(a) for a in node.state], memory))
+    for number, (body, output) in enumerate(
+        ((weights.query, node.of_query), (weights.key, node.of_key), (weights.value, node.of_value))
     ):
         operand = operand_of(body)
         if operand is None:
             raise InterpretError("attention-operands", "the gradient of what is computed")
-        known = {s for expr in operand.index for s in expr.free_symbols}
+        _sum_into(output, operand.index, *terms.sum_along(number, operand.index), memory)
+    if node.of_bias is not None:
+        _sum_into(node.of_bias, node.bias_at, *terms.sum_along(3, node.bias_at), memory)
+
+
+@dataclass(slots=True)
+class GradientTerms:
+    """What each point adds to the gradients of query, key, value and bias, which have the numbers 0 to 3."""
+
+    bodies: Bodies
+    saved: Saved
+    seed: int | None = None
+    _factors: list[tuple[Tensor, tuple[Expr, ...], Tensor, tuple[Expr, ...]]] = field(
+        init=False, default_factory=list
+    )
+
+    def __post_init__(self) -> None:
+        bodies, saved, weights = self.bodies, self.saved, self.bodies.weights
+        rows, ranges, (keys, length) = weights.rows, weights.ranges, weights.axes
+        over = (*rows, keys)
+        raw = bodies.raw_scores()
+        scores = bodies.scores(raw)
+        weight = _exponentiate(scores, bodies.evaluate(saved.logsumexp, rows))
+        kept = _draw_factors(weights, scores, self.seed)
+        gradient, output = (bodies.evaluate(body, ranges) for body in (saved.gradient, saved.output))
+        values = bodies.evaluate(weights.value, (*ranges, keys))
+        of_weight = bodies.contract(gradient, ranges, values, (*ranges, keys), over) * kept
+        passed = weight * (of_weight - (gradient * output).sum(-1, keepdim=True))
+        of_raw = bodies.evaluate(saved.slope, over, (raw, passed))
+        # scores that are minus infinity have no slope
+        of_raw = torch.where(weight == 0, 0, of_raw)
+        query, key = (
+            bodies.evaluate(weights.query, (*rows, length)),
+            bodies.evaluate(weights.key, (*over, length)),
+        )
+        self._factors += [
+            (of_raw, over, key, (*over, length)),
+            (of_raw, over, query, (*rows, length)),
+            (weight * kept, over, gradient, ranges),
+        ]
+        if saved.bias is not None:
+            of_bias = bodies.evaluate(saved.bias, over, (raw, passed))
+            self._factors.append((of_bias, over, torch.ones((), dtype=of_bias.dtype), ()))
+
+    def sum_along(self, number: int, index: Sequence[Expr]) -> tuple[tuple[Expr, ...], Tensor]:
+        """The ranges that `index` runs along, and sums over them of what points add to gradient `number`."""
+        left, by_left, right, by_right = self._factors[number]
+        known = {s for expr in index for s in expr.free_symbols}
         along = tuple(r for r in dict.fromkeys((*by_left, *by_right)) if r in known)
-        total = bodies.contract(left, by_left, right, by_right, along)
-        _sum_into(output_, operand.index, along, total, memory)
-    if node.bias is not None and node.of_bias is not None:
-        _sum_into(node.of_bias, node.bias_at, over, bodies.evaluate(node.bias, over, (raw, passed)), memory)
+        return along, self.bodies.contract(left, by_left, right, by_right, along)
 
 
 def _reduce_scores(scores: Tensor) -> Tensor:

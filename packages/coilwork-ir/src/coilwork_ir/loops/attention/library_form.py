@@ -35,6 +35,10 @@ Causal: TypeAlias = Literal["", "first", "last"]
 """Keys that count for a row: all, or those up to its place. The `first` row and key are level, or the
 `last`."""
 
+ATTENTION: Final = "attention"
+ATTENTION_GRADIENT: Final = "attention gradient"
+"""What calls of a library implement whose first arguments are query, key and value, and those of its gradient."""
+
 _RANK: Final = 4
 
 
@@ -212,6 +216,8 @@ def library_attention_of(
     if parts is None or parts.why_malformed() is not None or parts.build_weights() != node.weights:
         return None
     if isinstance(node, Attention):
+        if node.output.dtype is not parts.query.dtype:
+            return None
         again = make_attention(
             parts,
             node.output,

@@ -5,7 +5,7 @@ For each point of the rows, which are all ranges but the last, and each key:
     raw    = sum of query * key along the axis that both know
     score  = the body `score` of `raw`; minus infinity where `mask` does not hold
     weight = exp(score - logsumexp of the row's scores); 0 where the score is minus infinity
-    output = sum of weight * value along the keys
+    output = the body `epilogue` of the sum of weight * value along the keys
 
 A row of which nothing is left, because there is no key or every score is minus infinity, has zeros for its
 output and 0 for its logsumexp, as eager's kernel for CPUs leaves it. Nothing is rounded on the way.
@@ -104,14 +104,16 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """`output[ranges] = sum of weight * value along the keys`, rounded to its type: see the module.
+    """`output[ranges] = epilogue(sum of weight * value along the keys)`: see the module.
 
     How it is computed, by a library or by kernels, the scheduler decides:
     `coilwork_scheduler.contractions.attention`.
 
     Attributes:
         weights: the weights, and the values that they are for.
-        output: the weighted sums.
+        output: the weighted sums, or what the epilogue makes of them.
+        epilogue: a body over `ranges`, given the weighted sum as parameter 0; None if that is rounded to the
+            output's type and no more.
         logsumexp: the logarithm of each row's sum of exponentials, at `logsumexp_at`; what no row is stored
             at holds anything. None if nobody wants it.
         logsumexp_at: an index over rows; None if nothing is stored.
@@ -120,6 +122,7 @@ class Attention:
 
     weights: Weights
     output: Buffer
+    epilogue: Scalar | None = None
     logsumexp: Buffer | None = None
     logsumexp_at: tuple[Expr, ...] | None = None
     state: tuple[Buffer | SymbolOutput | None, ...] = ()
@@ -129,6 +132,11 @@ class Attention:
     def outputs(self) -> tuple[Buffer | SymbolOutput | None, ...]:
         """All results in order."""
         return (self.output, self.logsumexp, *self.state)
+
+    @property
+    def bodies(self) -> tuple[Scalar, ...]:
+        """All bodies."""
+        return (*self.weights.bodies, *(() if self.epilogue is None else (self.epilogue,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@
       logsumexp at [i0, i1]
     }
 
-Behind the domain stands what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and
-`dropout 0.1`.
+`yield t9` before the logsumexp says what the epilogue makes of the weighted sum. Behind the domain stands
+what there is of `flash (_, %seed: i64[])`, the form of the state and the state, and `dropout 0.1`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ Domain: TypeAlias = tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]
 def format_attention(node: Attention, domain: str, indent: str) -> str:
     """Text of `node`, whose ranges and axes are `domain`."""
     head = f"{format_list(map(_format_result, (node.output, node.logsumexp)))} = attention"
-    lines, names = format_scalars(node.weights.bodies, indent + "  ")
-    last = [] if node.logsumexp_at is None else [f"logsumexp at {_format_index(node.logsumexp_at)}"]
+    lines, names = format_scalars(node.bodies, indent + "  ")
+    last = [] if node.epilogue is None else [f"yield {names[node.epilogue]}"]
+    last += [] if node.logsumexp_at is None else [f"logsumexp at {_format_index(node.logsumexp_at)}"]
     state = format_list(map(_format_result, node.state))
-    return _format_parts(
-        node.weights, f"{head} {node.weights.accumulate.text} {domain}", state, lines, names, last, indent
-    )
+    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
+    inner = indent + "  "
+    parts = format_weights(node.weights, names, inner)
+    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
 
 
 def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
@@ -73,30 +75,24 @@ def format_gradient(node: AttentionGradient, domain: str, indent: str) -> str:
     if node.bias is not None:
         last.append(f"bias {names[node.bias]} at {_format_index(node.bias_at)}")
     state = format_list(map(format_argument, node.state))
-    return _format_parts(
-        node.weights, f"{head} {node.weights.accumulate.text} {domain}", state, lines, names, last, indent
-    )
+    head = f"{head} {node.weights.accumulate.text} {domain}{_format_form(node.weights, state)} {{"
+    inner = indent + "  "
+    parts = format_weights(node.weights, names, inner)
+    return "\n".join([indent + head, *lines, *parts, *(inner + part for part in last), f"{indent}}}"])
 
 
-def _format_parts(
-    weights: Weights,
-    head: str,
-    state: str,
-    statements: Sequence[str],
-    names: Mapping[Scalar, str],
-    last: Sequence[str],
-    indent: str,
-) -> str:
-    if weights.form != "plain":
-        head += f" {weights.form} {state}"
-    if weights.dropout:
-        head += f" dropout {format_number(weights.dropout)}"
+def _format_form(weights: Weights, state: str) -> str:
+    form = f" {weights.form} {state}" if weights.form != "plain" else ""
+    return form + (f" dropout {format_number(weights.dropout)}" if weights.dropout else "")
+
+
+def format_weights(weights: Weights, names: Mapping[Scalar, str], indent: str) -> list[str]:
+    """Lines that say which of the values that have `names` is which body of `weights`."""
     parts = [f"query {names[weights.query]}, key {names[weights.key]}, value {names[weights.value]}"]
     parts.append(f"score {names[weights.score]}")
     if weights.mask is not None:
         parts.append(f"mask {names[weights.mask]}")
-    inner = [f"{indent}  {part}" for part in (*parts, *last)]
-    return "\n".join([f"{indent}{head} {{", *statements, *inner, f"{indent}}}"])
+    return [indent + part for part in parts]
 
 
 def _format_index(index: Sequence[Expr]) -> str:
@@ -125,7 +121,11 @@ def read_attention(
         raise reader.error("an attention has an output and a logsumexp, which may be `_`")
     form = _read_form(reader)
     state = () if form == "plain" else parse_list(reader, lambda: read_result(reader, symbols))
-    weights, _ = _read_weights(reader, accumulate, domain, form)
+    dropout = _read_dropout(reader)
+    reader.expect("{")
+    values = parse_statements(reader, domain[2])
+    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
+    epilogue = parse_value(reader, values) if reader.accept("yield") else None
     at = None
     if reader.accept("logsumexp"):
         at = _read_index(reader, domain)
@@ -133,6 +133,7 @@ def read_attention(
     return Attention(
         weights=weights,
         output=outputs[0],
+        epilogue=epilogue,
         logsumexp=outputs[1],
         logsumexp_at=at,
         state=state,
@@ -154,13 +155,13 @@ def read_gradient(
     assert of_query is not None and of_key is not None and of_value is not None
     form = _read_form(reader)
     state = () if form == "plain" else parse_list(reader, lambda: parse_argument(reader, symbols))
-    weights, values = _read_weights(reader, accumulate, domain, form)
-    output = _read_named(reader, values, "output")
-    reader.expect(",")
-    logsumexp = _read_named(reader, values, "logsumexp")
-    reader.expect(",")
-    gradient = _read_named(reader, values, "gradient")
-    slope = _read_named(reader, values, "slope")
+    dropout = _read_dropout(reader)
+    reader.expect("{")
+    values = parse_statements(reader, domain[2])
+    weights = read_weights(reader, accumulate, domain, values, form=form, dropout=dropout)
+    output, logsumexp, gradient = read_saved(reader, values)
+    reader.expect("slope")
+    slope = parse_value(reader, values)
     bias: Scalar | None = None
     at: tuple[Expr, ...] = ()
     if reader.accept("bias"):
@@ -187,13 +188,30 @@ def _read_form(reader: Reader) -> StateForm:
     return next((form for form in _FORMS if reader.accept(form)), "plain")
 
 
-def _read_weights(
-    reader: Reader, accumulate: DType, domain: Domain, form: StateForm
-) -> tuple[Weights, Values]:
-    ranges, axes, scope = domain
-    dropout = float(reader.number()) if reader.accept("dropout") else 0.0
-    reader.expect("{")
-    values = parse_statements(reader, scope)
+def _read_dropout(reader: Reader) -> float:
+    return float(reader.number()) if reader.accept("dropout") else 0.0
+
+
+def read_saved(reader: Reader, values: Values) -> tuple[Scalar, Scalar, Scalar]:
+    """The output, the logsumexp and the gradient of the output that a gradient starts from."""
+    output = _read_named(reader, values, "output")
+    reader.expect(",")
+    logsumexp = _read_named(reader, values, "logsumexp")
+    reader.expect(",")
+    return output, logsumexp, _read_named(reader, values, "gradient")
+
+
+def read_weights(
+    reader: Reader,
+    accumulate: DType,
+    domain: Domain,
+    values: Values,
+    *,
+    form: StateForm = "plain",
+    dropout: float = 0.0,
+) -> Weights:
+    """What `format_weights` wrote of `values`."""
+    ranges, axes, _ = domain
     query = _read_named(reader, values, "query")
     reader.expect(",")
     key = _read_named(reader, values, "key")
@@ -201,7 +219,7 @@ def _read_weights(
     value = _read_named(reader, values, "value")
     score = _read_named(reader, values, "score")
     mask = parse_value(reader, values) if reader.accept("mask") else None
-    weights = Weights(
+    return Weights(
         ranges=ranges,
         axes=axes,
         query=query,
@@ -213,7 +231,6 @@ def _read_weights(
         dropout=dropout,
         form=form,
     )
-    return weights, values
 
 
 def _read_named(reader: Reader, values: Values, word: str) -> Scalar:

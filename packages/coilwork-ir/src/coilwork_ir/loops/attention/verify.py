@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
 from coilwork_ir.dtypes import DType
@@ -42,12 +42,23 @@ ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
+CheckScalar: TypeAlias = Callable[[Scalar, frozenset[Expr]], None]
+"""Checks a scalar, less its operands, over some ranges."""
+
+
 def check_attention(node: Attention, scope: Scope, place: Place) -> None:
     """Bodies know what they may, state and logsumexp are what the weights' form asks for."""
     weights = node.weights
-    _check_weights(weights, scope, place)
+
+    def check(value: Scalar, local: frozenset[Expr]) -> None:
+        check_scalar(value, local, scope, place)
+
+    check_weights(weights, check, place)
     if not node.output.dtype.is_float:
         place.fail("attention-types", f"%{node.output.name} is {node.output.dtype.text}")
+    if node.epilogue is not None:
+        check_body(node.epilogue, weights.ranges, check, place, (weights.accumulate,))
+        check_is(node.epilogue, node.output.dtype, "the epilogue", place)
     if (node.logsumexp is None) > (node.logsumexp_at is None):
         place.fail("attention-logsumexp", "there is an index for a logsumexp that nobody wants")
     if node.logsumexp is not None and node.logsumexp_at is not None:
@@ -72,16 +83,15 @@ def check_gradient(node: AttentionGradient, scope: Scope, place: Place) -> None:
     """Bodies know what they may, and every gradient is that of a buffer as it is."""
     weights = node.weights
     rows, keys = weights.rows, weights.keys
-    _check_weights(weights, scope, place)
+
+    def check(value: Scalar, local: frozenset[Expr]) -> None:
+        check_scalar(value, local, scope, place)
+
+    check_weights(weights, check, place)
     for argument in node.state:
         scope.check_argument(argument, place)
     _check_state(weights, node.state, place)
-    _check_body(node.output, weights.ranges, scope, place)
-    _check_body(node.gradient, weights.ranges, scope, place)
-    _check_body(node.logsumexp, rows, scope, place)
-    given = (weights.accumulate, weights.accumulate)
-    _check_body(node.slope, (*rows, keys), scope, place, given)
-    _check_is(node.slope, weights.accumulate, "the slope", place)
+    check_saved(weights, node, check, place)
     for name, value, gradient in (
         ("query", weights.query, node.of_query),
         ("key", weights.key, node.of_key),
@@ -99,14 +109,50 @@ def check_gradient(node: AttentionGradient, scope: Scope, place: Place) -> None:
     if (node.bias is None) != (node.of_bias is None):
         place.fail("attention-operands", "a bias that has a gradient is summed, and no other")
     if node.bias is not None and node.of_bias is not None:
-        _check_body(node.bias, (*rows, keys), scope, place, given)
-        _check_is(node.bias, weights.accumulate, "the bias", place)
         if len(node.bias_at) != len(node.of_bias.shape):
             place.fail(
                 "index-rank", f"%{node.of_bias.name} takes {len(node.of_bias.shape)} index expressions"
             )
         for expr in node.bias_at:
             scope.check_symbols(expr, (*rows, keys), place)
+
+
+class Saved(Protocol):
+    """What a gradient starts from, and its derivatives: an `AttentionGradient`, of graphs or kernels."""
+
+    @property
+    def output(self) -> Scalar:
+        """The attention's output."""
+
+    @property
+    def logsumexp(self) -> Scalar:
+        """Its logsumexp."""
+
+    @property
+    def gradient(self) -> Scalar:
+        """The gradient of its output."""
+
+    @property
+    def slope(self) -> Scalar:
+        """The gradient of a raw score."""
+
+    @property
+    def bias(self) -> Scalar | None:
+        """What a score adds to the gradient of a bias."""
+
+
+def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place) -> None:
+    """The bodies of a gradient besides those of `weights` know what they may."""
+    rows, keys = weights.rows, weights.keys
+    check_body(saved.output, weights.ranges, check, place)
+    check_body(saved.gradient, weights.ranges, check, place)
+    check_body(saved.logsumexp, rows, check, place)
+    given = (weights.accumulate, weights.accumulate)
+    check_body(saved.slope, (*rows, keys), check, place, given)
+    check_is(saved.slope, weights.accumulate, "the slope", place)
+    if saved.bias is not None:
+        check_body(saved.bias, (*rows, keys), check, place, given)
+        check_is(saved.bias, weights.accumulate, "the bias", place)
 
 
 def operand_of(value: Scalar) -> Load | None:
@@ -117,7 +163,8 @@ def operand_of(value: Scalar) -> Load | None:
     return value if isinstance(value, Load) and plain else None
 
 
-def _check_weights(weights: Weights, scope: Scope, place: Place) -> None:
+def check_weights(weights: Weights, check: CheckScalar, place: Place) -> None:
+    """The bodies of `weights` know what they may, and have types that fit."""
     rows, ranges, keys = weights.rows, weights.ranges, weights.keys
     if len(weights.axes) != 2 or not ranges:
         place.fail("attention-axes", f"{len(weights.axes)} axes, {len(ranges)} ranges")
@@ -128,23 +175,23 @@ def _check_weights(weights: Weights, scope: Scope, place: Place) -> None:
         ("key", weights.key, (*rows, keys, length)),
         ("value", weights.value, (*ranges, keys)),
     ):
-        _check_body(value, local, scope, place)
+        check_body(value, local, check, place)
         fits = value.dtype is wide or value.dtype.itemsize < wide.itemsize
         if not value.dtype.is_float or not wide.is_float or not fits:
             place.fail("attention-types", f"the {name} is {value.dtype.text}, sums are {wide.text}")
-    _check_body(weights.score, (*rows, keys), scope, place, (wide,))
-    _check_is(weights.score, wide, "the score", place)
+    check_body(weights.score, (*rows, keys), check, place, (wide,))
+    check_is(weights.score, wide, "the score", place)
     if weights.mask is not None:
-        _check_body(weights.mask, (*rows, keys), scope, place)
+        check_body(weights.mask, (*rows, keys), check, place)
         check_mask(weights.mask, "the mask of an attention", place)
     if not 0.0 <= weights.dropout < 1.0:
         place.fail("attention-state", f"a share of {weights.dropout} weights is dropped")
 
 
-def _check_body(
+def check_body(
     body: Scalar,
     local: Collection[Expr],
-    scope: Scope,
+    check: CheckScalar,
     place: Place,
     given: Sequence[DType] = (),
 ) -> None:
@@ -152,16 +199,17 @@ def _check_body(
     known = frozenset(local)
     for value in postorder((body,)):
         if not isinstance(value, Parameter):
-            check_scalar(value, known, scope, place)
+            check(value, known)
         elif value.position >= len(given):
             place.fail("parameter", f"parameter {value.position} of a body that is given {len(given)}")
         elif value.dtype is not given[value.position]:
             place.fail("attention-types", f"parameter {value.position} is {given[value.position].text}")
 
 
-def _check_is(body: Scalar, dtype: DType, what: str, place: Place) -> None:
+def check_is(body: Scalar, dtype: DType, what: str, place: Place) -> None:
+    """`body`, which is `what`, has type `dtype`."""
     if body.dtype is not dtype:
-        place.fail("attention-types", f"{what} is {body.dtype.text}, sums are {dtype.text}")
+        place.fail("attention-types", f"{what} is {body.dtype.text}, not {dtype.text}")
 
 
 def _check_state(weights: Weights, state: Sequence[Buffer | SymbolOutput | Argument], place: Place) -> None:

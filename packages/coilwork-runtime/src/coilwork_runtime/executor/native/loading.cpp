@@ -119,7 +119,7 @@ Program* load_program(PyObject* args) {
     if (library && !program->watch && !program->several_devices) program->replay = make_replay(*library, program->cuda_device);
     return program;
   } catch (const Damaged& damaged) {
-    PyErr_Format(PyExc_ValueError, "the program cannot be read: %s", damaged.what);
+    PyErr_Format(PyExc_ValueError, "the program cannot be read: %s%s", damaged.what, damaged.name);
   } catch (Raised& raised) {
     PyErr_Restore(raised.type, raised.value, raised.trace);
   } catch (const std::exception& error) {

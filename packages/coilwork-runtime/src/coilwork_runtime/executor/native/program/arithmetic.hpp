@@ -1,6 +1,8 @@
-// Integers with the floor semantics of the IR, and formulas over a kernel's sizes.
+// Integers with the floor semantics of the IR, and code over a kernel's sizes (coilwork_runtime/manifest/size_code.py says what it is).
 #pragma once
 #include <stdint.h>
+
+#include <utility>
 
 #include "program/reader.hpp"
 
@@ -8,22 +10,34 @@ namespace coilwork {
 
 // Thrown where Python raises ZeroDivisionError.
 struct DividedByZero {};
+// Thrown where a result does not fit 64 bits.
+struct Overflow {};
 
-enum Operation : uint8_t { ADD = 1, MULTIPLY, FLOOR_DIVIDE, MODULO, MINIMUM, MAXIMUM, SUBTRACT };
+enum Operation : uint8_t {
+  CONSTANT_STEP = 0, ADD, MULTIPLY, FLOOR_DIVIDE, MODULO, MINIMUM, MAXIMUM, SUBTRACT, CEIL_DIVIDE, EQUAL, NOT_EQUAL, LESS, LESS_EQUAL,
+  SELECT, SIZE_STEP = 16, PARAMETER_STEP
+};
 
 static int64_t apply(uint8_t operation, int64_t a, int64_t b) {
+  int64_t result = 0;
   switch (operation) {
     case ADD:
-      return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+      if (__builtin_add_overflow(a, b, &result)) throw Overflow{};
+      return result;
     case SUBTRACT:
-      return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+      if (__builtin_sub_overflow(a, b, &result)) throw Overflow{};
+      return result;
     case MULTIPLY:
-      return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-    case FLOOR_DIVIDE: {
+      if (__builtin_mul_overflow(a, b, &result)) throw Overflow{};
+      return result;
+    case FLOOR_DIVIDE:
+    case CEIL_DIVIDE: {
       if (b == 0) throw DividedByZero{};
       if (b == -1) return apply(SUBTRACT, 0, a);
       const int64_t quotient = a / b;
-      return quotient - (a % b != 0 && (a < 0) != (b < 0));
+      if (a % b == 0) return quotient;
+      const bool is_negative = (a < 0) != (b < 0);
+      return operation == FLOOR_DIVIDE ? quotient - is_negative : quotient + !is_negative;
     }
     case MODULO: {
       if (b == 0) throw DividedByZero{};
@@ -33,39 +47,75 @@ static int64_t apply(uint8_t operation, int64_t a, int64_t b) {
     }
     case MINIMUM:
       return a < b ? a : b;
+    case EQUAL:
+      return a == b;
+    case NOT_EQUAL:
+      return a != b;
+    case LESS:
+      return a < b;
+    case LESS_EQUAL:
+      return a <= b;
     default:
       return a > b ? a : b;
   }
 }
 
-// An expression over a kernel's sizes, such as an extent of its grid: postfix, folded if it is a constant.
+// An expression over a kernel's sizes, such as an extent of its grid.
 class Formula {
  public:
-  // u32 count, then (u8 0, i64 constant), (u8 16, i64 number of the size) or (u8 operation, i64 0)
-  void read(Reader& reader, size_t sizes) {
+  // u32 count, then of each step u8 operation, and i64 if it is a constant, a size or a parameter.
+  void read(Reader& reader) {
     size_t depth = 0;
     for (uint32_t left = reader.count(); left; --left) {
-      Step step{reader.u8(), reader.i64()};
-      if (step.kind == CONSTANT || step.kind == SIZE) {
-        if (step.kind == SIZE && static_cast<uint64_t>(step.value) >= sizes) throw Damaged{"a formula uses no such size"};
+      Step step{reader.u8(), 0};
+      if (is_push(step.kind)) {
+        step.value = reader.i64();
+        if (step.value < 0 && step.kind != CONSTANT_STEP) throw Damaged{"a formula uses no such number"};
         ++depth;
-      } else if (step.kind > SUBTRACT || depth < 2) {
-        throw Damaged{"a formula is malformed"};
       } else {
-        --depth;
+        const size_t taken = step.kind == SELECT ? 3 : 2;
+        if (step.kind > SELECT || depth < taken) throw Damaged{"a formula is malformed"};
+        depth -= taken - 1;
       }
       if (depth > MOST_DEPTH) throw Damaged{"a formula is too deep"};
       steps_.push_back(step);
     }
     if (depth != 1) throw Damaged{"a formula is malformed"};
   }
-  int64_t operator()(const int64_t* sizes) const {
-    if (steps_.size() == 1) return leaf(steps_[0], sizes);
+  // Whether it uses no size or parameter beyond so many.
+  bool is_within(size_t sizes, size_t parameters) const {
+    for (const Step& step : steps_)
+      if ((step.kind == SIZE_STEP && static_cast<uint64_t>(step.value) >= sizes) ||
+          (step.kind == PARAMETER_STEP && static_cast<uint64_t>(step.value) >= parameters))
+        return false;
+    return true;
+  }
+  // The same with values in the place of compile-time parameters; one step if that leaves no sizes.
+  Formula bind(const int64_t* parameters) const {
+    Formula bound;
+    bool is_fixed = true;
+    for (Step step : steps_) {
+      if (step.kind == PARAMETER_STEP) step = {CONSTANT_STEP, parameters[step.value]};
+      is_fixed = is_fixed && step.kind != SIZE_STEP;
+      bound.steps_.push_back(step);
+    }
+    return !is_fixed || bound.steps_.size() < 2 ? std::move(bound) : number(bound(nullptr));
+  }
+  static Formula number(int64_t value) {
+    Formula made;
+    made.steps_.push_back({CONSTANT_STEP, value});
+    return made;
+  }
+  int64_t operator()(const int64_t* sizes, const int64_t* parameters = nullptr) const {
+    if (steps_.size() == 1) return pushed(steps_[0], sizes, parameters);
     int64_t stack[MOST_DEPTH + 1];
     int top = 0;
     for (const Step& step : steps_) {
-      if (step.kind == CONSTANT || step.kind == SIZE) {
-        stack[top++] = leaf(step, sizes);
+      if (is_push(step.kind)) {
+        stack[top++] = pushed(step, sizes, parameters);
+      } else if (step.kind == SELECT) {
+        top -= 2;
+        stack[top - 1] = stack[top - 1] ? stack[top] : stack[top + 1];
       } else {
         --top;
         stack[top - 1] = apply(step.kind, stack[top - 1], stack[top]);
@@ -73,16 +123,18 @@ class Formula {
     }
     return stack[0];
   }
-
- private:
-  static constexpr uint8_t CONSTANT = 0, SIZE = 16;
-  static constexpr size_t MOST_DEPTH = 32;
   struct Step {
     uint8_t kind;
     int64_t value;
   };
-  static int64_t leaf(const Step& step, const int64_t* sizes) {
-    return step.kind == CONSTANT ? step.value : sizes[step.value];
+  bool empty() const { return steps_.empty(); }
+  const List<Step>& steps() const { return steps_; }
+
+ private:
+  static constexpr size_t MOST_DEPTH = 32;
+  static bool is_push(uint8_t kind) { return kind == CONSTANT_STEP || kind == SIZE_STEP || kind == PARAMETER_STEP; }
+  static int64_t pushed(const Step& step, const int64_t* sizes, const int64_t* parameters) {
+    return step.kind == CONSTANT_STEP ? step.value : step.kind == SIZE_STEP ? sizes[step.value] : parameters[step.value];
   }
   List<Step> steps_;
 };

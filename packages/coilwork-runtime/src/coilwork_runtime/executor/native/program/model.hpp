@@ -233,6 +233,9 @@ struct Program {
 
 // In loading.cpp. The form of a kernel; throws Damaged.
 Owned<Form> parse_form(const char* data, size_t size);
+// In manifests.cpp. What is read of a manifest's bytes, as Python values; the value of code for sizes and parameters.
+PyObject* read_manifest(PyObject*, PyObject* data);
+PyObject* evaluate_code(PyObject*, PyObject* const* given, Py_ssize_t count);
 // A program from the arguments of its Python constructor; null with a Python exception set.
 Program* load_program(PyObject* args);
 void unload_program(Program* program);

@@ -10,6 +10,13 @@ namespace coilwork {
 // The bytes are damaged, or of another version.
 struct Damaged {
   const char* what;
+  char name[64] = {};  // of the field that it is about
+
+  static Damaged field(const char* what, const Text& name) {
+    Damaged made{what};
+    strncpy(made.name, name.c_str(), sizeof made.name - 1);
+    return made;
+  }
 };
 
 class Reader {
@@ -40,6 +47,17 @@ class Reader {
     return found;
   }
   void skip(size_t size) { take(size); }
+  // Bytes behind their length, to be read on their own.
+  Reader block() {
+    const uint32_t size = u32();
+    return Reader(take(size), size);
+  }
+  // All that follows.
+  Text rest() {
+    const size_t size = left();
+    const char* start = take(size);
+    return Text(start, size);
+  }
   bool done() const { return at_ == end_; }
   size_t left() const { return static_cast<size_t>(end_ - at_); }
 

@@ -54,9 +54,13 @@ class Runner {
       WithPython python(call_);
       PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
       rethrow();
+    } catch (const Overflow&) {
+      WithPython python(call_);
+      PyErr_SetString(PyExc_OverflowError, "a size does not fit 64 bits");
+      rethrow();
     } catch (const Damaged& damaged) {
       WithPython python(call_);
-      PyErr_SetString(PyExc_RuntimeError, damaged.what);
+      PyErr_Format(PyExc_RuntimeError, "%s%s", damaged.what, damaged.name);
       rethrow();
     }
   }

@@ -1,1 +1,0 @@
-"""What C++ source is made of, and how it is printed."""

@@ -1,0 +1,63 @@
+"""Calls of a captured graph that run in eager mode, with the rest compiled around them.
+
+Torch's tracing gets some calls wrong that eager takes: a write to one of several copies of an element, say. One call costs
+no graph. Dynamo traces the captured graph again, when it is first called, and is told to leave these calls alone. So
+it compiles what comes before and behind them, as it does around a graph break that a user asks for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
+
+Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def compile_around(
+    captured: fx.GraphModule, calls: Collection[str], error: CompileError, compiler: Compile
+) -> Callable[..., Any]:
+    """What runs `captured`, which is changed in place, with `calls`, names of its nodes, in eager mode.
+
+    A warning says so, and `error` says why. `compiler` compiles the parts around the calls.
+    """
+    warnings.warn(
+        f"{_listed(calls)} in eager mode, and the graph is compiled in parts: {error}",
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
+    has_open_sizes = False
+    for node in captured.graph.nodes:
+        has_open_sizes |= node.op == "placeholder" and isinstance(
+            node.meta.get("example_value"), torch.SymInt
+        )
+        if node.name in calls:
+            node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
+    captured.recompile()
+    forward: Callable[..., Any] = captured.forward
+    in_parts: Callable[..., Any] = torch.compile(
+        forward, backend=compiler, dynamic=True if has_open_sizes else None
+    )
+    return in_parts
+
+
+def _listed(calls: Collection[str]) -> str:
+    first, *others = sorted(calls)
+    return f"{first} and {len(others)} other calls run" if others else f"{first} runs"
+
+
+def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
+    """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the next."""
+
+    def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
+        if op == "call_function":
+            return target(*args, **kwargs)
+        return getattr(args[0], target)(*args[1:], **kwargs)
+
+    disabled: Callable[..., Any] = torch.compiler.disable(call_in_eager_mode)
+    return disabled

@@ -1,0 +1,5 @@
+"""What the runtime is told of a kernel: plain data, read from bytes that the compiler writes. Begin with `kernel_manifest.py`.
+
+Nothing here needs torch or any other package. `coilwork_ir.manifest` writes the bytes; the native executor
+reads the same ones in C++ (`executor/native/program/manifest.hpp`).
+"""

@@ -1,0 +1,181 @@
+"""How a matrix product is to run, as an open mapping: blocks by its sizes and the device, and what a search may
+try around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from coilwork_ir.index import Expr, as_int, bounds, evaluate, provably_divisible
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import (
+    Contract,
+    FlatGrid,
+    Index,
+    Loop,
+    Mapping,
+    Number,
+    Order,
+    Tile,
+    Warps,
+)
+from coilwork_ir.target import Target
+from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
+from coilwork_triton.contraction.refusals import (
+    Factors,
+    check_product,
+    factors_of,
+    names_of,
+    whole_sides,
+)
+from coilwork_triton.contraction.shape import ContractionShape, parameters_of, places_of, shape_of
+from coilwork_triton.iteration.open_choices import plan_choices
+from coilwork_triton.iteration.parameters import chosen, launch_config
+from coilwork_triton.iteration.tiles import needs_64_bits
+from coilwork_triton.launch.open_numbers import limits_between, open_numbers
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, UNKNOWN_EXTENT, WARPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedProduct:
+    """A matrix product and how it may run.
+
+    Attributes:
+        kernel: the product.
+        mapping: how it runs: open where candidates differ, and where a search may try others.
+        configs: launch candidates, best guess first: choices of the open numbers.
+        target: what it runs on.
+    """
+
+    kernel: Kernel
+    mapping: Mapping
+    configs: tuple[Config, ...]
+    target: Target
+
+    @cached_property
+    def shape(self) -> ContractionShape:
+        """Tiles and masks, as the mapping says."""
+        return shape_of(self.kernel, self.mapping, self.target)
+
+
+def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> PlannedProduct:
+    """How `kernel`, which contracts, is to run.
+
+    Raises:
+        EmitError: it is no product that Triton multiplies.
+    """
+    factors, invariant = factors_of(kernel), options.batch_invariant
+    work = work_of(factors)
+    found = fixed(work, target) if invariant else propose(work, target, options.max_configs)
+    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
+    space = (
+        SearchSpace()
+        if invariant
+        else space_of(work, target, whole=_whole(factors, configs), configs=configs)
+    )
+    numbers = open_numbers(configs, space)
+    mapping = outline(kernel, factors, numbers, options)
+    limits = limits_between(numbers, configs, space)
+    mapping = replace(mapping, directives=(*mapping.directives, *limits))
+    return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
+
+
+def plan_given_product(
+    kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], most: int
+) -> PlannedProduct:
+    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each of
+    its choices if it is open; of these `most` are the first.
+
+    Raises:
+        EmitError: there is no text for a directive, which the error names.
+    """
+    factors = factors_of(kernel)
+
+    def check_choice(one: Mapping) -> None:
+        check(one)
+        check_product(kernel, factors, one, target)
+
+    def launch(closed: Mapping) -> Config:
+        numbers = parameters_of(kernel, factors, closed)
+        return launch_config({name: chosen(number) for name, number in numbers.items()}, closed)
+
+    check_choice(mapping)
+    work = work_of(factors)
+    found, configs = plan_choices(
+        kernel,
+        mapping,
+        places=tuple(places_of(kernel, factors, mapping)),
+        launch=launch,
+        limits=lambda one, configs: space_of(work, target, whole={}, configs=configs).limits,
+        check=check_choice,
+        most=most,
+    )
+    return PlannedProduct(kernel=kernel, mapping=found, configs=configs, target=target)
+
+
+def outline(
+    kernel: Kernel, factors: Factors, numbers: MappingOf[str, Number], options: TritonOptions
+) -> Mapping:
+    """The product `kernel` in blocks, with `numbers` for the parameters of its launch."""
+    rows, columns, others = (
+        names_of(kernel, side) for side in (factors.rows, factors.columns, factors.others)
+    )
+    if options.index_dtype == "auto":
+        numels = tuple(whole_sides(factors).values())
+        wide = needs_64_bits(kernel, numels, [store.value for store in kernel.stores])
+    else:
+        wide = options.index_dtype == "i64"
+    return Mapping(
+        directives=(
+            Tile(ranges=columns, by=numbers[BLOCKS["x"]]),
+            Tile(ranges=rows, by=numbers[BLOCKS["y"]]),
+            *([Tile(ranges=others, by=1)] if others else []),
+            FlatGrid(),
+            Order(ranges=(*rows, *columns), by=numbers[GROUP]),
+            Loop(ranges=names_of(kernel, factors.axes), by=numbers[BLOCKS["r"]], stages=numbers[STAGES]),
+            factors.unit,
+            Warps(count=numbers[WARPS]),
+            Index(dtype="i64") if wide else Index(dtype="i32", promised=options.index_dtype == "i32"),
+            *([Contract()] if kernel.numerics == "fast" else []),
+        )
+    )
+
+
+def work_of(factors: Factors) -> Work:
+    """What a product comes to."""
+    points = whole_sides(factors)
+    left, right = factors.memory_bytes
+    return Work(
+        rows=_estimate(points["y"]),
+        columns=_estimate(points["x"]),
+        length=_estimate(points["r"]),
+        left_bytes=left,
+        right_bytes=right,
+        dtype=factors.node.left.dtype,
+    )
+
+
+def _whole(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
+    """The points of sides that all blocks divide, by letter."""
+    return {
+        letter: numel
+        for letter, numel in whole_sides(factors).items()
+        if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
+    }
+
+
+def _estimate(numel: Expr) -> int:
+    exact = as_int(numel)
+    if exact is not None:
+        return exact
+    return max(1, evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols}))
+
+
+def _typical(size: Expr) -> int:
+    low, high = bounds(size)
+    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))

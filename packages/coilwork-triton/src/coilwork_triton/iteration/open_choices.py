@@ -1,0 +1,193 @@
+"""Open mappings that somebody hands in, as launches take them: numbers by the names of parameters, and candidates.
+
+    tile x0 by 1    loop r0 by ?rows in 512 1024    warps ?w in 4 8
+
+is `?R0_BLOCK in 512 1024` and `?num_warps in 4 8`. A number that stands in two places is two parameters, which
+are chosen together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import replace
+from itertools import islice, product
+from typing import Final, TypeAlias
+
+from coilwork_ir.errors import EmitError, VerifyError
+from coilwork_ir.index import Expr, substitute, symbol
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import Choose, Directive, Limit, Mapping, Share, find_all
+from coilwork_ir.mapping.numbers import Open
+from coilwork_triton.iteration.parameters import Place
+from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.launch.open_numbers import limits_between
+
+# Pairs of expressions of which the first is at most the second.
+Limits: TypeAlias = tuple[tuple[Expr, Expr], ...]
+
+# Choices that are looked through for one that no limit forbids, and that are each checked.
+_MOST_TRIED: Final = 1 << 14
+_MOST_CHECKED: Final = 64
+
+
+def plan_choices(
+    kernel: Kernel,
+    mapping: Mapping,
+    *,
+    places: tuple[Place, ...],
+    launch: Callable[[Mapping], Config],
+    limits: Callable[[Mapping, tuple[Config, ...]], Limits],
+    check: Callable[[Mapping], None],
+    most: int,
+) -> tuple[Mapping, tuple[Config, ...]]:
+    """`mapping` of `kernel` as launches take it, and its candidates, `most` of them.
+
+    `places` are the parameters among its numbers, `launch` gives the configuration of a closed mapping, `limits`
+    those of a search around candidates, and `check` judges closed mappings.
+
+    Raises:
+        EmitError: a number is no parameter, or a choice is not legal, by the name of the directive.
+    """
+    if mapping.is_closed:
+        return mapping, (launch(mapping),)
+    named = _name_numbers(kernel, mapping, places)
+    first = _first_choices(kernel, named, most)
+    configs = tuple(launch(named.close(choice)) for choice in first)
+    numbers = {place.name: getattr(named.directives[place.at], place.field) for place in places}
+    free = SearchSpace(
+        values=tuple((number.name, number.values) for number in named.open_numbers),
+        limits=limits(named, configs),
+    )
+    more = (one for one in limits_between(numbers, configs, free) if one not in named.directives)
+    found = replace(named, directives=(*named.directives, *more))
+    for choice in _choices_to_check(found, first[0]):
+        try:
+            check(found.close(choice))
+        except (EmitError, VerifyError) as error:
+            raise _name_choice(error, choice) from error
+    return found, configs
+
+
+def _name_numbers(kernel: Kernel, mapping: Mapping, places: Iterable[Place]) -> Mapping:
+    """`mapping` of `kernel` with its open numbers called as the parameters that they are, which are at `places`.
+
+    Raises:
+        EmitError: a number is no parameter of a launch, by the name of its directive.
+    """
+    changed = list(mapping.directives)
+    names: dict[str, list[str]] = {}
+    values: dict[str, tuple[int, ...]] = {}
+    for place in places:
+        directive = changed[place.at]
+        number = getattr(directive, place.field)
+        if isinstance(number, Open) and not isinstance(directive, Share):
+            names.setdefault(number.name, []).append(place.name)
+            known = values.get(number.name, number.values)
+            values[number.name] = tuple(n for n in known if n in number.values)
+    for place in places:
+        number = getattr(changed[place.at], place.field)
+        if isinstance(number, Open) and number.name in names:
+            changes: dict[str, object] = {place.field: Open(place.name, values[number.name])}
+            changed[place.at] = _replace(changed[place.at], changes)
+    for before, after in zip(mapping.directives, changed, strict=True):
+        kept = [one.name for one in after.open_numbers if before is after]
+        if kept:
+            raise refuse(
+                kernel, before.keyword(), f"?{kept[0]} is no parameter of a launch, and is to be chosen"
+            )
+    return Mapping(directives=tuple(_rename_limits(changed, names, values)))
+
+
+def _replace(directive: Directive, changes: dict[str, object]) -> Directive:
+    return replace(directive, **changes)
+
+
+def _rename_limits(
+    directives: Iterable[Directive],
+    names: MappingOf[str, Sequence[str]],
+    values: MappingOf[str, tuple[int, ...]],
+) -> Iterator[Directive]:
+    chosen = set[str]()
+    for one in directives:
+        if isinstance(one, Limit):
+            yield Limit(left=_rename(one.left, names), right=_rename(one.right, names))
+        elif isinstance(one, Choose):
+            chosen.update(one.names)
+            pairs = [(new, n) for old, n in zip(one.names, one.values, strict=True) for new in names[old]]
+            yield Choose(names=tuple(new for new, _ in pairs), values=tuple(n for _, n in pairs))
+        else:
+            yield one
+    for name, parameters in names.items():
+        if len(parameters) > 1 and name not in chosen:
+            for value in values[name]:
+                yield Choose(names=tuple(parameters), values=(value,) * len(parameters))
+
+
+def _rename(expr: Expr, names: MappingOf[str, Sequence[str]]) -> Expr:
+    return substitute(expr, {s: symbol(names[s.name][0], lo=1) for s in expr.free_symbols if s.name in names})
+
+
+def _first_choices(kernel: Kernel, mapping: Mapping, limit: int) -> tuple[dict[str, int], ...]:
+    """At most `limit` choices of the open numbers of `mapping` to begin with: for each way of those that are
+    chosen together, the first values that all limits allow.
+
+    Raises:
+        EmitError: there is none.
+    """
+    ways: dict[tuple[str, ...], list[dict[str, int]]] = {}
+    for one in find_all(mapping.directives, Choose):
+        ways.setdefault(one.names, []).append(dict(zip(one.names, one.values, strict=True)))
+    tied = {name for names in ways for name in names}
+    free = [number for number in mapping.open_numbers if number.name not in tied]
+    found: list[dict[str, int]] = []
+    for way in islice(product(*ways.values()), _MOST_TRIED):
+        together = {name: value for part in way for name, value in part.items()}
+        for values in islice(product(*(number.values for number in free)), _MOST_TRIED):
+            choice = together | {number.name: n for number, n in zip(free, values, strict=True)}
+            if mapping.allows(choice):
+                found.append(choice)
+                break
+        if len(found) == limit:
+            break
+    if not found:
+        raise refuse(
+            kernel, "limit" if mapping.find(Choose) is None else "choose", "nothing is left to choose"
+        )
+    return tuple(found)
+
+
+def _choices_to_check(mapping: Mapping, first: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Choices of the open numbers of `mapping`, if they are few; else those that differ from the `first` in one
+    number.
+    """
+    numbers = mapping.open_numbers
+    count = 1
+    for number in numbers:
+        count *= len(number.values)
+    if count <= _MOST_CHECKED:
+        for values in product(*(number.values for number in numbers)):
+            choice = {number.name: n for number, n in zip(numbers, values, strict=True)}
+            if mapping.allows(choice):
+                yield choice
+        return
+    yield first
+    for number in numbers:
+        for value in number.values:
+            choice = first | {number.name: value}
+            if choice != first and mapping.allows(choice):
+                yield choice
+
+
+def _name_choice(error: EmitError | VerifyError, choice: MappingOf[str, int]) -> EmitError | VerifyError:
+    """`error` of one choice of open numbers, which it names."""
+    told = ", ".join(f"{name} = {value}" for name, value in choice.items())
+    return type(error)(
+        error.code,
+        error.what,
+        node=error.node,
+        origins=error.origins,
+        reason=f"{error.reason} (with {told})" if error.reason else f"with {told}",
+        remedy=error.remedy,
+    )

@@ -1,0 +1,359 @@
+"""Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the two.
+
+    if VERSION == 3:
+        softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK, STAGES)
+    elif VERSION == 2:
+        softmax_ragged(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1, tl.int32), XBLOCK, R0_BLOCK, STAGES)
+    elif VERSION == 1:
+        softmax_short(...)
+    else:
+        softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
+
+`VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the first
+one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but for
+masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples
+of nothing leave the last two, and rows that are longer the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    bounds,
+    ceildiv,
+    evaluate,
+    largest_operands,
+    magnitude,
+    mod,
+    product,
+    provably_le,
+    symbol,
+)
+from coilwork_ir.kernel_source import VERSION, Config
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
+from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.target import Target
+from coilwork_triton.facts.kernel_analysis import roots_of
+from coilwork_triton.facts.special_sizes import specialize
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.tiles import MOST_POINTS
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.proposals.proposal import Setting
+from coilwork_triton.proposals.refinements import (
+    OF_OPEN_SIZES,
+    Planned,
+    change_candidates,
+    flatten_grid,
+    insert,
+    propose,
+)
+from coilwork_triton.proposals.walks import keeps_rows
+from coilwork_triton.text.index_printer import leaves_32_bits
+
+# Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
+# for enough threads (a softmax of rows of 8,189: 32 take 233 us, 8 of a full program's 1,024 threads 107, and a loop 78).
+_ONE_BY_ONE: Final = 8
+_MOST_WARPS: Final = 32
+_LONGEST_ROW: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeClass:
+    """Sizes that a version may be for: those that are `multiples` of what they likely are, and `rows` that are no longer."""
+
+    name: str
+    doc: str
+    multiples: bool
+    rows: bool
+
+
+_LIKELY: Final = SizeClass(name="likely", doc="Sizes as they likely are.", multiples=True, rows=True)
+_RAGGED: Final = SizeClass(
+    name="ragged", doc="Rows as long as they likely are, or shorter.", multiples=False, rows=True
+)
+_LONG: Final = SizeClass(
+    name="long", doc="Multiples of what sizes likely are, however long.", multiples=True, rows=False
+)
+_SHORT: Final = SizeClass(
+    name="short", doc="Any sizes with which positions fit 32 bits.", multiples=False, rows=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedVersion:
+    """A kernel as it is for some sizes: as it is `planned`, over sizes that are those of the kernel divided by `units`.
+
+    It is right for the sizes that `guard` allows; None: for all.
+    """
+
+    name: str
+    doc: str
+    planned: Planned
+    units: tuple[int, ...]
+    guard: Guard | None
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it computes, over sizes of its own."""
+        return self.planned.setting.kernel
+
+    @property
+    def shape(self) -> Shape:
+        """Its tiles and masks."""
+        return self.planned.shape
+
+    @property
+    def demands(self) -> frozenset[Condition]:
+        """What has to hold of the general kernel's sizes where it is right."""
+        return frozenset(() if self.guard is None else self.guard.conditions)
+
+    @property
+    def config(self) -> Config:
+        """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for each thread to do."""
+        candidates = self.planned.configs
+        wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
+        return candidates[0] if wide and self.shorter else min(candidates, key=_each)
+
+    @property
+    def shorter(self) -> bool:
+        """Positions are of 32 bits."""
+        return self.shape.index_dtype is DType.I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedVersions:
+    """The versions of `kernel`, most particular first; the last is for all sizes. Names of blocks are the same."""
+
+    kernel: Kernel
+    versions: tuple[PlannedVersion, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """That of the most particular one."""
+        return self.versions[0].shape
+
+    @property
+    def general_shape(self) -> Shape:
+        """That of the one for all sizes."""
+        return self.versions[-1].shape
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """Candidates of the version for likely sizes, then one of each other: few calls take those."""
+        most = len(self.versions) - 1
+        found = [_with_blocks(one, self.blocks, most) for one in self.versions[0].planned.configs]
+        for number, version in enumerate(self.versions[1:], 1):
+            found.append(_with_blocks(version.config, self.blocks, most - number))
+        return tuple(found)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the compile-time parameters that the versions have."""
+        names = [name for version in self.versions for name in version.shape.parameters]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def grid(self) -> tuple[Expr, ...]:
+        """Programs per grid axis, whichever version it is."""
+        tiles = self.general_shape.parallel
+        counts = tuple(ceildiv(t.numel, symbol(t.block, lo=1)) for t in tiles) or (as_expr(1),)
+        return (product(counts),) if self.general_shape.flat_grid else counts
+
+
+def _each(config: Config) -> float:
+    """Points of a block for each warp."""
+    return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
+
+
+def _leave_room(planned: Planned) -> Planned:
+    """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
+    if planned.shape.walk != "persistent" or not planned.shape.scalar_access:
+        return planned
+    target = planned.setting.target
+    configs = tuple(dict.fromkeys(_with_room(c, target) for c in planned.configs))
+    return change_candidates(planned, configs, planned.space)
+
+
+def _with_room(config: Config, target: Target) -> Config:
+    warps = int(_each(config) * config.num_warps) // (_ONE_BY_ONE * target.warp_size)
+    most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
+    return replace(config, num_warps=max(config.num_warps, min(warps, most)))
+
+
+def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:
+    known = dict(config.meta)
+    return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (VERSION, behind)))
+
+
+def _largest(numbers: Iterable[Expr]) -> list[Expr]:
+    """Those of `numbers` that no other one is at least as large as."""
+    found = list(dict.fromkeys(numbers))
+    return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
+
+
+def plan_versions(setting: Setting) -> PlannedVersions | None:
+    """The kernel of `setting` in several versions; None if one will do."""
+    kernel, options = setting.kernel, setting.options
+    if setting.draft.topk is not None or not kernel.sizes:
+        return None
+    if options.batch_invariant or options.index_dtype == "i64":
+        return None
+    if specialize(setting.draft, setting.analysis.roots) is None:
+        return None
+    # calls that are unlike the first may be of many more rows
+    planned = _plan_for_all(replace(setting, least=UNKNOWN_EXTENT))
+    general = planned.shape
+    wide = general.index_dtype is DType.I64
+    versions: list[PlannedVersion] = []
+    classes: tuple[SizeClass, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
+    if general.vectors is not None and general.vectors.tile.letter == "x":
+        # accesses are wide whether or not sizes are multiples of anything
+        classes = (_SHORT,)
+    for sizes in classes:
+        version = _plan_version(setting, sizes, wide=wide)
+        if version is None or version.shape.sharing is not None or not has_grid_of(version.shape, general):
+            continue
+        # the version for all sizes does where nothing is demanded
+        if not versions or version.demands not in (versions[-1].demands, frozenset()):
+            versions.append(version)
+    if not versions or versions[0].name != classes[0].name or general.sharing is not None:
+        return None
+    if not versions[0].demands:
+        return None
+    ones = (1,) * len(kernel.sizes)
+    versions.append(
+        PlannedVersion(
+            name="any",
+            doc="Any sizes.",
+            planned=_leave_room(planned),
+            units=ones,
+            guard=None,
+        )
+    )
+    flat = any(version.shape.flat_grid for version in versions)
+    return PlannedVersions(
+        kernel=kernel, versions=tuple(_share_grid(version, flat=flat) for version in versions)
+    )
+
+
+def _share_grid(version: PlannedVersion, *, flat: bool) -> PlannedVersion:
+    """`version` with the grid that all have."""
+    mapping = flatten_grid(version.planned.mapping, flat=flat)
+    return replace(version, planned=replace(version.planned, mapping=mapping))
+
+
+def _plan_for_all(setting: Setting) -> Planned:
+    return OF_OPEN_SIZES.run(propose(setting), setting.options)
+
+
+def _longest_row(kernel: Kernel) -> int | None:
+    """Points of the longest row that `kernel` may have; None if there is no bound."""
+    return bounds(product(r.extent for r in kernel.ranges if r.kind == "reduction")).hi
+
+
+def _keeps_likely_rows(setting: Setting) -> bool:
+    """True if rows do not stay in registers in general, but do if sizes are as they likely are."""
+    kernel, known = setting.kernel, setting.draft.likely_sizes
+    length = product(r.extent for r in kernel.ranges if r.kind == "reduction")
+    if keeps_rows(setting, _longest_row(kernel)) or not known.keys() >= length.free_symbols:
+        return False
+    return keeps_rows(setting, evaluate(length, {size.name: number for size, number in known.items()}))
+
+
+def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedVersion | None:
+    """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
+    kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
+    is_shorter = sizes.rows and _keeps_likely_rows(setting)
+    found = specialize(setting.draft, roots, multiples=sizes.multiples, rows=is_shorter)
+    if found is None:
+        return None
+    special_kernel = found.draft.kernel
+    divided = largest_operands(_positions(kernel, roots))
+    narrow = divided is not None and not any(
+        map(leaves_32_bits, _positions(special_kernel, roots_of(special_kernel)))
+    )
+    special = propose(
+        replace(
+            setting,
+            draft=found.draft,
+            options=replace(options, index_dtype="i32") if narrow else options,
+            least=1 if sizes.rows else UNKNOWN_EXTENT,
+            keeps_rows=True if is_shorter else keeps_rows(setting, _longest_row(kernel)),
+        )
+    )
+    kept = special.mapping.find(Keep)
+    if sizes is _RAGGED and kept is not None and dict(special.configs[0].meta)[BLOCKS["r"]] > _LONGEST_ROW:
+        return None
+    if kept is None:
+        # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
+        special = OF_OPEN_SIZES.run(special, options)
+    numbers: list[Expr] = []
+    if wide and special.shape.index_dtype is DType.I32:
+        values = _values_of_positions(kernel)
+        if values is not None:
+            # the guard says that they fit
+            short = insert(special.mapping, Values(promised=True), (Index,))
+            special = replace(special, mapping=short)
+        numbers = [*_numbers_of(kernel, divided or ()), *(values or ())]
+    conditions = [
+        Condition(mod(size, as_expr(unit)), "==", as_expr(0)) for size, unit in found.units if unit > 1
+    ]
+    conditions += [Condition(size, "<=", as_expr(most)) for size, most in found.most]
+    most_points = as_expr(MOST_POINTS)
+    conditions += [
+        Condition(n, "<=", most_points) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)
+    ]
+    return PlannedVersion(
+        name=sizes.name,
+        doc=sizes.doc,
+        planned=_leave_room(special),
+        units=tuple(unit for _, unit in found.units),
+        guard=Guard(tuple(conditions)),
+    )
+
+
+def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
+    """What `kernel` counts in positions, and the `divided` numbers that positions are computed from."""
+    tiles: dict[str, list[Expr]] = {}
+    for entry in kernel.ranges:
+        tiles.setdefault(entry.tile, []).append(entry.extent)
+    return [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
+
+
+def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
+    """How large positions that are values in `kernel` get, and what they are computed from; None if data decide."""
+    values = [one.expr for one in postorder(roots_of(kernel)) if isinstance(one, IndexValue)]
+    most, operands = list(map(magnitude, values)), largest_operands(values)
+    known = [one for one in most if one is not None]
+    return None if operands is None or len(known) < len(most) else [*known, *operands]
+
+
+def _is_along_columns(kernel: Kernel) -> bool:
+    """Whether neighbours in memory are of different rows: then it depends on multiples alone whether accesses are wide."""
+    return max(kernel.ranges, key=lambda r: r.coalescing).kind != "reduction" if kernel.ranges else True
+
+
+def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
+    """Where `kernel` loads and stores."""
+    loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
+    return [*loads, *(store.index for store in kernel.stores)]
+
+
+def has_grid_of(one: Shape, other: Shape) -> bool:
+    """True if the grid of `one` is that of `other` but for the sizes of blocks."""
+
+    def told(shape: Shape) -> list[object]:
+        return [
+            (t.letter, t.index.name, t.column, tuple(part.name for part, _ in t.parts))
+            for t in shape.parallel
+        ]
+
+    return told(one) == told(other) and all(t.column is None for t in one.tiles)
