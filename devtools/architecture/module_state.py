@@ -34,7 +34,7 @@ ALLOWED: Mapping[tuple[str | None, str], str] = {
     (
         "coilwork.given_options",
         "_AROUND",
-    ): "what the blocks `with coilwork.compile_options(...)` say that a thread is in",
+    ): "what the blocks `with coilwork.options(...)` say that a thread is in",
 }
 # Ours that hold no values, as those of `threading`.
 LOCKS = frozenset({"ForkedLock"})

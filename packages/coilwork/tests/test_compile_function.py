@@ -51,7 +51,7 @@ def test_options_are_checked_at_the_call(given: dict[str, object], said: str) ->
 
 
 def test_options_around_the_call_hold_for_the_function(tmp_path: Path) -> None:
-    with coilwork.compile_options(trace=str(tmp_path / "around"), strict=True):
+    with coilwork.options(trace=str(tmp_path / "around"), strict=True):
         inner = coilwork.compile(double)
         own = coilwork.compile(lambda x: x + 1, trace=str(tmp_path / "own"))
     inner(torch.ones(3))
@@ -61,7 +61,7 @@ def test_options_around_the_call_hold_for_the_function(tmp_path: Path) -> None:
 
 def test_options_around_a_first_call_hold_for_it(tmp_path: Path) -> None:
     compiled = torch.compile(double, backend="coilwork")
-    with coilwork.compile_options(trace=str(tmp_path)):
+    with coilwork.options(trace=str(tmp_path)):
         compiled(torch.ones(3))
     assert len([*tmp_path.iterdir()]) == 1
 

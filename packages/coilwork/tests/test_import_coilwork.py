@@ -22,9 +22,9 @@ def test_backend_is_registered_by_entry_point() -> None:
 
 def test_public_names_are_loaded_on_use() -> None:
     code = (
-        "import coilwork, sys; assert 'torch' not in sys.modules, 'torch'; coilwork.compile_options; "
+        "import coilwork, sys; assert 'torch' not in sys.modules, 'torch'; coilwork.options; "
         "import coilwork.backend; from coilwork import compile, list_options, options; "
-        "assert callable(coilwork.compile_options) and {*coilwork.__all__} <= {*dir(coilwork)}"
+        "assert callable(coilwork.options) and {*coilwork.__all__} <= {*dir(coilwork)}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="nothing"):

@@ -178,8 +178,8 @@ def test_options_with_an_effect_are_silent(
 
 def test_a_block_gives_options_to_what_is_compiled_in_it() -> None:
     environ = {"COILWORK_WORKERS": "2", "COILWORK_NUMERICS": "eager"}
-    with coilwork.compile_options(numerics="strict", strict=True):
-        with coilwork.compile_options(strict=False, trace="there"):
+    with coilwork.options(numerics="strict", strict=True):
+        with coilwork.options(strict=False, trace="there"):
             found = resolve(options={"numerics": "fast"}, environ=environ)
         assert (found.numerics, found.strict, found.trace, found.workers) == ("fast", False, "there", 2)
         assert resolve(environ=environ) == CompileOptions(numerics="strict", strict=True, workers=2)
@@ -190,7 +190,7 @@ def test_a_block_is_its_threads_and_ends_with_an_error() -> None:
     seen: list[CompileOptions] = []
 
     def fail_in_a_block() -> None:
-        with coilwork.compile_options(strict=True):
+        with coilwork.options(strict=True):
             thread = threading.Thread(target=lambda: seen.append(resolve(environ={})))
             thread.start()
             thread.join()
@@ -202,9 +202,9 @@ def test_a_block_is_its_threads_and_ends_with_an_error() -> None:
 
 
 def test_a_block_refuses_what_is_no_option() -> None:
-    with pytest.raises(OptionError, match="did you mean 'strict'"), coilwork.compile_options(stricct=True):
+    with pytest.raises(OptionError, match="did you mean 'strict'"), coilwork.options(stricct=True):
         pass
-    with pytest.raises(OptionError, match="wrong type"), coilwork.compile_options(strict=1):
+    with pytest.raises(OptionError, match="wrong type"), coilwork.options(strict=1):
         pass
 
 

@@ -131,7 +131,7 @@ def compile(
 
     `fullgraph` and `dynamic` are `torch.compile`'s; all others are Coilwork's options by name, `mode` among
     them. They are checked
-    now, where `torch.compile` hands them on at the first call. What `with coilwork.compile_options(...)` says around
+    now, where `torch.compile` hands them on at the first call. What `with coilwork.options(...)` says around
     this call goes for the
     compiled function, too.
 

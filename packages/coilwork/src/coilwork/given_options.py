@@ -1,7 +1,7 @@
 """The settings of a compilation, from what a user gives.
 
 They come from four places, later ones win: the defaults, `COILWORK_<NAME>` environment variables, `with
-coilwork.compile_options(...)`, and
+coilwork.options(...)`, and
 `torch.compile(..., mode=..., options={...})` or `coilwork.compile(...)`. Unknown names are refused with the
 nearest known one; a variable
 that is no option is warned of, since it may be somebody else's. So is an option without effect.
@@ -63,9 +63,7 @@ def resolve(
 
 
 # What blocks say that the calling thread is in. It ends here, at the edge: compilers get values.
-_AROUND: Final[ContextVar[Mapping[str, Any]]] = ContextVar(
-    "coilwork.compile_options", default=MappingProxyType({})
-)
+_AROUND: Final[ContextVar[Mapping[str, Any]]] = ContextVar("coilwork.options", default=MappingProxyType({}))
 
 
 @contextmanager
@@ -78,9 +76,7 @@ def options(**settings: object) -> Iterator[None]:
         OptionError: unknown name, or a value of the wrong type; the message names the nearest known one.
     """
     given = {
-        _known(name, source="coilwork.compile_options"): _coerce(
-            name, value, source="coilwork.compile_options"
-        )
+        _known(name, source="coilwork.options"): _coerce(name, value, source="coilwork.options")
         for name, value in settings.items()
     }
     token = _AROUND.set(MappingProxyType({**_AROUND.get(), **given}))
