@@ -34,6 +34,7 @@ class EagerLimits:
         needs_alike_float8: floats of 8 bits are taken beside their own type only, as they are promoted to none.
         rejects_float8_powers: takes no powers of two of 8 bits, which have no zero and no sign.
         takes_integer_gradients: a gradient that is computed of integers, too.
+        takes_other_gradients: a gradient whose incoming one may have another float type than the operand, whose type the result has.
         stored_numbers: arguments that are converted to the result's type, whatever the numbers are.
         computed_numbers: those that are converted to the type that it is computed in, `f32` for 16 bits.
         promoted_numbers: those that are converted to a type that they take part in finding.
@@ -52,6 +53,7 @@ class EagerLimits:
     needs_alike_float8: bool = False
     rejects_float8_powers: bool = False
     takes_integer_gradients: bool = False
+    takes_other_gradients: bool = False
     stored_numbers: tuple[str, ...] = ()
     computed_numbers: tuple[str, ...] = ()
     promoted_numbers: tuple[str, ...] = ()
