@@ -1,9 +1,11 @@
-"""How fast a GPU's library convolves, by type and layout: `python -m benchmarks.convolution_rates [--device cuda]`, a table in Markdown.
+"""How fast a GPU's library convolves, by type and layout: a table in Markdown.
 
-What `coilwork_ir.convolution_rates` says of `f32` rests on this: f32 that rounds to TF32 runs on matrix units,
-and f32 that does not on the units of single threads, whose rate NVIDIA's data sheet of an H200 gives as 67
-TFLOP/s. A row is one convolution, forward or with its gradients, as captured (batch, channels, rows, columns)
-and in channels-last; conversions that a library puts around its kernel are part of its time.
+    python -m benchmarks.convolution_rates [--device cuda]
+
+What `coilwork_ir.convolution_rates` says of `f32` rests on this. In f32 that rounds to TF32 a convolution runs on
+matrix units, else on the units of single threads, whose rate NVIDIA's data sheet of an H200 gives as 67 TFLOP/s. A
+row is one convolution, forward or with its gradients, as captured (batch, channels, rows, columns) and in
+channels-last; conversions that a library puts around its kernel are part of its time.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def operands(shape: Shape, kind: str, device: str, *, last: bool) -> tuple[Tenso
 
 
 def time_ms(call: Callable[[], object], device: str) -> float:
-    """Milliseconds of a call, the median of rounds of several calls, by the GPU's clock where there is one."""
+    """Milliseconds of a call, the median of rounds of several, by the GPU's clock where there is one."""
     for _ in range(2):
         call()
     found: list[float] = []

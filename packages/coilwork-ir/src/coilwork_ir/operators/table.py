@@ -1144,7 +1144,10 @@ def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
 
 
 def find_target_info(target: str) -> OpInfo:
-    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's. Of other libraries oneDNN has rows alone."""
+    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's.
+
+    Of other libraries oneDNN has rows alone.
+    """
     namespace, _, rest = target.partition(".")
     if namespace == "mkldnn":
         return find_info(target.rpartition(".")[0])

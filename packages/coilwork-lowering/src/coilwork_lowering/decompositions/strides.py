@@ -210,7 +210,7 @@ def _of_the_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_its_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, a gradient, computed into a tensor of the type of what it is taken of. Torch's own has the promoted type."""
+    """`theirs`, a gradient, in the type of what it is taken of. Torch's own has the promoted type."""
 
     def decomposed(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)

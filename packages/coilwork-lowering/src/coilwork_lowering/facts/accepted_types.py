@@ -141,7 +141,7 @@ def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
 
 
 def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
-    """Tell if a gradient is no integer, and has the type of what it is taken of, as most of eager's kernels have it, if `alike`."""
+    """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have it."""
     types = _types(arguments, ("grad_output", "self", "grid"))
     is_one = not alike or len(types) < 2
     return is_one and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
