@@ -259,7 +259,7 @@ def _uncompiled_calls(
     trial: EagerTrial,
     options: CompileOptions,
 ) -> Callable[..., Any] | None:
-    """What runs the captured graph, or calls of it, in eager mode, if eager refuses what torch's tracing takes, or that gets a write wrong.
+    """What runs the graph in eager mode, if eager refuses what tracing takes, or writes that tracing gets wrong.
 
     Raises:
         CompileError: in the latter case, with `strict`.

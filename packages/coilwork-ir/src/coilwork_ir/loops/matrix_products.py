@@ -221,7 +221,7 @@ def _weighted(value: Scalar, weight: Literal_) -> Scalar:
 
 
 def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """What `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold it, or its sign."""
+    """What `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold it."""
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
         return value, 1
     number = value.operands[1].value

@@ -55,8 +55,8 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
 def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     """Tell if `number` fits `dtype`, which is guarded on where a later call may give another one.
 
-    An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from data is taken
-    for one that does: nobody can tell, and a kernel of its own would be what that costs.
+    An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from
+    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs.
     """
     if isinstance(number, int | float):
         return fits(number, dtype)
