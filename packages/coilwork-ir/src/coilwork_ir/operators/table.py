@@ -64,6 +64,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         product=ProductRoles(left="mat1", added="self"),
         has_fresh_result=True,
         decomposition="none",
+        limits=EagerLimits(computed_numbers=("beta", "alpha")),
     ),
     OpInfo(
         "_addmm_activation",
@@ -158,6 +159,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         product=ProductRoles(left="batch1", right="batch2", added="self"),
         has_fresh_result=True,
         decomposition="none",
+        limits=EagerLimits(computed_numbers=("beta", "alpha")),
     ),
     OpInfo("batch_norm_backward", decomposition="torch", norm="batch gradient"),
     OpInfo("_batch_norm_no_update", decomposition="torch", norm="batch", limits=_FLOATS),
