@@ -1,7 +1,7 @@
 """Kernels as the readable Python modules describe them: arguments as words, expressions as Python text.
 
-People read and edit these modules, and run them by themselves. Whatever else loads kernels reads their manifests
-from bytes, so no text is parsed there.
+People read and edit these modules, and run them by themselves. Whatever else loads kernels reads their
+manifests from bytes, so no text is parsed there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def cpp_kernel(
 ) -> KernelSpec:
     """A C++ kernel: an `extern "C"` function over pointers, then `int64_t` sizes.
 
-    `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is the
+    `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is
+    the
     traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
 
     Raises:
