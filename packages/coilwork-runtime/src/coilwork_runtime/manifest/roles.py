@@ -46,11 +46,9 @@ class InputRole:
 
     Attributes:
         kind: `given` as it is; `aligned`: a copy if it does not start at a multiple of 16 bytes; `donated`:
-        its
-            memory is the program's; `unwrapped`: a subclass is taken apart; `number`: a tensor of one element
-            is
-            read; `symbol`: only its sizes are; `negated`, `conjugated`: made plain; `generator`, `group`: no
-            tensor.
+            its memory is the program's; `unwrapped`: a subclass is taken apart; `number`: a tensor of one
+            element is read; `symbol`: only its sizes are; `negated`, `conjugated`: made plain; `generator`,
+            `group`: no tensor.
         is_update: the program writes it, so what was done is undone afterwards.
     """
 
@@ -74,8 +72,7 @@ class OutputRole:
     """How a result goes to the caller.
 
     Attributes:
-        kind: `fresh` as the program gives it; `view` of `source`; `is`: `source` itself, one object;
-        `number`;
+        kind: `fresh` as the program gives it; `view` of `source`; `is`: `source` itself, one object; `number`;
             `sparse`, `subclass`: made of several results; `negated`, `conjugated`: torch's mark is set.
         source: of a view, or what it is.
         size, stride, offset: of a view, over the program's sizes.
