@@ -81,8 +81,7 @@ def cpp_kernel(
     """A C++ kernel: an `extern "C"` function over pointers, then `int64_t` sizes.
 
     `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is
-    the
-    traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
+    the traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
 
     Raises:
         ValueError: an argument or an expression has another form.
