@@ -45,6 +45,17 @@ _REPEATS: Final = 20
 _MOST_ROWS: Final = 12
 # What kernels and buffers of layers are called beside: numbers, and the hash of a kernel's text.
 _NUMBERS: Final = re.compile(r"(_[0-9a-f]{8})?(_\d+)*$")
+_HEAD: Final = """
+# What the layout pass changes in transformers behind a patch embedding
+
+Made by `python -m benchmarks.stream_layouts --output docs/stream-layouts.md`. On a machine with a GPU it times the
+kernels of both programs; without one, and with `--predict`, it tells the bytes that each loop and call moves by the
+rules of the [pass](decisions/0033-layouts-of-intermediates.md), where neighbours that lie apart count as whole
+sectors of 32 bytes.
+
+The convolution's result is a stream of tokens whose features lie apart. As captured every norm reads it across its
+rows; with the pass it lies along them. Names are those of what a loop or a kernel makes first.
+"""
 
 
 class Block(nn.Module):
@@ -270,7 +281,7 @@ def main(arguments: list[str]) -> int:
     if found.output is None:
         print(text)
     else:
-        found.output.write_text(text)
+        found.output.write_text(f"{_HEAD.strip()}\n\n{text}")
     return 0
 
 

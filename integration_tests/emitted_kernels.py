@@ -1,4 +1,4 @@
-"""Triton kernels of a small program as its code generator emits them, and as a readable module describes them."""
+"""Triton kernels of a small program: as they are emitted, and as a readable module describes them."""
 
 from __future__ import annotations
 

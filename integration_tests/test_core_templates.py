@@ -103,10 +103,22 @@ def attention_in_training(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Any:
     return o, *grads
 
 
+def convolution_in_training(x: Tensor, w: Tensor, g: Tensor) -> Any:
+    y = F.conv2d(x, w, stride=2, padding=1, groups=2)
+    shape = ([2, 2], [1, 1], [1, 1], False, [0, 0], 2, [True, True, False])
+    of_x, of_w, _ = aten.convolution_backward(g * (y > 0), x, w, None, *shape)
+    return y, of_x, of_w
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[str]]] = {
     "residual block": (residual_block, [(2, 4, 9, 8), (6, 2, 3, 3), (6,), (2, 6, 5, 8)], ["convolution"]),
     "norm behind": (norm_behind, [(2, 3, 11), (5, 3, 3), (2, 5)], ["convolution"]),
     "upsample": (upsample, [(2, 3, 4, 5), (3, 4, 3, 3), (4,)], ["convolution"]),
+    "convolution in training": (
+        convolution_in_training,
+        [(2, 4, 8, 7), (6, 2, 3, 3), (2, 6, 4, 4)],
+        ["convolution", "convolution", "convolution"],
+    ),
     "gated attention": (
         gated_attention,
         [(2, 4, 6, 8), (2, 4, 6, 8), (2, 4, 6, 8), (2, 4, 6, 8)],

@@ -1,4 +1,4 @@
-"""Products of groups of unequal size, as experts of a mixture are, compiled with what stands around them, and their gradients."""
+"""Products of groups of unequal size, as experts of a mixture are, compiled with their surroundings, and gradients."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import benchmarks.planner
 from benchmarks.layout_tables import page
+from benchmarks.planner import Planner
 from coilwork.backend import backend
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import LayoutOptions, lay_out_convolutions
+from coilwork_triton import TritonCodegen
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +207,70 @@ def test_convolutions_of_small_graphs_run_channels_last_in_16_bits(tmp_path: Pat
     assert [line.split()[-6:] for line in results[1:3]] == 2 * [
         ["moved", "no", "other", "beside", "the", "rest"]
     ]
+
+
+class Residual(nn.Module):
+    """A stem and two residual blocks, as ResNet's."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(width, width, 3 if k % 2 else 1, padding=k % 2, bias=False) for k in range(4)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.norms[4](self.stem(x))), 3, 2, 1)
+        for k in (0, 2):
+            held = F.relu(self.norms[k](self.convolutions[k](x)))
+            x = F.relu(self.norms[k + 1](self.convolutions[k + 1](held)) + x)
+        return x.mean((2, 3))
+
+
+def planned(program: Program) -> tuple[Counter[str], list[str]]:
+    """Kernels' texts without their names, by how often they are launched; and calls with the strides of their results."""
+    texts: dict[str, str] = {}
+    for kernel in all_kernels(program):
+        text = TritonCodegen().emit(kernel, TARGETS["sm_90"], {}).text
+        # but for the names of operators, which stand in the first lines
+        texts[kernel.name] = re.sub(r'""".*?"""', "", text, count=1, flags=re.DOTALL).replace(
+            kernel.name, "kernel"
+        )
+    launches = Counter(texts[i.kernel] for i in program.instructions if isinstance(i, Launch))
+    calls = [
+        f"{i.target} {[str(b.strides) for b in i.outputs if isinstance(b, Buffer)]}"
+        for i in program.instructions
+        if isinstance(i, ExternCall)
+    ]
+    return launches, calls
+
+
+def test_the_pass_lays_convolutions_out_as_lowering_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernels and calls in inference, whether channels-last is chosen on the ATen graph or by the pass."""
+
+    def plan() -> Program:
+        torch.manual_seed(0)
+        model, planner = Residual().to(torch.bfloat16).eval(), Planner(target="sm_90")
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(model, backend=planner)(torch.zeros(16, 3, 224, 224, dtype=torch.bfloat16))
+        (program,) = planner.programs
+        return program
+
+    by_pass = planned(plan())
+    # torch's functions say of a CPU which layout a library returns, of a GPU that is not there they do not
+    on_cpu = LayoutOptions(devices=("cpu",), narrow_devices=(), blocked_devices=())
+    move = benchmarks.planner.on_gpu
+
+    def lay_out_and_move(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        laid_out, decision = lay_out_convolutions(gm, on_cpu)
+        assert decision.channels_last
+        return move(laid_out)
+
+    monkeypatch.setattr(benchmarks.planner, "on_gpu", lay_out_and_move)
+    assert planned(plan()) == by_pass
+    assert any(", 1, " in call for call in by_pass[1])
 
 
 def test_the_page_shows_what_is_decided() -> None:

@@ -1,4 +1,4 @@
-"""Kernels' manifests: what the compiler writes is what the runtime reads, in Python, in C++ and in the readable module."""
+"""Kernels' manifests: what the compiler writes, the runtime reads in Python, in C++ and as text."""
 
 from __future__ import annotations
 

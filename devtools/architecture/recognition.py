@@ -57,7 +57,10 @@ LIBRARIES = r"(aten|prims|mkldnn|mkl|onednn|quantized|_quantized|torchvision|fbg
 def check_names_behind_lowering(
     sources: Sequence[Source], writers: Mapping[str, str] = WRITERS
 ) -> list[Violation]:
-    """Names of operators behind lowering, outside of modules that write calls: others ask the operator table, or `implements`."""
+    """Names of operators behind lowering, outside of modules that write calls.
+
+    Others ask the operator table, or what a call implements.
+    """
     name = re.compile(rf"(torch\.ops\.|ops\.)?{LIBRARIES}(\.|::)\w*[A-Za-z]\w*(\.\w+)*")
     behind = {f"coilwork-{package}" for package in BEHIND_LOWERING}
     found: list[Violation] = []

@@ -147,6 +147,8 @@ def test_what_is_channels_last_already_stays() -> None:
         (torch.float32, LayoutOptions(), 2),
         (torch.float32, LayoutOptions(blocked_devices=()), 0),
         (torch.bfloat16, LayoutOptions(narrow_devices=()), 0),
+        (torch.bfloat16, LayoutOptions(scheduled_devices=("cpu",)), 0),
+        (torch.float32, LayoutOptions(scheduled_devices=("cpu",)), 2),
     ],
 )
 def test_which_convolutions_profit(dtype: torch.dtype, options: LayoutOptions, found: int) -> None:

@@ -64,6 +64,26 @@ def test_gradients_of_losses_are_contiguous(loss: str) -> None:
         assert torch.equal(gm(*operands), wanted)
 
 
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("own", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_gradients_of_losses_have_their_operands_type(loss: str, own: torch.dtype) -> None:
+    """Torch's meta functions say the promoted type; eager's kernels fill a tensor like the operand."""
+    function = getattr(torch.ops.aten, f"{loss}_backward").default
+    further = (0,) if loss == "mse_loss" else (0, 1.0)
+    table = decompositions()
+    for incoming, other in itertools.product((torch.float32, torch.float16), (torch.float32, torch.bfloat16)):
+        operands = tuple(
+            torch.full((2, 3), n, dtype=t) for n, t in ((1.0, incoming), (0.5, own), (2.0, other))
+        )
+
+        def gradient(*given: torch.Tensor) -> Any:
+            return function(*given, *further)
+
+        gm = make_fx(gradient, tracing_mode="fake", decomposition_table=table)(*operands)
+        assert not any("loss_backward" in str(node.target) for node in gm.graph.nodes)
+        torch.testing.assert_close(gm(*operands), gradient(*operands))
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [(torch.bfloat16, torch.int32), (torch.float16, torch.float16), (torch.int64, torch.float16)],

@@ -8,8 +8,8 @@ from typing import Any
 
 from coilwork_runtime.generated import CppKernel, KernelVersion, TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelArgument, KernelSpec
-from coilwork_runtime.manifest.readable import Names
-from coilwork_runtime.manifest.size_code import Op, SizeCode
+from coilwork_runtime.manifest.readable import Names, format_code
+from coilwork_runtime.manifest.size_code import SizeCode
 
 DOUBLE_CPP = """
 #include <cstdint>
@@ -306,19 +306,7 @@ def argument_word(spec: KernelSpec, one: KernelArgument) -> str:
 
 def code_text(spec: KernelSpec, code: SizeCode) -> str:
     """Python text of `code`."""
-    signs = {Op.ADD: "+", Op.SUBTRACT: "-", Op.MULTIPLY: "*", Op.FLOOR_DIVIDE: "//", Op.MODULO: "%"}
-    stack: list[str] = []
-    for op, operand in code.steps:
-        names = {Op.SIZE: spec.sizes, Op.PARAMETER: spec.parameters}
-        if op is Op.CONSTANT:
-            stack.append(str(operand))
-        elif op in names:
-            stack.append(names[op][operand])
-        else:
-            right, left = stack.pop(), stack.pop()
-            call = "min" if op is Op.MINIMUM else "max"
-            stack.append(f"({left} {signs[op]} {right})" if op in signs else f"{call}({left}, {right})")
-    return stack[0]
+    return format_code(code, spec.sizes, spec.parameters)
 
 
 def readable_kernel(spec: KernelSpec) -> str:

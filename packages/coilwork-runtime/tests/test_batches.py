@@ -13,7 +13,6 @@ from coilwork_cache import LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
 from coilwork_runtime.devices import cpu_features
-from coilwork_runtime.generated import CppKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 SOURCE = """
@@ -27,7 +26,7 @@ def kernel(number: int, *, source: str = SOURCE) -> KernelSpec:
     """`b = number * a`, under an entry of its own."""
     entry = f"kernel_of_{number}"
     given = cpp_kernel(f"k{number}", factor=number, source=source.replace("ENTRY", entry))
-    return CppKernel(name=given.name, source=given.source, entry=entry, args=given.args)
+    return dataclasses.replace(given, entry=entry)
 
 
 def product(launch: object) -> float:

@@ -1,4 +1,4 @@
-"""Loads at addresses that a check refuses do not happen: what ends the kernel is the assertion, however far off an address is."""
+"""Loads at addresses that a check refuses do not happen: an assertion ends the kernel, however far they are."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def counted_from_the_end(number: Scalar, end: int) -> Scalar:
 
 
 def kernel_of(*ranges: Range, value: Scalar, checks: list[Scalar], checked: bool = True) -> Kernel:
-    """`value`, stored at each of the points of the parallel and walked `ranges`, with `checks` unless not `checked`."""
+    """`value`, stored at each point of the parallel and walked `ranges`, with `checks` if `checked`."""
     used = checks if checked else []
     place, size = index_value(ranges[0].symbol).expr * 0, 1
     for r in ranges:

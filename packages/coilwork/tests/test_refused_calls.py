@@ -317,6 +317,44 @@ def test_an_input_that_is_expanded_and_asks_for_gradients() -> None:
 
 
 @pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_numbers_of_later_calls_that_fit_no_float() -> None:
+    """Code for a number that each call gives anew is not for one that eager's kernel cannot convert."""
+    programs: dict[str, Callable[[Tensor, float], Tensor]] = {
+        "leaky_relu": lambda x, s: nn.functional.leaky_relu(x, s),
+        "its gradient": lambda x, s: torch.ops.aten.leaky_relu_backward(x, x, s, False),
+        "threshold": lambda x, s: nn.functional.threshold(x, s, 1.0),
+        "softplus": lambda x, s: nn.functional.softplus(x, s),
+        "celu": lambda x, s: nn.functional.celu(x, s),
+        "elu": lambda x, s: nn.functional.elu(x, s),
+        "fill": lambda x, s: torch.full_like(x, s),
+        "masked_fill": lambda x, s: x.masked_fill(x > 0.5, s),
+        "add": lambda x, s: torch.add(x, x, alpha=s),
+        "addmm": lambda x, s: torch.addmm(x, x, x, alpha=s),
+        "baddbmm": lambda x, s: torch.baddbmm(x[None], x[None], x[None], beta=s),
+        "mul": lambda x, s: x * s,
+        "integers": lambda x, s: torch.full_like(x.to(torch.int8), int(s)),
+    }
+    x = torch.linspace(-1, 1, 9).reshape(3, 3)
+    for name, program in programs.items():
+        ours = compiled(program, strict=True, dynamic=True)
+        for number in (0.25, 3.0, 1e19, 1e39, -1e300, 0.5):
+            wanted = outcome(program, x, number)
+            found = outcome(ours, x, number)
+            assert type(found) is type(wanted), (name, number, found, wanted)
+            if isinstance(wanted, Tensor):
+                torch.testing.assert_close(found, wanted, equal_nan=True)
+            else:
+                assert "without overflow" in str(wanted) or isinstance(wanted, OverflowError)
+
+
+def outcome(program: Program, *given: object) -> object:
+    try:
+        return program(*given)
+    except (RuntimeError, OverflowError) as error:
+        return getattr(error, "inner_exception", error)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_scaled_products_of_integers(dynamic: bool) -> None:
     """Eager divides none by `addcdiv`, and adds no fractions of their products."""

@@ -375,6 +375,54 @@ def test_detached_views_beside_the_views(dynamic: bool) -> None:
     torch.testing.assert_close(found, expected)
 
 
+# In training, views of memory that the caller does not see
+ALONE: Final[Mapping[str, Group]] = MappingProxyType(
+    {
+        "turned": lambda x: ((x + 3).t(),),
+        "a row": lambda x: ((x * 3)[0],),
+        "a view of a view": lambda x: ((x + 4).view(4)[1:3].view(2, 1),),
+        "expanded": lambda x: ((x + 5)[:1].expand(2, 2),),
+        "a diagonal": lambda x: ((x * 5).diagonal(),),
+        "of products": lambda x: ((x @ x).mT,),
+        "a copy": lambda x: ((x + 9).t().reshape(4),),
+        "conjugated": lambda x: (torch.complex(x, x + 1).conj(),),
+        "negated": lambda x: (torch.complex(x, x + 2).conj().imag.t(),),
+        "in place": lambda x: ((x + 6).t().add_(1),),
+        "one of many": lambda x: ((x + 7).unbind(0)[1],),
+        "no view": lambda x: (x + 8,),
+    }
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["closed", "open"])
+def test_recorded_views_that_come_alone(dynamic: bool) -> None:
+    compiled = torch.compile(all_of(ALONE), backend=backend, dynamic=dynamic, options={"strict": True})
+
+    def scaled(y: Tensor) -> Tensor:
+        return y.mul_(torch.full((), 3.0))
+
+    for mutate in (None, *MUTATIONS.values(), scaled):
+        is_differentiable = mutate in (None, MUTATIONS["add_"], scaled)
+        losses = [torch.zeros(()), torch.zeros(())]
+        groups = list(beside_eager(ALONE, compiled, "gradients"))
+        for name, ours, eager in groups:
+            if mutate is not None:
+                assert can(mutate, ours[0]) == can(mutate, eager[0]), name
+            assert facts_of(ours) == facts_of(eager), name
+            if is_differentiable and eager[0].grad_fn is not None:
+                for k, (y, _) in enumerate((ours, eager)):
+                    losses[k] = (
+                        losses[k] + (torch.view_as_real(y.resolve_conj()) if y.is_complex() else y).sum()
+                    )
+        found, wanted = (
+            torch.autograd.grad(loss, groups[0][k + 1][-1], allow_unused=True)[0]
+            if loss.requires_grad
+            else None
+            for k, loss in enumerate(losses)
+        )
+        torch.testing.assert_close(found, wanted)
+
+
 FACTS: Final = ResultFacts(start=1, count=3, remade=frozenset((1,)), constant=frozenset((2,)))
 
 

@@ -15,7 +15,7 @@ from coilwork_ir.index import (
     Mod,
     Mul,
     Sym,
-    as_int,
+    is_subtracted,
     node,
     provably_nonneg,
     provably_positive,
@@ -57,16 +57,11 @@ def _sum(terms: tuple[Expr, ...], name_of: Callable[[Expr], str]) -> Code:
     """Terms with a negative coefficient are subtracted."""
     result = index_code(terms[0], name_of)
     for term in terms[1:]:
-        if _is_negative(term):
+        if is_subtracted(term):
             result = Binary("-", result, index_code(-term, name_of))
         else:
             result = Binary("+", result, index_code(term, name_of))
     return result
-
-
-def _is_negative(term: Expr) -> bool:
-    value = as_int(term)
-    return value < 0 if value is not None else term.terms[0][0] < 0
 
 
 def _quotient(operator: str, function: str, left: Expr, right: Expr, name_of: Callable[[Expr], str]) -> Code:

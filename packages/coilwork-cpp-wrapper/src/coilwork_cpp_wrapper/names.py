@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from coilwork_ir.fresh_names import FreshNames
+
 KEYWORDS: Final = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl concept
     const const_cast constexpr consteval constinit continue co_await co_return co_yield decltype default delete do
@@ -29,9 +31,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
 
     Names with two underscores in a row, or an underscore and a capital in front, belong to the compiler.
     """
-    used = {*KEYWORDS, *RESERVED, *taken}
-    # the next number to try behind a name: many may be alike
-    following: dict[str, int] = {}
+    fresh = FreshNames({*KEYWORDS, *RESERVED, *taken})
     chosen: dict[str, str] = {}
     for name in names:
         if name in chosen:
@@ -42,10 +42,5 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
         base = base.lstrip("_") or "v"
         if base[0].isdigit() or base.startswith(PREFIXES):
             base = f"v{base}" if base[0].isdigit() else f"v_{base}"
-        candidate, number = base, following.get(base, 1)
-        while candidate in used:
-            candidate, number = f"{base}_{number}", number + 1
-        following[base] = number
-        used.add(candidate)
-        chosen[name] = candidate
+        chosen[name] = fresh.close_to(base)
     return chosen

@@ -1,7 +1,8 @@
-"""Kernels as the bytes that a runtime reads: what launching each takes, without expressions, types or mappings of ours.
+"""Kernels as the bytes that a runtime reads: what launching takes, without expressions of ours.
 
-The runtime owns the form (`coilwork_runtime.manifest`, and its `encoding` says how it lies in bytes), since it
-may not import this package. This module only writes it; a test reads what is written, in Python and in C++.
+The runtime owns the form (`coilwork_runtime.manifest`, and its `encoding` says how it lies in bytes), since
+it may not import this package. This module only writes it; a test reads what is written, in Python and in
+C++.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> byte
 
 
 def size_code(expr: Expr, sizes: Sequence[str], parameters: list[str]) -> bytes:
-    """`expr` as code for a stack machine; a symbol that is none of `sizes` is a parameter, and `parameters` gets it.
+    """`expr` as code for a stack machine; symbols that are none of `sizes` are added to `parameters`.
 
     Raises:
         EmitError: it has a constant that does not fit 64 bits, or needs too deep a stack.

@@ -1,4 +1,4 @@
-"""From groups to a schedule: steps in order, kernels without repetition."""
+"""The steps from groups to a schedule: kernels, their order, their launches. `pipeline.PASSES` runs them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,14 @@ from coilwork_scheduler.sizes import SizeHints
 ALIGNED_BYTES: Final = 16
 
 
+_Work: TypeAlias = Group | CoreNode | Step
+Built: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
+"""Kernels and their calls, by the places of what they compute in `Assembly.works`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What building kernels needs to know."""
+    """What the steps from groups to a schedule need to know."""
 
     graph: Graph
     facts: Dependence
@@ -65,35 +70,98 @@ class Context:
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
-    decisions: Decisions
+    journal: Journal
 
 
-def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
-    """The schedule that computes `groups` as one kernel each and runs every other node as a step."""
-    graph, facts = context.graph, context.facts
-    works = _works(graph, groups)
-    readers = readers_of(graph, facts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A schedule on its way.
+
+    Attributes:
+        works: groups and other nodes, in the order of the graph.
+        built: the kernels of groups.
+        units: what ordering needs to know of each of `works`.
+        runs: places in `works` in the order that they run in; those that share a launch are one entry.
+    """
+
+    works: tuple[_Work, ...]
+    built: Built
+    units: tuple[Unit, ...]
+    runs: tuple[tuple[int, ...], ...] = ()
+
+
+def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions) -> Assembly:
+    """A kernel for each of `groups`; what `rounded` is made of keeps the rounding of the graph."""
+    works = _works(context.graph, groups)
+    readers = readers_of(context.graph, context.facts)
     aligned = _aligned(context)
     built = {
-        index: _kernel(context, work, readers, aligned)
+        index: _kernel(context, work, rounded, readers, aligned)
         if isinstance(work, Group)
-        else _core_kernel(context, work, aligned)
+        else _core_kernel(context, work, rounded, aligned)
         for index, work in enumerate(works)
         if isinstance(work, Group | Convolution | Attention | AttentionGradient)
     }
     units = _units(context, works, readers, built)
-    held = _held(context)
+    return Assembly(works=tuple(works), built=built, units=tuple(units))
+
+
+def order_works(assembly: Assembly, context: Context) -> Assembly:
+    """`assembly` in an order that needs little memory."""
+    return replace(assembly, runs=tuple((index,) for index in order(assembly.units, _held(context))))
+
+
+def share_launches(assembly: Assembly, context: Context) -> Assembly:
+    """`assembly`, in which small kernels of one kind share a launch."""
+    if not context.options.combine:
+        return assembly
+    candidates = {
+        index: candidate
+        for index, (kernel, call) in assembly.built.items()
+        if not assembly.units[index].begins
+        and context.options.apart.isdisjoint(origin.node for origin in call.origins)
+        and _capabilities(context, call.args).combines
+        and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
+    }
+    runs = gather(
+        assembly.units,
+        [index for run in assembly.runs for index in run],
+        candidates,
+        _held(context),
+        context.journal,
+        launch_us=context.targets.main.launch_us,
+        max_args=context.options.max_combined_args,
+    )
+    return replace(assembly, runs=runs)
+
+
+def open_kernels(assembly: Assembly, context: Context) -> Assembly:
+    """`assembly`, in which kernels that are of one kind but of many sizes are one, where that loses nothing.
+
+    Others share launches, or take so long that a configuration for their own size is worth its compilation.
+    """
+    built = assembly.built
+    alone = {
+        run[0]: built[run[0]]
+        for run in assembly.runs
+        if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
+    }
+    buffers, most = context.facts.buffers, context.options.most_sizes
+    opened = open_sizes(alone, buffers, context.journal, most_sizes=most)
+    return replace(assembly, built={**built, **opened})
+
+
+def make_schedule(assembly: Assembly, context: Context) -> Schedule:
+    """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as steps."""
+    graph, facts, works = context.graph, context.facts, assembly.works
     table = KernelTable()
     fresh = FreshNames(facts.buffers)
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
-    sequence = order(units, held)
-    runs = _launches(context, units, sequence, built, held, journal)
-    made_open = _with_open_sizes(context, runs, built, journal)
-    for run in runs:
+    for run in assembly.runs:
         work = works[run[0]]
-        if run[0] in built:
-            parts = [made_open[index] for index in run]
+        if run[0] in assembly.built:
+            parts = [assembly.built[index] for index in run]
             kernel, call = parts[0] if len(parts) == 1 else merge(parts)
             target = _target(context, call.args)
             launches = [(kernel, call)]
@@ -130,57 +198,8 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
         buffers=tuple(buffers.values()),
         steps=tuple(steps),
         outputs=graph.outputs,
-        decisions=journal.decisions,
+        decisions=context.journal.decisions,
     )
-
-
-def _launches(
-    context: Context,
-    units: Sequence[Unit],
-    sequence: Sequence[int],
-    built: Mapping[int, tuple[Kernel, KernelCall]],
-    held: Held,
-    journal: Journal,
-) -> tuple[tuple[int, ...], ...]:
-    """`sequence`, in which calls that share a launch are one entry."""
-    if not context.options.combine:
-        return tuple((index,) for index in sequence)
-    candidates = {
-        index: candidate
-        for index, (kernel, call) in built.items()
-        if not units[index].begins
-        and context.options.apart.isdisjoint(origin.node for origin in call.origins)
-        and _capabilities(context, call.args).combines
-        and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
-    }
-    return gather(
-        units,
-        sequence,
-        candidates,
-        held,
-        journal,
-        launch_us=context.targets.main.launch_us,
-        max_args=context.options.max_combined_args,
-    )
-
-
-def _with_open_sizes(
-    context: Context,
-    runs: Sequence[Sequence[int]],
-    built: Mapping[int, tuple[Kernel, KernelCall]],
-    journal: Journal,
-) -> Mapping[int, tuple[Kernel, KernelCall]]:
-    """`built`, in which kernels that are of one kind but of many sizes are one, where that loses nothing.
-
-    Others share launches, or take so long that a configuration for their own size is worth its compilation.
-    """
-    alone = {
-        run[0]: built[run[0]]
-        for run in runs
-        if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
-    }
-    opened = open_sizes(alone, context.facts.buffers, journal, most_sizes=context.options.most_sizes)
-    return {**built, **opened}
 
 
 def _held(context: Context) -> Held:
@@ -196,9 +215,6 @@ def _held(context: Context) -> Held:
             if isinstance(buffer, Buffer) and buffer.name in given
         },
     )
-
-
-_Work: TypeAlias = Group | CoreNode | Step
 
 
 def _works(graph: Graph, groups: Sequence[Group]) -> list[_Work]:
@@ -229,7 +245,7 @@ def _units(
     context: Context,
     works: Sequence[_Work],
     readers: Mapping[str, list[int]],
-    built: Mapping[int, tuple[Kernel, KernelCall]],
+    built: Built,
 ) -> list[Unit]:
     graph, facts, sizes = context.graph, context.facts, context.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
@@ -284,7 +300,11 @@ def _begins(node: Node) -> bool:
 
 
 def _kernel(
-    context: Context, group: Group, readers: dict[str, list[int]], aligned: frozenset[str]
+    context: Context,
+    group: Group,
+    rounded: Decisions,
+    readers: dict[str, list[int]],
+    aligned: frozenset[str],
 ) -> tuple[Kernel, KernelCall]:
     inside = {member.stage.position for member in group.members}
     wanted = {
@@ -294,7 +314,7 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics, context.decisions)
+    draft = compose(group, wanted, buffers, context.options.numerics, rounded)
     touched = (
         *(store.buffer for store in draft.stores),
         *(access.buffer for access in loads(scalars_of(draft))),
@@ -311,14 +331,16 @@ def _kernel(
     )
 
 
-def _core_kernel(context: Context, node: CoreNode, aligned: frozenset[str]) -> tuple[Kernel, KernelCall]:
+def _core_kernel(
+    context: Context, node: CoreNode, rounded: Decisions, aligned: frozenset[str]
+) -> tuple[Kernel, KernelCall]:
     """The kernel of a node that a template computes."""
     return make_core_kernel(
         node,
         context.facts.buffers,
         aligned=aligned,
         numerics=context.options.numerics,
-        decisions=context.decisions,
+        decisions=rounded,
     )
 
 

@@ -15,7 +15,15 @@ from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass, PassTable
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.assemble import Context, assemble
+from coilwork_scheduler.assemble import (
+    Assembly,
+    Context,
+    build_kernels,
+    make_schedule,
+    open_kernels,
+    order_works,
+    share_launches,
+)
 from coilwork_scheduler.contractions.attention import implement_attention
 from coilwork_scheduler.contractions.choose import REGISTRY, Registry, implement_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
@@ -73,11 +81,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels and steps."""
+    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels, then steps."""
 
     graph: Graph
     facts: Dependence
     groups: tuple[Group, ...] | None = None
+    assembly: Assembly | None = None
     schedule: Schedule | None = None
 
 
@@ -213,18 +222,37 @@ def _fuse(draft: Draft, settings: Settings) -> Draft:
     return replace(draft, groups=Fuser(around, stages, settings.journal).run())
 
 
-def _assemble(draft: Draft, settings: Settings) -> Draft:
-    assert draft.groups is not None, "stages are in no groups yet"
-    context = Context(
+def _context(draft: Draft, settings: Settings) -> Context:
+    return Context(
         graph=draft.graph,
         facts=draft.facts,
         targets=settings.targets,
         options=settings.options,
         model=settings.model,
         sizes=settings.sizes,
-        decisions=decisions(draft.graph) if settings.keeps_wide else NONE,
+        journal=settings.journal,
     )
-    return replace(draft, schedule=assemble(context, draft.groups, settings.journal))
+
+
+def _build(draft: Draft, settings: Settings) -> Draft:
+    assert draft.groups is not None, "stages are in no groups yet"
+    rounded = decisions(draft.graph) if settings.keeps_wide else NONE
+    return replace(draft, assembly=build_kernels(_context(draft, settings), draft.groups, rounded))
+
+
+def _on_assembly(step: Callable[[Assembly, Context], Assembly]) -> Callable[[Draft, Settings], Draft]:
+    """A pass that changes kernels or how they are launched."""
+
+    def run(draft: Draft, settings: Settings) -> Draft:
+        assert draft.assembly is not None, "groups are no kernels yet"
+        return replace(draft, assembly=step(draft.assembly, _context(draft, settings)))
+
+    return run
+
+
+def _assemble(draft: Draft, settings: Settings) -> Draft:
+    assert draft.assembly is not None, "groups are no kernels yet"
+    return replace(draft, schedule=make_schedule(draft.assembly, _context(draft, settings)))
 
 
 PASSES: Final[PassTable[Draft, Settings]] = PassTable(
@@ -307,7 +335,27 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             why="a reduction of few results in pieces occupies the whole device",
         ),
         Pass(name="fuse", run=_fuse, why="loops that share memory's contents pass over it once"),
-        Pass(name="assemble", run=_assemble, why="groups become kernels with names, arguments and an order"),
+        Pass(name="build", run=_build, why="what a group computes is one kernel, with ranges and arguments"),
+        Pass(
+            name="order",
+            run=_on_assembly(order_works),
+            why="what frees memory runs before what needs more of it",
+        ),
+        Pass(
+            name="share-launches",
+            run=_on_assembly(share_launches),
+            why="small kernels of one kind cost one launch together",
+        ),
+        Pass(
+            name="open-sizes",
+            run=_on_assembly(open_kernels),
+            why="kernels that differ in sizes alone are compiled once",
+        ),
+        Pass(
+            name="assemble",
+            run=_assemble,
+            why="kernels that are alike are one, and launches are steps in order",
+        ),
     ),
     order=ORDER,
 )

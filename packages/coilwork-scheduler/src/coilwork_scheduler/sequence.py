@@ -125,5 +125,9 @@ ORDER: Final = (
         "fuse",
         "a producer that is gone must take no place in a kernel, and link no others",
     ),
-    Before("fuse", "assemble", "order, tiles and names are those of whole kernels"),
+    Before("fuse", "build", "ranges, tiles and arguments are those of whole kernels"),
+    Before("build", "order", "what a result may lie in the memory of, and so what is freed, kernels say"),
+    Before("order", "share-launches", "only what the order leaves free to run together may share a launch"),
+    Before("share-launches", "open-sizes", "members of a shared launch keep the sizes that share it out"),
+    Before("open-sizes", "assemble", "kernels that have been made alike are one in the schedule"),
 )

@@ -17,6 +17,7 @@ from coilwork_ir.index import (
     Mul,
     Sym,
     as_int,
+    is_subtracted,
     node,
     provably_nonneg,
     provably_positive,
@@ -68,26 +69,16 @@ def _division(
 
 def _sum(operands: tuple[Expr, ...], symbols: Mapping[Expr, Code]) -> Code:
     # Symbols that are i64 come first, so that products of plain literals never overflow an int.
-    negative = [op for op in operands if _sign(op) < 0]
+    subtracted = [op for op in operands if is_subtracted(op)]
     code: Code | None = None
-    for operand in (op for op in operands if _sign(op) >= 0):
+    for operand in (op for op in operands if not is_subtracted(op)):
         part = index_code(operand, symbols)
         code = part if code is None else Binary("+", code, part)
-    for operand in negative:
+    for operand in subtracted:
         part = index_code(-operand, symbols)
         code = Unary("-", part) if code is None else Binary("-", code, part)
     assert code is not None
     return code
-
-
-def _sign(expr: Expr) -> int:
-    match node(expr):
-        case Const(value):
-            return value
-        case Mul(operands):
-            return _sign(operands[0])
-        case _:
-            return 1
 
 
 def _product(operands: tuple[Expr, ...], symbols: Mapping[Expr, Code]) -> Code:

@@ -22,6 +22,7 @@ from coilwork_frontend.torch_compat.tensors import (
     set_creation,
     shared_counts,
     strided_storage,
+    view_whole,
 )
 
 Compiled = Callable[..., Any]
@@ -81,29 +82,33 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
     Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded.
     There autograd takes all views for parts of one function's result, and parts that `split` and the like
     give come back as tensors of their own: a write to the whole would leave them the gradients of what they
-    showed before. Other views are made by
-    `boundary.shared_results`. `gm` is looked at at once.
+    showed before. A view that comes alone, of memory that the caller does not see, comes back as a tensor of
+    its own as well. Other views are made by `boundary.shared_results`. `gm` is looked at at once.
     """
     given = {
         strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
     } - {None}
     views = []
+    lone = []
     values = _values(gm)
+    storages = [None if value is None else strided_storage(value) for value in values]
     recorded = any(value is not None and value.requires_grad for value in values)
     for position, value in enumerate(values):
         creation = None if value is None else creation_of(value)
         if value is None or creation is None:
             continue
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
-        if is_changed or strided_storage(value) in given:
+        if is_changed or storages[position] in given:
             views.append((position, creation))
+        elif recorded and storages.count(storages[position]) == 1 and _shows_another(gm, value):
+            lone.append((position, creation))
     first: dict[int, int] = {}
     repeated = tuple(
         (position, first[id(value)])
         for position, value in enumerate(values)
-        if strided_storage(value) in given and first.setdefault(id(value), position) != position
+        if storages[position] in given and first.setdefault(id(value), position) != position
     )
-    if not views and not repeated:
+    if not views and not lone and not repeated:
         return lambda compiled: compiled
 
     def around(compiled: Compiled) -> Compiled:
@@ -111,6 +116,10 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
             results = list(compiled(*args))
             for position, creation in views:
                 results[position] = set_creation(results[position], creation)
+            # autograd's function gives one that comes alone as no view
+            for position, creation in lone:
+                if not results[position]._is_view():
+                    results[position] = view_whole(results[position], creation)
             # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
             for position, same in repeated:
                 results[position] = results[same]
@@ -119,6 +128,13 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         return called
 
     return around
+
+
+def _shows_another(gm: fx.GraphModule, value: torch.Tensor) -> bool:
+    """Tell if `value` is a view of what another call gave: fakes are views of copies that calls make, too."""
+    storage = strided_storage(value)
+    others = (node.meta.get("example_value") for node in gm.graph.nodes)
+    return any(other is not value and strided_storage(other) == storage for other in others)
 
 
 def _marks(value: torch.Tensor | None) -> Marks | None:

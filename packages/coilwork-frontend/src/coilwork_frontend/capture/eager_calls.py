@@ -1,8 +1,9 @@
 """Calls of a captured graph that run in eager mode, with the rest compiled around them.
 
-Torch's tracing gets some calls wrong that eager takes: a write to one of several copies of an element, say. One call costs
-no graph. Dynamo traces the captured graph again, when it is first called, and is told to leave these calls alone. So
-it compiles what comes before and behind them, as it does around a graph break that a user asks for.
+Torch's tracing gets some calls wrong that eager takes: a write to one of several copies of an element, say.
+One call costs no graph. Dynamo traces the captured graph again, when it is first called, and is told to leave
+these calls alone. So it compiles what comes before and behind them, as it does around a graph break that a
+user asks for.
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ def given_storages(
     """`compiler(gm, example_inputs)`, with storages in the stead of such inputs. `gm` is changed in place.
 
     Raises:
-        CompileError: an input is of another form than AOTAutograd would give it anew, and its storage cannot take its place,
-            because it asks for gradients, sizes are symbolic, or it is seen in several types or by `vmap`.
+        CompileError: an input is of another form than AOTAutograd would give it anew, and its storage cannot
+            take its place, because it asks for gradients, sizes are symbolic, or it is seen in several types
+            or by `vmap`.
     """
     found = _sought(gm)
     if not found:
@@ -67,7 +68,7 @@ def given_storages(
 
 
 def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileError | None]:
-    """The writes of Dynamo's graph to inputs whose storages cannot be given in their stead, and the error that says so."""
+    """The writes to inputs whose storages cannot be given in their stead, and the error that says so."""
     try:
         _sought(gm)
     except CompileError as error:

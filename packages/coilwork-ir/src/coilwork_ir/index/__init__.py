@@ -25,7 +25,20 @@ from coilwork_ir.index.proofs import (
 from coilwork_ir.index.recombination import recombine
 from coilwork_ir.index.ring import product, total
 from coilwork_ir.index.substitution import evaluate, substitute
-from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Node, Sym, fold, node
+from coilwork_ir.index.view import (
+    Add,
+    Const,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Node,
+    Sym,
+    fold,
+    is_subtracted,
+    node,
+)
 from coilwork_ir.index.written import WrittenSize, written_size
 
 __all__ = [
@@ -55,6 +68,7 @@ __all__ = [
     "floordiv",
     "fold",
     "format_expr",
+    "is_subtracted",
     "largest_operands",
     "magnitude",
     "maximum",

@@ -107,6 +107,18 @@ def node(e: Expr) -> Node:
     return Add(tuple(terms))
 
 
+def is_subtracted(term: Expr) -> bool:
+    """True for a negative number and for a product with a negative coefficient, which a sum is written to subtract."""
+    match node(term):
+        case Const(value):
+            return value < 0
+        case Mul(operands):
+            first = operands[0]
+            return first.is_const and first.value < 0
+        case _:
+            return False
+
+
 def fold(
     e: Expr,
     *,

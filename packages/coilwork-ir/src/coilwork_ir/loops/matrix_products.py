@@ -6,6 +6,7 @@ library claim what is of this form, and nobody looks at the name of an operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import pi, sqrt
@@ -220,11 +221,14 @@ def _weighted(value: Scalar, weight: Literal_) -> Scalar:
 
 
 def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """What `_weighted` was given; a whole number of floats as an integer."""
+    """What `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold it."""
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
         return value, 1
     number = value.operands[1].value
-    return value.operands[0], int(number) if isinstance(number, float) and number.is_integer() else number
+    is_negative_zero = number == 0 and math.copysign(1.0, number) < 0
+    if isinstance(number, float) and number.is_integer() and abs(number) < 1 << 63 and not is_negative_zero:
+        return value.operands[0], int(number)
+    return value.operands[0], number
 
 
 def _unwidened(value: Scalar) -> Scalar:

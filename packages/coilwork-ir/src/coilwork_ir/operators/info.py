@@ -34,6 +34,8 @@ class EagerLimits:
         needs_alike_float8: floats of 8 bits are taken beside their own type only, as they are promoted to none.
         rejects_float8_powers: takes no powers of two of 8 bits, which have no zero and no sign.
         takes_integer_gradients: a gradient that is computed of integers, too.
+        takes_other_gradients: a gradient whose incoming one may have another float type than the operand; the
+            result has the operand's.
         stored_numbers: arguments that are converted to the result's type, whatever the numbers are.
         computed_numbers: those that are converted to the type that it is computed in, `f32` for 16 bits.
         promoted_numbers: those that are converted to a type that they take part in finding.
@@ -52,6 +54,7 @@ class EagerLimits:
     needs_alike_float8: bool = False
     rejects_float8_powers: bool = False
     takes_integer_gradients: bool = False
+    takes_other_gradients: bool = False
     stored_numbers: tuple[str, ...] = ()
     computed_numbers: tuple[str, ...] = ()
     promoted_numbers: tuple[str, ...] = ()
@@ -87,7 +90,8 @@ class ProductRoles:
         is_of_vector: the right factor is a vector, and the operands' strides decide how the result lies.
         has_activation: `use_gelu` says what is done to the sums.
         has_scales: `scale_a` and `scale_b` scale the sums.
-        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if there are none.
+        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if there
+            are none.
     """
 
     left: str = "self"

@@ -64,6 +64,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         product=ProductRoles(left="mat1", added="self"),
         has_fresh_result=True,
         decomposition="none",
+        limits=EagerLimits(computed_numbers=("beta", "alpha")),
     ),
     OpInfo(
         "_addmm_activation",
@@ -158,6 +159,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         product=ProductRoles(left="batch1", right="batch2", added="self"),
         has_fresh_result=True,
         decomposition="none",
+        limits=EagerLimits(computed_numbers=("beta", "alpha")),
     ),
     OpInfo("batch_norm_backward", decomposition="torch", norm="batch gradient"),
     OpInfo("_batch_norm_no_update", decomposition="torch", norm="batch", limits=_FLOATS),
@@ -652,6 +654,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("mm", is_contraction=True, product=ProductRoles(), has_fresh_result=True, decomposition="none"),
     OpInfo("mode", is_batch_invariant=True, decision="compares", limits=_SIGNED),
     OpInfo("mse_loss", limits=_FLOATS_AMONG_REAL),
+    OpInfo("mse_loss_backward", limits=EagerLimits(takes_other_gradients=True)),
     OpInfo("msort", decision="selects"),
     OpInfo("mul", is_cheap=True, is_rounded_once=True, is_foldable=True),
     OpInfo("multi_margin_loss", limits=EagerLimits(types=("float",), types_on_cpus=("wide_float",))),
@@ -925,6 +928,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
             types=("float",), types_everywhere=("float", "integer", "bool"), required_number=("beta", "ge", 0)
         ),
     ),
+    OpInfo("smooth_l1_loss_backward", limits=EagerLimits(takes_other_gradients=True)),
     OpInfo("soft_margin_loss", limits=_FLOATS_AMONG_REAL),
     OpInfo("_softmax", decomposition="torch", limits=_FLOATS),
     OpInfo(
@@ -1142,7 +1146,10 @@ def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
 
 
 def find_target_info(target: str) -> OpInfo:
-    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's. Of other libraries oneDNN has rows alone."""
+    """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's.
+
+    Of other libraries oneDNN has rows alone.
+    """
     namespace, _, rest = target.partition(".")
     if namespace == "mkldnn":
         return find_info(target.rpartition(".")[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,9 +15,11 @@ import torch
 
 from coilwork_ir.operators import Relation, find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
-from coilwork_lowering.torch_compat.sizes import holds, surely
+from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
 
 _IN_EVERY_TYPE: Final = 127
+_NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat)
+_FLOATS: Final = (float, torch.SymFloat)
 _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingProxyType(
     {"ne": operator.ne, "ge": operator.ge, "gt": operator.gt}
 )
@@ -38,16 +40,31 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     if not limits.promoted_numbers and any(type(value) is complex for value in given):
         types = [*_types(arguments)]
         return not types or any(dtype.is_complex for dtype in types)
-    numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
-    if all(0 <= number <= _IN_EVERY_TYPE for number in numbers):
+    numbers = [value for value in given if isinstance(value, _NUMBERS) and type(value) is not bool]
+    if all(isinstance(number, int | float) and 0 <= number <= _IN_EVERY_TYPE for number in numbers):
         return True
     found = _type(arguments, numbers)
-    promoted = bool(limits.promoted_numbers) and any(type(number) is float for number in numbers)
+    promoted = bool(limits.promoted_numbers) and any(isinstance(number, _FLOATS) for number in numbers)
     if promoted and not found.is_floating_point and not found.is_complex:
         found = torch.get_default_dtype()
     if limits.computed_numbers and found in (torch.float16, torch.bfloat16):
         found = torch.float32
-    return all(fits(number, found) for number in numbers)
+    return all(_fits_in_every_call(number, found) for number in numbers)
+
+
+def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
+    """Tell if `number` fits `dtype`, which is guarded on where a later call may give another one.
+
+    An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from
+    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs.
+    """
+    if isinstance(number, int | float):
+        return fits(number, dtype)
+    if is_from_data(number) or dtype.is_complex or dtype in (torch.bool, torch.float64, torch.int64):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    least = -limits.max if limits.min == 0 else limits.min
+    return holds(number >= least) and holds(number <= limits.max)
 
 
 def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
@@ -125,7 +142,7 @@ def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Calla
     return decomposed
 
 
-def _type(arguments: Mapping[str, object], numbers: list[int | float]) -> torch.dtype:
+def _type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:
     """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the numbers alone."""
     asked = arguments.get("dtype")
     if isinstance(asked, torch.dtype):
@@ -133,7 +150,8 @@ def _type(arguments: Mapping[str, object], numbers: list[int | float]) -> torch.
     tensors = [*_types(arguments)]
     if tensors:
         return functools.reduce(torch.promote_types, tensors)
-    return torch.get_default_dtype() if float in map(type, numbers) else torch.int64
+    is_float = any(isinstance(number, _FLOATS) for number in numbers)
+    return torch.get_default_dtype() if is_float else torch.int64
 
 
 def _types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:

@@ -62,8 +62,10 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if len(_types(arguments, limits.same_types)) > 1:
         return False
     is_gradient = schema_of(target).name.endswith("_backward")
-    if is_gradient and not limits.takes_integer_gradients and not _is_of_its_type(arguments):
-        return False
+    if is_gradient and not limits.takes_integer_gradients:
+        alike = not limits.takes_other_gradients
+        if not _is_of_its_type(arguments, alike=alike):
+            return False
     if limits.index_types is not None:
         positions, allowed = limits.index_types
         if not _types(arguments, (positions,)) <= _types_in(allowed):
@@ -138,10 +140,11 @@ def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
     return len(types) > 1 and not _EIGHT_BITS.isdisjoint(types)
 
 
-def _is_of_its_type(arguments: Mapping[str, object]) -> bool:
-    """Tell if a gradient has the type of what it is taken of, as eager's kernels have it, and is no integer."""
+def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
+    """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have it."""
     types = _types(arguments, ("grad_output", "self", "grid"))
-    return len(types) < 2 and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
+    is_one = not alike or len(types) < 2
+    return is_one and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
 
 
 def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:

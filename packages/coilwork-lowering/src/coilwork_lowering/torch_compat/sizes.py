@@ -142,12 +142,19 @@ def holds(condition: bool | torch.SymBool) -> bool:
     return condition if isinstance(condition, bool) else guard_or_false(condition)
 
 
-def is_from_data(size: int | torch.SymInt) -> bool:
-    """Whether a size depends on values that only run time knows."""
+def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
+    """Whether `condition` is written as `size != number`. Adds no guard."""
+    import sympy
+
+    return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
+
+
+def is_from_data(size: float | torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a size, or another number, depends on values that only run time knows."""
     # loaded on use: it brings sympy, and graphs of known sizes need neither
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+    return isinstance(size, torch.SymInt | torch.SymFloat) and bool(free_unbacked_symbols(size))
 
 
 def plain_integer(name: str) -> sympy.Symbol:

@@ -31,8 +31,9 @@ def save_artifact(
 ) -> None:
     """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
 
-    `program` is the same for the native executor, if there is such a form of it, and `kernels` are its kernels as
-    `coilwork_ir.manifest` writes them; without these they are taken from the text. Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
+    `program` is the same for the native executor, if there is such a form of it. `kernels` are its kernels as
+    `coilwork_ir.manifest` writes them; without these they are taken from the text. Kernels are built through
+    `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
         ArtifactError: the file cannot be written.

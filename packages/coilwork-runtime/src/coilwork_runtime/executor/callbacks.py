@@ -76,7 +76,7 @@ class _Integer:
 
 
 class _Places:
-    """Where arguments come from; tensors and integers are numbered in the order in which they are asked for."""
+    """Where arguments come from; tensors and integers are numbered as they are asked for."""
 
     def __init__(self) -> None:
         self._tensors = 0

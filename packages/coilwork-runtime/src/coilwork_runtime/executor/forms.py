@@ -1,4 +1,4 @@
-"""How a kernel is launched without Python: its manifest, and what of it belongs to this process, as one form in bytes."""
+"""How a kernel is launched without Python: its manifest and what belongs to this process, as one form."""
 
 from __future__ import annotations
 

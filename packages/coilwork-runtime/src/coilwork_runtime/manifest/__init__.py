@@ -1,4 +1,4 @@
-"""What the runtime is told of a kernel: plain data, read from bytes that the compiler writes. Begin with `kernel_manifest.py`.
+"""Kernels as plain data, read from bytes that the compiler writes. Begin with `kernel_manifest.py`.
 
 Nothing here needs torch or any other package. `coilwork_ir.manifest` writes the bytes; the native executor
 reads the same ones in C++ (`executor/native/program/manifest.hpp`).

@@ -1,9 +1,10 @@
 """Manifests as bytes: records of named fields, so that a reader can refuse by name what it does not know.
 
-A record is `u32` number of fields, then of each its name and its payload, both as `u32` length and bytes, in the
-order of the tables below; a field with its default value is left out. Payloads: text as UTF-8, numbers as `i64`,
-lists as `u32` length and items, code as `SizeCode.encode` has it. Several kernels with their texts are a file:
-`MAGIC`, `u32 SCHEMA`, `u32` number of kernels, then of each its manifest and its text, as `u32` length and bytes.
+A record is `u32` number of fields, then of each its name and its payload, both as `u32` length and bytes,
+in the order of the tables below; a field with its default value is left out. Payloads: text as UTF-8,
+numbers as `i64`, lists as `u32` length and items, code as `SizeCode.encode` has it. Several kernels with
+their texts are a file: `MAGIC`, `u32 SCHEMA`, `u32` number of kernels, then of each its manifest and its
+text, as `u32` length and bytes.
 """
 
 from __future__ import annotations

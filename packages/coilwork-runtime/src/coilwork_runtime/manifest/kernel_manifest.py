@@ -1,4 +1,4 @@
-"""`KernelManifest`: all that loading, launching and reporting on a kernel takes, but for its text and its binary.
+"""`KernelManifest`: all that launching a kernel and reporting on it takes, but its text and its binary.
 
 `KernelSpec` is a manifest with the text, for those who build kernels. The rest of what a kernel needs is of
 one process (addresses, chosen configurations) and lies in `executor/forms.py`.
@@ -73,7 +73,8 @@ class KernelManifest:
             behind the one that they are of.
         versions: how it may run, most particular sizes first, the last for all of them; a call takes the
             first whose guard is 0. None are told of a kernel with one version of which nothing is open.
-        checks: messages of run-time checks. With any, a C++ entry returns 0 or 1 + the number of the failed one.
+        checks: messages of run-time checks. With any, a C++ entry returns 0 or 1 + the number of the failed
+        one.
         features: instruction set extensions that it uses.
         traffic: bytes that one call moves.
         target: name of the target it was generated for.

@@ -1,7 +1,7 @@
 """Kernels as the readable Python modules describe them: arguments as words, expressions as Python text.
 
-People read and edit these modules, and run them by themselves. Whatever else loads kernels reads their manifests
-from bytes, so no text is parsed there.
+People read and edit these modules, and run them by themselves. Whatever else loads kernels reads their
+manifests from bytes, so no text is parsed there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coilwork_runtime.manifest.kernel_manifest import (
     KernelVersion,
     check_manifest,
 )
-from coilwork_runtime.manifest.size_code import Op, SizeCode, Step
+from coilwork_runtime.manifest.size_code import PUSHES, Op, SizeCode, Step
 
 _OPERATIONS: Final[Mapping[type[ast.operator], Op]] = MappingProxyType(
     {
@@ -39,6 +39,19 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], tuple[Op, bool]]] = MappingProxyTyp
         ast.LtE: (Op.LESS_EQUAL, False),
         ast.Gt: (Op.LESS, True),
         ast.GtE: (Op.LESS_EQUAL, True),
+    }
+)
+_SIGNS: Final[Mapping[Op, str]] = MappingProxyType(
+    {
+        Op.ADD: "+",
+        Op.SUBTRACT: "-",
+        Op.MULTIPLY: "*",
+        Op.FLOOR_DIVIDE: "//",
+        Op.MODULO: "%",
+        Op.EQUAL: "==",
+        Op.NOT_EQUAL: "!=",
+        Op.LESS: "<",
+        Op.LESS_EQUAL: "<=",
     }
 )
 _FUNCTIONS: Final[Mapping[str, Op]] = MappingProxyType({"min": Op.MINIMUM, "max": Op.MAXIMUM})
@@ -67,8 +80,8 @@ def cpp_kernel(
 ) -> KernelSpec:
     """A C++ kernel: an `extern "C"` function over pointers, then `int64_t` sizes.
 
-    `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is the
-    traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
+    `args` has a word per parameter, such as `"*in:f32:16"`, `"size:i64"` or `"*scratch:f32=4*n0"`; `bytes` is
+    the traffic of one call over the names of sizes. The rest is as in `KernelManifest`.
 
     Raises:
         ValueError: an argument or an expression has another form.
@@ -133,6 +146,35 @@ def triton_kernel(
             source=source,
         )
     )
+
+
+def format_code(code: SizeCode, sizes: Sequence[str], parameters: Sequence[str]) -> str:
+    """Python text of `code`, which `Names.code` reads back to code of the same values."""
+    stack: list[str] = []
+    for op, operand in code.steps:
+        if op in PUSHES:
+            names = sizes if op is Op.SIZE else parameters
+            stack.append(str(operand) if op is Op.CONSTANT else names[operand])
+        elif op is Op.SELECT:
+            other, value, condition = stack.pop(), stack.pop(), stack.pop()
+            stack.append(f"({value} if {condition} else {other})")
+        else:
+            right, left = stack.pop(), stack.pop()
+            sign = _SIGNS.get(op)
+            call = f"{'min' if op is Op.MINIMUM else 'max'}({left}, {right})"
+            ceiling = f"(0 - (0 - {left}) // {right})"
+            stack.append(ceiling if op is Op.CEIL_DIVIDE else f"({left} {sign} {right})" if sign else call)
+    return stack[0].removeprefix("(").removesuffix(")") if _is_wrapped(stack[0]) else stack[0]
+
+
+def _is_wrapped(text: str) -> bool:
+    """True if the first parenthesis is closed by the last letter."""
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return position == len(text) - 1 and text.startswith("(")
+    return False
 
 
 def _checked(spec: KernelSpec) -> KernelSpec:
@@ -203,6 +245,8 @@ class Names:
                 if name not in self.parameters:
                     self.parameters.append(name)
                 return [(Op.PARAMETER, self.parameters.index(name))]
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+                return [(Op.CONSTANT, -value)]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return [(Op.CONSTANT, 0), *self._steps(operand), (Op.SUBTRACT, 0)]
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATIONS:

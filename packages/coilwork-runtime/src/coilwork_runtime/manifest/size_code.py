@@ -1,8 +1,9 @@
 """Expressions over a kernel's sizes, such as the extents of its grid, as code for a stack machine.
 
-The machine computes in 64-bit integers and refuses results that do not fit. Division rounds down, as in Python.
-Comparisons give 1 or 0. `SELECT` computes both of its values first, so it guards neither. The native executor
-runs the same code (`executor/native/program/arithmetic.hpp`); a test compares both on random code.
+The machine computes in 64-bit integers and refuses results that do not fit. Division rounds down, as in
+Python. Comparisons give 1 or 0. `SELECT` computes both of its values first, so it guards neither. The
+native executor runs the same code (`executor/native/program/arithmetic.hpp`); a test compares both on
+random code.
 """
 
 from __future__ import annotations

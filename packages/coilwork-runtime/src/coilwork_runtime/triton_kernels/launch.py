@@ -150,7 +150,7 @@ class _Kernel:
         self._bound(*args)
 
     def _first(self, *args: Any) -> None:
-        """A call that `launch` cannot make at once: the first on a device, or one while another device is current."""
+        """A call that `launch` cannot make: the first on a device, or one while another is current."""
         device: int = args[0].get_device()
         if device < 0:
             raise DeviceError(

@@ -17,6 +17,7 @@ from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
 from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
@@ -116,6 +117,14 @@ REGISTRY: Final = Registry(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Nodes that templates compute, with what they leave, and what all that takes."""
+
+    nodes: tuple[Node, ...]
+    quote: Quote
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chooser:
     around: Surroundings
@@ -149,20 +158,42 @@ class _Chooser:
         device = defined(node)[0].device
         target = self.targets.of(device)
         note = partial(self._note, "convolution", node)
-        capabilities = self.targets.capabilities_of(device)
-        found = None
-        if self.templates and capabilities.cores:
-            rival = self._quote_rival(node, target)
-            found = find_template(node, target, capabilities, self.templates, rival)
-        if found is not None:
-            note(True, found[1].reason, found[1].numbers)
-            return (node,)
+        kept = self._keep(node, device)
+        if kept is not None:
+            note(True, kept.quote.reason, kept.quote.numbers)
+            return kept.nodes
         row = _chosen(node, target, self.convolutions, "auto", note)
         if row is None:
             note(True, "no library convolves what has this form")
             sums = replace(self.around.sums(target), least=1)
             return convolutions.build_loops(node, sums, self.around)
         return row.build(node, target)
+
+    def _keep(self, node: Convolution, device: str) -> _Kept | None:
+        """`node`, or a node for each of its gradients, as templates compute it; None if that is not worth it.
+
+        A gradient of a bias is a reduction like others.
+        """
+        capabilities, target = self.targets.capabilities_of(device), self.targets.of(device)
+        if not self.templates or not capabilities.cores:
+            return None
+        rival = self._quote_rival(node, target)
+        parts = (node,) if node.gradient is None else convolutions.split_gradients(node)
+        found = [find_template(part, target, capabilities, self.templates) for part in parts]
+        chosen = [one for one in found if one is not None]
+        if not parts or len(chosen) < len(parts):
+            return None
+        us = sum(quote.us for _, quote in chosen)
+        if node.gradient is not None and node.outputs[2] is not None:
+            names = dict.fromkeys(access.buffer for access in loads((node.gradient.value,)))
+            us += self.around.move_us(sum(self.around.size(self.around.facts.buffers[n]) for n in names), 0)
+        if rival is not None:
+            gains = [template.least_gain_us(part, rival) for part, (template, _) in zip(parts, chosen)]
+            if us >= rival.us or us + sum(gains) > rival.us:
+                return None
+        rest = convolutions.build_bias_gradient(node, self.around)
+        numbers = {name: value for _, quote in chosen for name, value in quote.numbers.items()}
+        return _Kept((*parts, *rest), Quote(us=us, reason=chosen[0][1].reason, numbers=numbers))
 
     def _quote_rival(self, node: Convolution, target: Target) -> Quote | None:
         """The least that an implementation that is no template takes for `node`."""

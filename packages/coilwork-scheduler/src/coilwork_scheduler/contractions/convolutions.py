@@ -250,20 +250,35 @@ IMPLEMENTATIONS: Final[tuple[Callable[[Surroundings], Implementation[Convolution
 
 def build_loops(node: Convolution, sums: SumBuilder, around: Surroundings) -> tuple[Node, ...]:
     """`node` as sums of products over windows, of what no library takes."""
-    nodes: list[Node] = [made for part in contractions_of(node) for made in sums.build(part)]
+    nodes = [made for part in contractions_of(node) for made in sums.build(part)]
+    return (*nodes, *build_bias_gradient(node, around))
+
+
+def build_bias_gradient(node: Convolution, around: Surroundings) -> tuple[Node, ...]:
+    """The sum that is the gradient of the bias of `node`, and its rounding; empty if that is not wanted."""
     bias = bias_gradient_of(node)
-    if bias is not None:
-        (output,) = bias.outputs
-        assert output is not None
-        wide = replace(
-            output,
-            name=around.name(f"{output.name}_sums"),
-            dtype=node.accumulate,
-            strides=contiguous_strides(output.shape),
-        )
-        rounded = cast(load(wide.name, bias.ranges, wide.dtype), output.dtype)
-        nodes += [replace(bias, outputs=(wide,)), _pointwise(output, bias.ranges, rounded, node)]
-    return tuple(nodes)
+    if bias is None:
+        return ()
+    (output,) = bias.outputs
+    assert output is not None
+    wide = replace(
+        output,
+        name=around.name(f"{output.name}_sums"),
+        dtype=node.accumulate,
+        strides=contiguous_strides(output.shape),
+    )
+    rounded = cast(load(wide.name, bias.ranges, wide.dtype), output.dtype)
+    return replace(bias, outputs=(wide,)), _pointwise(output, bias.ranges, rounded, node)
+
+
+def split_gradients(node: Convolution) -> tuple[Convolution, ...]:
+    """A node for each gradient of `node` but the bias's."""
+    made = []
+    for number, output in enumerate(node.outputs[:2]):
+        if output is not None:
+            outputs = tuple(output if k == number else None for k in range(len(node.outputs)))
+            made.append(replace(node, outputs=outputs))
+    return tuple(made)
 
 
 def _call(node: Convolution, outputs: tuple[Buffer | None, ...], *, bias: str) -> Extern:

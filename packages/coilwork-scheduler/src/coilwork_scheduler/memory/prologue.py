@@ -53,7 +53,7 @@ def _bound_by(buffer: Buffer, schedule: Schedule, bound: set[Expr]) -> Iterator[
 
 
 def _packed_weights(schedule: Schedule) -> frozenset[str]:
-    """Inputs in a layout of a library's own, which have no strides that could be checked: the weights of its operators."""
+    """Inputs in a layout of a library's own, which have no strides to check: the weights of its operators."""
     found: set[str] = set()
     for step in schedule.steps:
         place = find_target_info(step.target).packed_argument if isinstance(step, Extern) else None

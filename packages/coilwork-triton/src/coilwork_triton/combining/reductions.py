@@ -27,6 +27,7 @@ from coilwork_ir.syntax.python import (
 from coilwork_triton.text.language import tl, tl_name
 from coilwork_triton.text.types import (
     ALL_NANS,
+    extents,
     free_constant,
     largest,
     smallest,
@@ -189,11 +190,11 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         value, dtype = comparable(site)
         position = site.position
         if site.valid is None:
-            return value, tl("broadcast_to", position, _extents(site.shape))
+            return value, tl("broadcast_to", position, extents(site.shape))
         nowhere = typed_constant(_no_position(site), site.index_dtype)
         kept = tl("where", site.valid, value, free_constant(identity(dtype), dtype))
         where = tl("where", site.valid, position, nowhere)
-        return kept, tl("broadcast_to", where, _extents(site.shape))
+        return kept, tl("broadcast_to", where, extents(site.shape))
 
     def collapse(
         site: Site, writer: Writer, value: Expression, position: Expression
@@ -226,7 +227,7 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         else:
             # a lane whose values are all the identity reports the first of them
             first = tl(
-                "broadcast_to", method(site.lanes, "to", triton_type(site.index_dtype)), _extents(site.shape)
+                "broadcast_to", method(site.lanes, "to", triton_type(site.index_dtype)), extents(site.shape)
             )
         return (best, writer.bind("where_lanes", first))
 
@@ -252,10 +253,6 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)
 
 
-def _extents(shape: tuple[str, ...]) -> Expression:
-    return Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape))
-
-
 def _welford() -> Reduction:
     """Two sums in registers; over a loop Welford's update per lane, combined as Chan et al. do."""
 
@@ -274,7 +271,7 @@ def _welford() -> Reduction:
         count = site.count
         if site.explicit and site.valid is not None:
             weight = tl(
-                "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), _extents(site.shape)
+                "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), extents(site.shape)
             )
             count = total(site, writer, weight)
         mean = writer.bind("mean", Binary("/", site.along("sum", site.kept(zero(site))), count))
@@ -312,7 +309,7 @@ def _welford() -> Reduction:
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         mean, m2, weight = lanes
         alike = site.valid is not None and site.mask_shape == site.shape
-        count = total(site, writer, weight if alike else tl("broadcast_to", weight, _extents(site.shape)))
+        count = total(site, writer, weight if alike else tl("broadcast_to", weight, extents(site.shape)))
         overall = writer.bind("mean", Binary("/", site.along("sum", Binary("*", mean, weight)), count))
         apart = writer.bind("apart", Binary("-", mean, overall))
         spread = Binary("+", m2, Binary("*", weight, Binary("*", apart, apart)))

@@ -29,7 +29,16 @@ from coilwork_triton.combining.functions import (
     steps_name,
 )
 from coilwork_triton.text.language import insert_axes, tl, tl_name
-from coilwork_triton.text.types import filled, free_constant, largest, smallest, triton_type, zeros_of
+from coilwork_triton.text.types import (
+    extent,
+    extents,
+    filled,
+    free_constant,
+    largest,
+    smallest,
+    triton_type,
+    zeros_of,
+)
 from coilwork_triton.text.writer import Writer
 
 # Kinds whose running value comes with its position; the others combine values alone.
@@ -129,14 +138,6 @@ def lanes_decide(kind: Combining) -> bool:
     return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
 
 
-def _extent(size: str) -> Expression:
-    return Number(1) if size == "1" else Name(size)
-
-
-def _extents(shape: tuple[str, ...]) -> Tuple:
-    return Tuple(tuple(_extent(s) for s in shape))
-
-
 def carried_words(kind: Combining, dtype: DType) -> int:
     """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a logarithm in two parts."""
     if isinstance(kind, Combine):
@@ -207,27 +208,27 @@ def kept_values(site: ScanSite) -> tuple[Expression, ...]:
     if site.valid is not None:
         # from the end, lanes out of range come first
         kept = tl("where", site.valid, kept, free_constant(identity(site), site.dtype))
-    kept = tl("broadcast_to", kept, _extents(site.shape))
+    kept = tl("broadcast_to", kept, extents(site.shape))
     if not site.paired:
         return (kept,)
     if site.dtype.is_bool:
         kept = method(kept, "to", tl_name("int32"))
-    return (kept, tl("broadcast_to", site.positions, _extents(site.shape)))
+    return (kept, tl("broadcast_to", site.positions, extents(site.shape)))
 
 
 def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
-    extents = _extents(site.shape)
+    shape = extents(site.shape)
     found: list[Expression] = []
     for value, dtype in zip((site.value, *site.others), (site.dtype, *site.other_dtypes), strict=True):
-        wide = tl("broadcast_to", value, extents)
+        wide = tl("broadcast_to", value, shape)
         if dtype.is_bool:
             wide = method(wide, "to", tl_name("int32"))
         found.append(wide if site.inside is None else tl("where", site.inside, wide, Number(0)))
     if site.flagged:
         if site.valid is None:
-            found.append(filled(extents.items, 1, DType.I32))
+            found.append(filled(shape.items, 1, DType.I32))
         else:
-            found.append(method(tl("broadcast_to", site.valid, extents), "to", tl_name("int32")))
+            found.append(method(tl("broadcast_to", site.valid, shape), "to", tl_name("int32")))
     return tuple(found)
 
 
@@ -273,17 +274,17 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is moved past the block."""
     axis, run = site.axis, Name(site.run)
     runs = Binary("//", Name(site.shape[axis]), run)
-    dealt = Tuple((*(_extent(s) for s in site.shape[:axis]), run, runs))
+    dealt = Tuple((*(extent(s) for s in site.shape[:axis]), run, runs))
     kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in kept_values(site))
     inside = site.inside
     if inside is not None:
-        inside = tl("reshape", tl("broadcast_to", inside, _extents(site.shape)), dealt)
+        inside = tl("reshape", tl("broadcast_to", inside, extents(site.shape)), dealt)
     within = scanned(replace(site, inside=inside), writer, kept, axis)
     types = types_of(site)[: len(within)]
     end = insert_axes(last_of(run, site), (*(False,) * axis, True, False))
     whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
     # beside what has been combined with a run, what comes before it
-    size = (*(_extent(s) for s in site.shape[:axis]), runs)
+    size = (*(extent(s) for s in site.shape[:axis]), runs)
     neutral = (identity(site), *(0 for _ in types[1:]))
     nothing = [filled(size, n, t) for n, t in zip(neutral, types, strict=True)]
     pairs = (*nothing, *whole)
@@ -303,7 +304,7 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
             writer.assign((old,), new)
     spread = (*(True,) * axis, False, True)
     running = merged(site, writer, tuple(insert_axes(v, spread) for v in before), within)
-    return tuple(writer.bind("running", tl("reshape", v, _extents(site.shape))) for v in running)
+    return tuple(writer.bind("running", tl("reshape", v, extents(site.shape))) for v in running)
 
 
 def merged(

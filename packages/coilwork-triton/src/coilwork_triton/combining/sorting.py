@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.syntax.python import Call, Expression, Name, Number, Tuple
+from coilwork_ir.syntax.python import Call, Expression, Name, Number
 from coilwork_triton.facts.sort_keys import family, key_bytes
 from coilwork_triton.launch.parameters import (
     SORT_GROUPS,
@@ -19,7 +19,7 @@ from coilwork_triton.launch.parameters import (
     SORT_WIDTH,
 )
 from coilwork_triton.text.language import tl, tl_name
-from coilwork_triton.text.types import triton_type
+from coilwork_triton.text.types import extents, triton_type
 from coilwork_triton.text.writer import Writer
 
 # Greater than all keys.
@@ -61,12 +61,12 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
         valid = Name("None") if site.valid is None else site.valid
         rows: Expression = Name("None")
         if site.rows is not None:
-            rows = tl("broadcast_to", site.rows, _extents((*site.shape[:-1], "1")))
+            rows = tl("broadcast_to", site.rows, extents((*site.shape[:-1], "1")))
         what = (site.value, site.positions, valid, rows, key, value, dtype, Number(wide), largest, falls)
         how = (*spread, Name(SORT_SHARE), Name(SORT_GROUPS), Name(SORT_ROOM), Name(SORT_SPREAD))
         found = Call(writer.device("sort_first"), (*what, length, Number(site.count), *how))
         values, positions = writer.bind_all(("firsts", "places"), found)
-        first = _extents(site.first)
+        first = extents(site.first)
         return tl("reshape", values, first), tl("reshape", positions, first)
     keys: Expression = Call(key, (site.value, site.positions, falls))
     if site.valid is not None:
@@ -78,7 +78,3 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
         ordered = Call(writer.device("sort_integer_keys"), (ordered,))
     keys = writer.bind("ordered", ordered)
     return Call(value, (keys, dtype, falls)), Call(writer.device("sorted_position"), (keys,))
-
-
-def _extents(shape: tuple[str, ...]) -> Expression:
-    return Tuple(tuple(Number(int(s)) if s.isdigit() else Name(s) for s in shape))

@@ -1,9 +1,10 @@
 """Loads whose addresses a check of the same kernel judges.
 
-A kernel computes its values first and asserts its checks then, before it stores. A load at an address that a check
-refuses must not happen: far out of bounds the device ends the kernel with an illegal access, and the assertion that
-names the fault is never reached. So the load is masked by the condition. That costs one operation per address:
-the condition is computed all the same, and is as constant along a row as the address, so accesses stay as wide.
+A kernel computes its values first and asserts its checks then, before it stores. A load at an address that a
+check refuses must not happen: far out of bounds the device ends the kernel with an illegal access, and the
+assertion that names the fault is never reached. So the load is masked by the condition. That costs one
+operation per address: the condition is computed all the same, and is as constant along a row as the address,
+so accesses stay as wide.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def guards_of_loads(
 ) -> Mapping[Scalar, tuple[Scalar, ...]]:
     """The conditions of checks that each load among `order` waits for, where there are any.
 
-    These are conditions on nothing but what the address depends on as well. So they are known wherever the address is,
-    and hold for a load that happens, as the kernel otherwise fails.
+    These are conditions on nothing but what the address depends on as well. So they are known wherever the
+    address is, and hold for a load that happens, as the kernel otherwise fails.
     """
     if not kernel.checks:
         return {}

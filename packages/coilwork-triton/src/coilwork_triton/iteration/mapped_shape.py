@@ -63,6 +63,11 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target, *, program: str =
         EmitError: there is no text for a directive, which the error names.
     """
     check_mapping(kernel, mapping, target)
+    return judged_shape(kernel, mapping, target, program=program)
+
+
+def judged_shape(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
+    """As `shape_of`, of a mapping that `check_mapping` has let pass, or that the generator has proposed."""
     shape = _plain(kernel, mapping, target, program)
     vectors, two_rows = _whole_vectors(kernel, mapping, shape), _two_rows(kernel, mapping, shape)
     if vectors is None and two_rows is None:

@@ -1,11 +1,10 @@
-"""The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Decided before any text."""
+"""The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Read from its mapping."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
@@ -20,10 +19,6 @@ from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.iteration.whole_vectors import WholeVectors
 from coilwork_triton.launch.parameters import RUN, STAGES, Walk
-
-_GRID_AXIS_MAX: Final = 65535
-# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
-_FAST_F64: Final = frozenset({"80", "90", "100"})
 
 
 @dataclass(frozen=True, kw_only=True)

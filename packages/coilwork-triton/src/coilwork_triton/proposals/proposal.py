@@ -74,6 +74,7 @@ class Proposal:
         sharing: how programs share rows, if they do.
         walk: how the r tile is walked.
         is_invariant: one launch for all numbers of rows is asked for, and concerns this kernel.
+        facts: what launches rest on, once tiles and walks are proposed.
         configs: launch candidates, best guess first.
         loads_ahead: loads may be in flight for blocks of a loop that are still to come.
         axes: tiles in the order of their axes in blocks.
@@ -89,6 +90,7 @@ class Proposal:
     sharing: Sharing | None = None
     walk: Walk = "pointwise"
     is_invariant: bool = False
+    facts: Facts | None = None
     configs: tuple[Config, ...] = ()
     loads_ahead: bool = False
     axes: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
@@ -99,6 +101,8 @@ class Proposal:
 
 def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
     """Facts that launches rest on, once tiles and walks are proposed."""
+    if proposal.facts is not None:
+        return proposal.facts
     known = setting.draft.likely_sizes
     larger = {size: max(setting.least, number) for size, number in known.items()}
     groups, walk, draft = proposal.groups, proposal.walk, setting.draft

@@ -30,7 +30,7 @@ from coilwork_ir.mapping import (
 from coilwork_ir.mapping.numbers import values_of
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_triton.iteration.in_two_rows import no_longer, wants_two_rows, within
-from coilwork_triton.iteration.mapped_shape import shape_of, tiles_of
+from coilwork_triton.iteration.mapped_shape import judged_shape, tiles_of
 from coilwork_triton.iteration.open_choices import plan_choices
 from coilwork_triton.iteration.parameters import config_of, parameters_of, places_of
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX, check_mapping
@@ -76,7 +76,7 @@ class Planned:
     @cached_property
     def shape(self) -> Shape:
         """Tiles, masks and the like, as the mapping says."""
-        return shape_of(self.setting.kernel, self.mapping, self.setting.target, program=self.program)
+        return judged_shape(self.kernel, self.mapping, self.setting.target, program=self.program)
 
     @cached_property
     def least_row(self) -> int:
@@ -133,6 +133,7 @@ def plan_given(
         check=check_choice,
         most=setting.options.max_configs,
     )
+    check_mapping(kernel, found, target)
     planned = Planned(setting=setting, mapping=found, configs=configs, space=SearchSpace(), program=program)
     # what there is no text for is refused here
     assert planned.shape is not None

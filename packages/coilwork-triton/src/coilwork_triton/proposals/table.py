@@ -50,11 +50,14 @@ def _walk(proposal: Proposal, setting: Setting) -> Proposal:
 
 
 def _launch(proposal: Proposal, setting: Setting) -> Proposal:
+    facts = launch_facts(setting, proposal)
     if proposal.is_invariant:
         found = fixed(proposal.groups, setting.target, staged=not setting.analysis.is_segmented)
     else:
-        found = propose(launch_facts(setting, proposal), setting.target, setting.options.max_configs)
-    return replace(proposal, configs=tuple(_with_arithmetic(c, proposal, setting) for c in found))
+        found = propose(facts, setting.target, setting.options.max_configs)
+    return replace(
+        proposal, facts=facts, configs=tuple(_with_arithmetic(c, proposal, setting) for c in found)
+    )
 
 
 def _with_arithmetic(config: Config, proposal: Proposal, setting: Setting) -> Config:

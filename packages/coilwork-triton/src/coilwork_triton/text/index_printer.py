@@ -18,6 +18,7 @@ from coilwork_ir.index import (
     Sym,
     as_expr,
     bounds,
+    is_subtracted,
     node,
     provably_nonneg,
     provably_positive,
@@ -86,8 +87,8 @@ class IndexPrinter:
 
     def _sum(self, operands: Sequence[Expr]) -> Expression:
         # positive terms first: `a - b` reads better than `-b + a`
-        plus = sorted((o for o in operands if not _is_negative(o)), key=_closeness)
-        minus = [o for o in operands if _is_negative(o)]
+        plus = sorted((o for o in operands if not is_subtracted(o)), key=_closeness)
+        minus = [o for o in operands if is_subtracted(o)]
         if not plus:
             plus, minus = minus[:1], minus[1:]
         result = self._text(plus[0])
@@ -133,7 +134,7 @@ def leaves_32_bits(expr: Expr) -> bool:
     match node(expr):
         case Add(operands):
             # what is added comes before what is subtracted
-            added = sum((o for o in operands if not _is_negative(o)), as_expr(0))
+            added = sum((o for o in operands if not is_subtracted(o)), as_expr(0))
             return _is_outside(added) or any(map(leaves_32_bits, operands))
         case Mul(operands) | Min(operands) | Max(operands):
             return any(map(leaves_32_bits, operands))
@@ -162,17 +163,6 @@ def _is_written_first(expr: Expr) -> bool:
     """Of a difference and its negative, the one that has its variable first: `x - 3`."""
     match node(expr):
         case Add(operands):
-            return not any(_is_negative(o) for o in operands if not o.is_const)
+            return not any(is_subtracted(o) for o in operands if not o.is_const)
         case _:
-            return not _is_negative(expr)
-
-
-def _is_negative(expr: Expr) -> bool:
-    match node(expr):
-        case Const(value):
-            return value < 0
-        case Mul(operands):
-            first = operands[0]
-            return first.is_const and first.value < 0
-        case _:
-            return False
+            return not is_subtracted(expr)

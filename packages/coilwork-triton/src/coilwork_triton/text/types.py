@@ -13,7 +13,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
 from coilwork_ir.rounding import float_bits, rounded
 from coilwork_ir.scalar import Literal_
-from coilwork_ir.syntax.python import Attribute, Binary, Expression, List, Name, Number, method, number
+from coilwork_ir.syntax.python import Attribute, Binary, Expression, List, Name, Number, Tuple, method, number
 from coilwork_triton.text.language import tl, tl_name
 
 TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
@@ -88,25 +88,35 @@ def operand_constant(op: str, value: Literal_, dtype: DType) -> Expression:
     return (coerce_constant if op in _COMPARISONS else plain_constant)(value, dtype)
 
 
+def extent(size: str) -> Expression:
+    """One of a block's extents: a constant of the launch, or a number."""
+    return Number(int(size)) if size.isdigit() else Name(size)
+
+
+def extents(shape: Iterable[str]) -> Tuple:
+    """A block's extents."""
+    return Tuple(tuple(map(extent, shape)))
+
+
 def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
     """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the last axis."""
-    extents: list[Expression] = [Number(1) if s == "1" else Name(s) for s in shape]
+    block = list(map(extent, shape))
     if chunk > 1:
-        extents[-1] = Binary("//", extents[-1], Number(chunk))
-    return filled(extents, value, dtype)
+        block[-1] = Binary("//", block[-1], Number(chunk))
+    return filled(block, value, dtype)
 
 
-def filled(extents: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
-    """A block of `extents`, all of it `value`."""
+def filled(sizes: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
+    """A block of extents `sizes`, all of it `value`."""
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
-        return method(filled(extents, value, DType.F32), "to", triton_type(dtype))
+        return method(filled(sizes, value, DType.F32), "to", triton_type(dtype))
     pattern = _pattern(value, dtype)
     if pattern is not None:
         words = _SIGNED[dtype.itemsize]
-        bits = tl("full", List(tuple(extents)), number(pattern), triton_type(words))
+        bits = tl("full", List(tuple(sizes)), number(pattern), triton_type(words))
         return method(bits, "to", triton_type(dtype), bitcast=Number(True))
-    return tl("full", List(tuple(extents)), _literal(value, dtype), triton_type(dtype))
+    return tl("full", List(tuple(sizes)), _literal(value, dtype), triton_type(dtype))
 
 
 def smallest(dtype: DType) -> Literal_:

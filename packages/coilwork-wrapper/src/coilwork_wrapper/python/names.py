@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_wrapper.surface import FUNCTIONS
 
 DTYPE_NAMES: Final = tuple(dtype.torch_name for dtype in DType)
@@ -25,9 +26,7 @@ RESERVED: Final = frozenset(
 
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
     """A distinct valid identifier for each of `names`, the name itself where that is one."""
-    used = set(RESERVED) | set(taken)
-    # the next number to try behind a name: many may be alike
-    following: dict[str, int] = {}
+    fresh = FreshNames({*RESERVED, *taken})
     chosen: dict[str, str] = {}
     for name in names:
         if name in chosen:
@@ -35,13 +34,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
         base = name if name.isascii() and name.isidentifier() else _spell(name)
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
-        candidate, number = base, following.get(base, 1)
-        while candidate in used:
-            candidate = f"{base}_{number}"
-            number += 1
-        following[base] = number
-        used.add(candidate)
-        chosen[name] = candidate
+        chosen[name] = fresh.close_to(base)
     return chosen
 
 
