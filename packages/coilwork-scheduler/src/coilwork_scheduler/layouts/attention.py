@@ -21,6 +21,7 @@ from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
+_CALL: Final = "aten._scaled_dot_product_"
 # A copy is written, and read again by the kernel.
 _COPIED: Final = 3
 # Tokens, then heads, then features: how projections make them.
@@ -28,10 +29,10 @@ _BY_TOKENS: Final = (0, 2, 1, 3)
 
 _FORWARD: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
-        "aten._scaled_dot_product_flash_attention.default": (1, 2),
-        "aten._scaled_dot_product_flash_attention_for_cpu.default": (1, 2),
-        "aten._scaled_dot_product_cudnn_attention.default": (1, 2),
-        "aten._scaled_dot_product_efficient_attention.default": (0, 1, 2),
+        "flash_attention": (1, 2),
+        "flash_attention_for_cpu": (1, 2),
+        "cudnn_attention": (1, 2),
+        "efficient_attention": (0, 1, 2),
     }
 )
 """Operands that may lie otherwise, by the call: positions among its arguments."""
@@ -41,10 +42,10 @@ Taken = Literal["by tokens", "as the result", "features together"]
 _GRADIENTS: Final[Mapping[str, tuple[Taken, int]]] = MappingProxyType(
     {
         # `grad_out.contiguous()`, of tokens by heads by features
-        "aten._scaled_dot_product_flash_attention_backward.default": ("by tokens", 4),
+        "flash_attention_backward": ("by tokens", 4),
         # a copy with the result's strides
-        "aten._scaled_dot_product_cudnn_attention_backward.default": ("as the result", 4),
-        "aten._scaled_dot_product_efficient_attention_backward.default": ("features together", 5),
+        "cudnn_attention_backward": ("as the result", 4),
+        "efficient_attention_backward": ("features together", 5),
     }
 )
 """How the result's gradient, the first argument, is taken without a copy, and the position of the result."""
@@ -138,9 +139,10 @@ def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a call of attention or of its gradients whose operands may lie otherwise, if it is one."""
     if not isinstance(node, Extern):
         return None
-    if node.target in _GRADIENTS:
-        return _weigh_gradients(node, around)
-    given = [node.args[k] for k in _FORWARD.get(node.target, ()) if k < len(node.args)]
+    library = node.target.removeprefix(_CALL).partition(".")[0]
+    if library in _GRADIENTS:
+        return _weigh_gradients(node, around, *_GRADIENTS[library])
+    given = [node.args[k] for k in _FORWARD.get(library, ()) if k < len(node.args)]
     operands = [around.buffers[a.name] for a in given if isinstance(a, Ref)]
     if len(operands) < 2 or len(operands) != len(given):
         return None
@@ -149,8 +151,7 @@ def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
     return AttentionSite(around=around, operands=tuple(operands))
 
 
-def _weigh_gradients(node: Extern, around: Around) -> Site | None:
-    taken, position = _GRADIENTS[node.target]
+def _weigh_gradients(node: Extern, around: Around, taken: Taken, position: int) -> Site | None:
     given, result = node.args[0], node.args[position]
     if not isinstance(given, Ref) or not isinstance(result, Ref):
         return None
