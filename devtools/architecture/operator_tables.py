@@ -29,23 +29,16 @@ OVERLOAD = re.compile(r"(torch\.ops\.|ops\.)?_?(aten|prims)\.\w+")
 
 _CONTRACTION = "products are to be recognized once, at lowering: this goes when they are nodes"
 _LAYOUT = "registers decompositions that lay their results out as eager does, by overload"
-_KERNELS_LAYOUTS = "what each kernel takes of layouts; to move to the rows of `KERNELS`, which call them"
 _SPELLING = "the ways in which programs call one function, before torch makes operators of it"
 # Tables that stand elsewhere: module, name and why.
 ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_scheduler.contractions.attention", "KERNELS"): "the calls that compute a node",
-    ("coilwork_scheduler.layouts.attention", "_FORWARD"): _KERNELS_LAYOUTS,
-    ("coilwork_scheduler.layouts.attention", "_GRADIENTS"): _KERNELS_LAYOUTS,
     ("coilwork_lowering.decompositions.prims", "_RENAMED"): "registers what prims mean in ATen's operators",
     ("coilwork_lowering.decompositions.strides", "_ROUNDING"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_BY_THE_SECOND"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_ITERATED"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_LIKE_ONE"): _LAYOUT,
     ("coilwork_lowering.decompositions.strides", "_LAID_OUT_AS_A_SUM"): _LAYOUT,
-    (
-        "coilwork_lowering.decompositions.strides",
-        "_OF_ITS_TYPE",
-    ): "registers decompositions in their operand's type",
     ("coilwork_lowering.decompositions.strides", "_CONTIGUOUS"): _LAYOUT,
     ("coilwork_lowering.facts.accepted_shapes", "_RULES"): "registers functions that check shapes",
     (
@@ -92,7 +85,6 @@ ATTENTION = re.compile(r"(^|\b(aten)(\.|::))_(scaled_dot_product|flash|efficient
 ATTENTION_NAMES: Mapping[str, str] = {
     "coilwork_lowering.ops.attention": "reads them, and makes nodes",
     "coilwork_scheduler.contractions.attention": "calls what computes a node",
-    "coilwork_scheduler.layouts.attention": _KERNELS_LAYOUTS,
     TABLE: "facts about operators",
     "coilwork_runtime.c_functions": "the runtime imports no IR: its own table of C functions",
 }

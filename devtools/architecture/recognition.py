@@ -49,7 +49,6 @@ BEHIND_LOWERING = ("scheduler", "triton", "cpp", "wrapper", "cpp-wrapper")
 WRITERS: Mapping[str, str] = {
     "coilwork_scheduler.contractions.convolutions": "writes the calls that implement nodes",
     "coilwork_scheduler.externalize": "writes sorts that kernels lack as calls",
-    "coilwork_scheduler.layouts.attention": "says what each kernel takes of layouts: to move to who calls them",
 }
 # Libraries whose operators a program may call.
 LIBRARIES = r"(aten|prims|mkldnn|mkl|onednn|quantized|_quantized|torchvision|fbgemm)"

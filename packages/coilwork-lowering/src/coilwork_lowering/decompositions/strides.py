@@ -57,8 +57,6 @@ _CONTIGUOUS: Final = (
     *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
     *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
 )
-# Gradients that are like their second argument, whatever the types of others are.
-_OF_ITS_TYPE: Final = (aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default)
 # A place that stays negative, whatever is added to it to get to a plane.
 _NOWHERE: Final = -(1 << 62)
 
@@ -78,7 +76,8 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.ldexp.Tensor: _ldexp,
         **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
         **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
-        **{op: _made_contiguous(_of_its_type(table[op])) for op in _OF_ITS_TYPE},
+        aten.mse_loss_backward.default: _loss_gradient(table[aten.mse_loss_backward.default]),
+        aten.smooth_l1_loss_backward.default: _loss_gradient(table[aten.smooth_l1_loss_backward.default]),
         aten.soft_margin_loss.default: _of_the_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
@@ -209,13 +208,13 @@ def _of_the_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-def _of_its_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, a gradient, in the type of what it is taken of. Torch's own has the promoted type."""
+def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`theirs`, contiguous and in the type of what it is the gradient of. Torch's own has the promoted type."""
 
     def decomposed(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)
 
-    return decomposed
+    return _made_contiguous(decomposed)
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
