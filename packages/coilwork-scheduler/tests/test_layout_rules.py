@@ -491,7 +491,7 @@ graph @gradients {{
     t1 = neg(t0)
     yield t1
   }}
-  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) tuple
+  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten implements "attention gradient" defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) tuple
   return (%dq, %dk, %dv)
 }}
 """

@@ -332,3 +332,21 @@ def test_memory_that_scatters_fill_stays() -> None:
     verify_graph(graph)
     made = schedule(graph, target("sm_90"))
     assert not [d for d in made.decisions if d.rule == "layout"]
+
+
+def test_work_grows_with_the_terms_where_variables_are_tangled() -> None:
+    def count_costs(count: int) -> int:
+        draw = Random(count)
+        calls = 0
+
+        def cost(given: tuple[int, ...]) -> int:
+            nonlocal calls
+            calls += 1
+            return (given[0] - given[1]) ** 2 + given[0]
+
+        links = [Term((v, draw.choice([u for u in range(count) if u != v])), cost) for v in range(count)]
+        links += [Term((v, draw.choice([u for u in range(count) if u != v])), cost) for v in range(count)]
+        choose_cheapest([3] * count, links, most_entries=27)
+        return calls
+
+    assert count_costs(800) < 3 * count_costs(400)

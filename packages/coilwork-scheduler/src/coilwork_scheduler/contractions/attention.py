@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, contiguous_strides
 from coilwork_ir.fresh_names import FreshNames
@@ -36,6 +36,8 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
 AttentionNode: TypeAlias = Attention | AttentionGradient
+GradientLayout: TypeAlias = Literal["by tokens", "as the result", "features together"]
+"""Tokens by heads by features; the result's strides; any order of the rest."""
 _SIZES: Final = ("cum_seq_q", "cum_seq_k", "max_q", "max_k")
 _DRAWS: Final = ("philox_seed", "philox_offset")
 
@@ -69,6 +71,11 @@ class Kernels:
         takes_columns: values may have another number of columns than keys.
         state: the arguments of the gradient that the state is given as, in its order, "" for a place that is
             not given.
+        free: arguments of attention, by position, that may lie otherwise than captured: keys and values, in
+            any order of batch, heads and tokens. Where the result follows the query, that one stays.
+        gradient_layout: how its gradient takes the gradient of the result, its first argument, without a
+            copy; None if that stays as captured.
+        result: the position of the result among the arguments of the gradient.
     """
 
     form: StateForm
@@ -79,6 +86,9 @@ class Kernels:
     derives_bias: bool = False
     takes_columns: bool = False
     state: tuple[str, ...] = ()
+    free: tuple[int, ...] = (1, 2)
+    gradient_layout: GradientLayout | None = None
+    result: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +227,8 @@ KERNELS: Final[tuple[Kernels, ...]] = (
         forward="_scaled_dot_product_flash_attention",
         backward="_scaled_dot_product_flash_attention_backward",
         state=(*_SIZES, *_DRAWS, ""),
+        # `grad_out.contiguous()`, of tokens by heads by features
+        gradient_layout="by tokens",
     ),
     Kernels(
         form="efficient",
@@ -226,6 +238,9 @@ KERNELS: Final[tuple[Kernels, ...]] = (
         takes_columns=True,
         derives_bias=True,
         state=_DRAWS,
+        free=(0, 1, 2),
+        gradient_layout="features together",
+        result=5,
     ),
     Kernels(
         form="cudnn",
@@ -234,8 +249,18 @@ KERNELS: Final[tuple[Kernels, ...]] = (
         bias="attn_bias",
         takes_columns=True,
         state=(*_SIZES, *_DRAWS, ""),
+        # a copy with the result's strides
+        gradient_layout="as the result",
     ),
 )
+
+
+def find_kernels(call: Extern) -> Kernels | None:
+    """The pair of operators that `call` is of, if it implements attention or its gradient."""
+    if call.implements not in (ATTENTION, ATTENTION_GRADIENT):
+        return None
+    name = call.target.partition(".")[2].partition(".")[0]
+    return next((kernels for kernels in KERNELS if name in (kernels.forward, kernels.backward)), None)
 
 
 def _make_row(kernels: Kernels, around: Surroundings) -> AttentionImplementation:

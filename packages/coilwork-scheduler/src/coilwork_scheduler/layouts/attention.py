@@ -1,7 +1,7 @@
 """Attention as a call: which of its operands may lie otherwise, and what each library's kernels make of them.
 
 All kernels read features that lie together, and keys and values in any order of batch, heads and tokens. A row of
-`_FORWARD` or `_GRADIENTS` says the rest of one library:
+`contractions.attention.KERNELS` says the rest of one library:
 
 - where the result follows the query, the query stays as captured; the memory-efficient kernel's result does not;
 - gradients are taken with the result's gradient as the row says, which is copied first if it lies otherwise. Query,
@@ -10,45 +10,22 @@ All kernels read features that lie together, and keys and values in any order of
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops import Extern, Node
+from coilwork_ir.loops.attention.library_form import ATTENTION_GRADIENT
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
+from coilwork_scheduler.contractions.attention import Kernels, find_kernels
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
 
-_CALL: Final = "aten._scaled_dot_product_"
 # A copy is written, and read again by the kernel.
 _COPIED: Final = 3
 # Tokens, then heads, then features: how projections make them.
 _BY_TOKENS: Final = (0, 2, 1, 3)
-
-_FORWARD: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
-    {
-        "flash_attention": (1, 2),
-        "flash_attention_for_cpu": (1, 2),
-        "cudnn_attention": (1, 2),
-        "efficient_attention": (0, 1, 2),
-    }
-)
-"""Operands that may lie otherwise, by the call: positions among its arguments."""
-
-Taken = Literal["by tokens", "as the result", "features together"]
-
-_GRADIENTS: Final[Mapping[str, tuple[Taken, int]]] = MappingProxyType(
-    {
-        # `grad_out.contiguous()`, of tokens by heads by features
-        "flash_attention_backward": ("by tokens", 4),
-        # a copy with the result's strides
-        "cudnn_attention_backward": ("as the result", 4),
-        "efficient_attention_backward": ("features together", 5),
-    }
-)
-"""How the result's gradient, the first argument, is taken without a copy, and the position of the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +114,12 @@ class AttentionSite:
 
 def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
     """`node` as a call of attention or of its gradients whose operands may lie otherwise, if it is one."""
-    if not isinstance(node, Extern):
+    kernels = find_kernels(node) if isinstance(node, Extern) else None
+    if not isinstance(node, Extern) or kernels is None:
         return None
-    library = node.target.removeprefix(_CALL).partition(".")[0]
-    if library in _GRADIENTS:
-        return _weigh_gradients(node, around, *_GRADIENTS[library])
-    given = [node.args[k] for k in _FORWARD.get(library, ()) if k < len(node.args)]
+    if node.implements == ATTENTION_GRADIENT:
+        return _weigh_gradients(node, around, kernels)
+    given = [node.args[k] for k in kernels.free if k < len(node.args)]
     operands = [around.buffers[a.name] for a in given if isinstance(a, Ref)]
     if len(operands) < 2 or len(operands) != len(given):
         return None
@@ -151,15 +128,16 @@ def weigh_attention(position: int, node: Node, around: Around) -> Site | None:
     return AttentionSite(around=around, operands=tuple(operands))
 
 
-def _weigh_gradients(node: Extern, around: Around, taken: Taken, position: int) -> Site | None:
-    given, result = node.args[0], node.args[position]
-    if not isinstance(given, Ref) or not isinstance(result, Ref):
+def _weigh_gradients(node: Extern, around: Around, kernels: Kernels) -> Site | None:
+    given, result = node.args[0], node.args[kernels.result]
+    if kernels.gradient_layout is None or not isinstance(given, Ref) or not isinstance(result, Ref):
         return None
     gradient, made = around.buffers[given.name], around.buffers[result.name]
     if len(gradient.shape) != len(_BY_TOKENS):
         return None
-    if taken == "features together":
+    if kernels.gradient_layout == "features together":
         is_taken = around.sizes.value(gradient.strides[-1]) == 1
         return AttentionSite(around=around, operands=(gradient,)) if is_taken else None
-    free = nested_strides(gradient.shape, _BY_TOKENS) if taken == "by tokens" else made.strides
+    by_tokens = kernels.gradient_layout == "by tokens"
+    free = nested_strides(gradient.shape, _BY_TOKENS) if by_tokens else made.strides
     return AttentionSite(around=around, operands=(gradient,), free=free)

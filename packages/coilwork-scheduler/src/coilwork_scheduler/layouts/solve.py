@@ -1,8 +1,8 @@
 """Choose one candidate per variable so that a sum of costs over few variables each is least.
 
 Variables are eliminated one by one, those with the smallest tables first: exact, and linear on chains and trees. Where a table would be
-too large, a variable that many costs know is held at one candidate; afterwards each held variable is tried at its other candidates, with
-everything else chosen anew, and at last every variable alone. Equal inputs give equal choices, and the first candidate wins where costs are equal.
+too large, a variable that many costs know is held at one candidate; afterwards held variables are tried at their other candidates, with
+everything else chosen anew, while the graph is small enough for that, and at last every variable alone. Equal inputs give equal choices, and the first candidate wins where costs are equal.
 
 Layers of a model are equal. So tables that hold equal costs share a number, and what is left of equal tables when
 a variable is gone is computed once.
@@ -13,13 +13,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
 MOST_ENTRIES: Final = 4096
-# held variables that are tried at their other candidates
+# held variables that are tried at their other candidates, and terms that all trials look at
 _TRIED: Final = 8
+_TRIED_TERMS: Final = 40_000
 _SWEEPS: Final = 8
 
 
@@ -56,10 +57,12 @@ def choose_cheapest(
     if not held:
         return best
     least = total_cost(terms, best)
+    trials = _TRIED_TERMS // max(1, len(terms))
     for variable in sorted(held)[:_TRIED]:
         for candidate in range(counts[variable]):
-            if candidate == held[variable]:
+            if candidate == held[variable] or trials <= 0:
                 continue
+            trials -= 1
             trial = {**held, variable: candidate}
             found = _eliminate(counts, terms, trial, most_entries, known)
             cost = total_cost(terms, found)
@@ -130,6 +133,22 @@ class _Elimination:
         counts = self.counts
         return counts[variable] * prod([counts[v] for v in self.neighbours(variable)])
 
+    def hold(self, variable: int, candidate: int) -> tuple[int, ...]:
+        """Give `variable` a candidate: its neighbours, whose tables are smaller now."""
+        scope = self.neighbours(variable)
+        for number in sorted(self.of.pop(variable)):
+            table = self.tables[number]
+            place = table.scope.index(variable)
+            inner = prod([self.counts[v] for v in table.scope[place + 1 :]])
+            count, values = self.counts[variable], table.costs.values
+            kept = [
+                values[start : start + inner]
+                for start in range(candidate * inner, len(values), count * inner)
+            ]
+            rest = (*table.scope[:place], *table.scope[place + 1 :])
+            self.tables[number] = _Table(rest, self.known.number(tuple(chain.from_iterable(kept))))
+        return scope
+
     def remove(self, variable: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Eliminate `variable`: its neighbours, and its cheapest candidates for each of theirs."""
         scope = self.neighbours(variable)
@@ -184,24 +203,22 @@ def _eliminate(
     for term in terms:
         for variable in term.scope:
             known_by[variable] += 1
-    while True:
-        for term in terms:
-            _hold_some(term, counts, known_by, held, most_entries)
-        tables = [_tabulate(term, counts, held, known) for term in terms]
-        work = _Elimination(counts, tables, held, known)
-        order = _remove_all(work, most_entries)
-        if order is not None:
-            return _substitute_back(order, counts, held)
-        # one that most terms know parts them best
-        variable = max(work.of, key=lambda v: (len(work.neighbours(v)), -v))
-        held[variable] = 0
+    for term in terms:
+        _hold_some(term, counts, known_by, held, most_entries)
+    tables = [_tabulate(term, counts, held, known) for term in terms]
+    work = _Elimination(counts, tables, held, known)
+    return _substitute_back(_remove_all(work, held, most_entries), counts, held)
 
 
 _Order: TypeAlias = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
 
 
-def _remove_all(work: _Elimination, most_entries: int) -> _Order | None:
-    """The variables in the order in which they were eliminated, with what `remove` says; None if a table would be too large."""
+def _remove_all(work: _Elimination, held: dict[int, int], most_entries: int) -> _Order:
+    """The variables in the order in which they were eliminated, with what `remove` says.
+
+    Where every table would be too large, a variable is held at its first candidate and added to `held`. What
+    was eliminated before is known for each of its candidates.
+    """
     heap = [(work.size(v), v) for v in work.of]
     heapq.heapify(heap)
     order: _Order = []
@@ -214,9 +231,15 @@ def _remove_all(work: _Elimination, most_entries: int) -> _Order | None:
             heapq.heappush(heap, (actual, variable))
             continue
         if size > most_entries:
-            return None
-        others, cheapest = work.remove(variable)
-        order.append((variable, others, cheapest))
+            # of those around the smallest table, one that most others know parts them best
+            around = (variable, *work.neighbours(variable))
+            chosen = max(around, key=lambda v: (len(work.neighbours(v)), -v))
+            held[chosen] = 0
+            others = work.hold(chosen, 0)
+            heapq.heappush(heap, (size, variable))
+        else:
+            others, cheapest = work.remove(variable)
+            order.append((variable, others, cheapest))
         for other in others:
             heapq.heappush(heap, (work.size(other), other))
     return order
