@@ -15,7 +15,7 @@ import torch
 
 from coilwork_ir.operators import Relation, find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
-from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
+from coilwork_lowering.torch_compat.sizes import holds, is_from_data, is_truth_value, surely
 
 _IN_EVERY_TYPE: Final = 127
 _NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat)
@@ -56,11 +56,17 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     """Tell if `number` fits `dtype`, which is guarded on where a later call may give another one.
 
     An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from
-    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs.
+    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs. So is one
+    that a condition decides, which torch does not compare.
     """
     if isinstance(number, int | float):
         return fits(number, dtype)
-    if is_from_data(number) or dtype.is_complex or dtype in (torch.bool, torch.float64, torch.int64):
+    if (
+        is_from_data(number)
+        or is_truth_value(number)
+        or dtype.is_complex
+        or dtype in (torch.bool, torch.float64, torch.int64)
+    ):
         return True
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     least = -limits.max if limits.min == 0 else limits.min

@@ -157,6 +157,14 @@ def is_from_data(size: float | torch.SymInt | torch.SymFloat) -> bool:
     return isinstance(size, torch.SymInt | torch.SymFloat) and bool(free_unbacked_symbols(size))
 
 
+def is_truth_value(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether conditions on sizes stand in a number, such as 1.0 where one holds and 0.0 elsewhere."""
+    # loaded on use, as above
+    from sympy.core.relational import Relational
+
+    return bool(sympy_of(number).has(Relational))
+
+
 def plain_integer(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
