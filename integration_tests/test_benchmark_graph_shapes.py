@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.graph_shapes.__main__ import Compiler, merge
@@ -79,7 +80,7 @@ def test_a_worker_that_dies_says_why() -> None:
         "fan": [(100, "")],
         "grid": [(100, "the worker ended with status -15")],
     }
-    told = page(Figures((options("coilwork"),), tuple(found["chain"])), shapes=79)
+    told = page([Figures((options("coilwork"),), tuple(found["chain"]))], shapes=79)
     assert "no result within the limit: none; failed: chain 100, RecursionError: too deep." in told
 
 
@@ -101,7 +102,7 @@ def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:
     for figures, path in zip((first, second), paths, strict=True):
         write_figures(figures, path)
         assert read_figures(path) == figures
-    both = merge(paths)
+    (both,) = merge(paths)
     assert [(one.backend, one.shape, one.size, one.seconds) for one in both.measured] == [
         ("coilwork", "chain", 1000, 2.0),
         ("inductor", "chain", 1000, 1.0),
@@ -109,9 +110,21 @@ def test_runs_are_put_together_and_the_last_one_wins(tmp_path: Path) -> None:
         ("coilwork", "tree", 3000, 9.0),
         ("inductor", "tree", 3000, 0.0),
     ]
-    text = page(both, shapes=79)
+    text = page([both], shapes=79)
     assert "| tree | 3000 | 9.00 | - |  | 1.76 | all 9.00 |" in text
     assert "1 slower; the highest ratios: 2.00 (chain, 1000)" in text
     assert "1.76 (tree, to 3000); no result within the limit: none" in text
     assert "no result within the limit: tree 3000" in text
-    assert "--shapes tree chain --backends coilwork inductor --sizes 1000 3000 --limit 60" in text
+    assert "--shapes chain tree --backends coilwork inductor --sizes 1000 3000 --limit 60" in text
+
+
+def test_machines_are_told_apart_and_runs_of_single_shapes_as_one(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.json" for number in range(3)]
+    for path, machine, shape in zip(paths, ("fast", "slow", "fast"), ("tree", "tree", "chain"), strict=True):
+        run = replace(options("coilwork"), shapes=(shape,))
+        write_figures(Figures((run,), (measured("coilwork", shape, 1000, 1.0),), (machine,)), path)
+    found = merge(paths)
+    assert [(one.machine, len(one.measured)) for one in found] == [(("fast",), 2), (("slow",), 1)]
+    text = page(found, shapes=79)
+    assert text.index("- fast") < text.index("--shapes chain tree") < text.index("- slow")
+    assert text.count("--shapes") == 2

@@ -1,7 +1,7 @@
 """Compile seconds by shape and size of graph, Coilwork beside Inductor.
 
 Usage: python -m benchmarks.graph_shapes [--sizes 100 300 1000 ...] [--shapes chain ...] [--limit 120] [-o FILE] [--json FILE]
-       python -m benchmarks.graph_shapes --merge A.json B.json [-o FILE] [--json FILE]
+       python -m benchmarks.graph_shapes --merge A.json B.json [-o FILE]
 
 Both get the same ATen graphs, as AOTAutograd would hand them over, so that torch's own tracing, which is the same for both
 and takes longer than either, is left out. Seconds are processor time of one compiling process and of the compilers of C++ that it
@@ -15,12 +15,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.graph_shapes.figures import Figures, Measured, Options, read_figures, write_figures
 from benchmarks.graph_shapes.report import page, table
 from benchmarks.graph_shapes.shapes import SHAPES
 from benchmarks.graph_shapes.worker import END, FAILURE
+from benchmarks.machine import machine_description
 
 SIZES = (100, 300, 1000, 3000, 10000, 20000)
 BACKENDS = ("coilwork", "inductor")
@@ -77,6 +79,7 @@ class Compiler:
 
 def measure(options: Options, path: Path | None) -> Figures:
     """Measure every shape with every back end; `path` always holds what is known so far."""
+    machine = tuple(f"{name}: {text}" for name, text in machine_description("cpu").items())
     compilers = [Compiler(name, options) for name in options.backends]
     measured: list[Measured] = []
     for shape in options.shapes:
@@ -87,20 +90,34 @@ def measure(options: Options, path: Path | None) -> Figures:
                 said = f"{one.seconds:.2f} s" if one.stages else f"no result: {why}"
                 print(f"{shape} {one.nodes} {compiler.backend}: {said}", file=sys.stderr, flush=True)
                 if path is not None:
-                    write_figures(Figures((options,), tuple(measured)), path)
+                    write_figures(Figures((options,), tuple(measured), machine), path)
     for compiler in compilers:
         compiler.close()
-    return Figures((options,), tuple(measured))
+    return Figures((options,), tuple(measured), machine)
 
 
-def merge(paths: Sequence[Path]) -> Figures:
-    """The figures of several runs; of a graph that several runs measured the last one's."""
+def merge(paths: Sequence[Path]) -> list[Figures]:
+    """The figures of several runs, by machine; of a graph that several runs measured the last one's."""
     runs = [read_figures(path) for path in paths]
+    return [
+        _merge_runs([run for run in runs if run.machine == machine], machine)
+        for machine in dict.fromkeys(run.machine for run in runs)
+    ]
+
+
+def _merge_runs(runs: Sequence[Figures], machine: tuple[str, ...]) -> Figures:
     by_key = {measured.key: measured for run in runs for measured in run.measured}
-    options = dict.fromkeys(options for run in runs for options in run.options)
     order = {shape: place for place, shape in enumerate(SHAPES)}
     measured = sorted(by_key.values(), key=lambda one: (order[one.shape], one.backend, one.size))
-    return Figures(tuple(options), tuple(measured))
+    # runs that differ in their shapes alone are told as one
+    shapes: dict[Options, list[str]] = {}
+    for options in (options for run in runs for options in run.options):
+        shapes.setdefault(replace(options, shapes=()), []).extend(options.shapes)
+    told = [
+        replace(options, shapes=tuple(sorted(set(named), key=order.__getitem__)))
+        for options, named in shapes.items()
+    ]
+    return Figures(tuple(told), tuple(measured), machine)
 
 
 def main() -> None:
@@ -124,12 +141,11 @@ def main() -> None:
             sizes=tuple(sorted(arguments.sizes)),
             limit=arguments.limit,
         )
-        figures = measure(options, arguments.json)
-    print(table(figures.measured))
+        figures = [measure(options, arguments.json)]
+    for one in figures:
+        print(table(one.measured))
     if arguments.output is not None:
         arguments.output.write_text(page(figures, len(SHAPES)))
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
 
 
 if __name__ == "__main__":

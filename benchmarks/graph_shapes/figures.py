@@ -54,10 +54,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of one run or of several, with their options."""
+    """The results of one run or of several on one machine, with their options.
+
+    `machine` is a line per fact.
+    """
 
     options: tuple[Options, ...]
     measured: tuple[Measured, ...]
+    machine: tuple[str, ...] = ()
 
 
 def growth(smaller: Measured, larger: Measured) -> float:
@@ -89,4 +93,4 @@ def read_figures(path: Path) -> Figures:
         )
 
     options = tuple(map(read_options, data["options"]))
-    return Figures(options, tuple(Measured(**items) for items in data["measured"]))
+    return Figures(options, tuple(Measured(**items) for items in data["measured"]), tuple(data["machine"]))

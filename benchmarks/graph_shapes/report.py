@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.graph_shapes.figures import Figures, Measured, growth
-from benchmarks.machine import machine_description
 
 LARGE = 1000
 """Nodes from which on growth is judged: before, single kernels and the start of the C++ compiler weigh."""
@@ -80,22 +79,33 @@ def summary(measured: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def page(figures: Figures, shapes: int) -> str:
-    """The table with what it says, and the machine; `shapes`: how many shapes there are."""
-    machine = "\n".join(f"- {name}: {text}" for name, text in machine_description("cpu").items())
-    runs = "\n".join(f"- `{options.describe(shapes)}`" for options in figures.options)
+def page(figures: Sequence[Figures], shapes: int) -> str:
+    """The tables with what they say, one for each machine; `shapes`: how many shapes there are."""
+    parts = "\n".join(_part(one, number, shapes) for number, one in enumerate(figures, 1))
     return f"""# Benchmarks: compile time by shape of graph
 
 `python -m benchmarks.graph_shapes --json RUN.json` with the options of each run, and `--merge RUN.json ... -o
-docs/benchmarks/compile-time.md`; later runs replace what earlier ones found for the same graph. Rows show how far a run came: one that was cut has fewer.
+docs/benchmarks/compile-time.md`; later runs on a machine replace what earlier ones found for the same graph. Rows show
+how far a run came: one that was cut has fewer.
 
-{runs}
+Processor seconds of one compiling process and of the C++ compilers that it starts, from an ATen graph to a callable,
+without a cache. Ratios are Coilwork's seconds over Inductor's: below 1 speaks for Coilwork. Growth is the exponent by
+which Coilwork's seconds grow from the row above, 1 for n log n; single kernels and the start of the C++ compiler weigh
+on small graphs. `-`: no result within the limit.
+
+{parts}"""
+
+
+def _part(figures: Figures, number: int, shapes: int) -> str:
+    machine = "\n".join(f"- {line}" for line in figures.machine)
+    runs = "\n".join(f"- `{options.describe(shapes)}`" for options in figures.options)
+    return f"""## Machine {number}
 
 {machine}
 
-Processor seconds of one compiling process and of the C++ compilers that it starts, from an ATen graph to a callable, without a cache.
-Ratios are Coilwork's seconds over Inductor's: below 1 speaks for Coilwork. Growth is the exponent by which Coilwork's seconds grow from the
-row above, 1 for n log n; single kernels and the start of the C++ compiler weigh on small graphs. `-`: no result within the limit.
+Runs:
+
+{runs}
 
 {summary(figures.measured)}
 
