@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
+from benchmarks.machine import machine_description
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
@@ -281,7 +282,9 @@ def main(arguments: list[str]) -> int:
     if found.output is None:
         print(text)
     else:
-        found.output.write_text(f"{_HEAD.strip()}\n\n{text}")
+        facts = machine_description("cuda" if is_timed else "cpu").items()
+        machine = "\n".join(f"- {name}: {said}" for name, said in facts)
+        found.output.write_text(f"{_HEAD.strip()}\n\n{machine}\n\n{text}")
     return 0
 
 
