@@ -157,6 +157,14 @@ def test_which_convolutions_profit(dtype: torch.dtype, options: LayoutOptions, f
     assert (lay_out_convolutions(gm, options)[0] is gm) == (found == 0)
 
 
+@pytest.mark.parametrize(("window", "found"), [(7, 0), (3, 3)])
+def test_graphs_with_depthwise_loops_are_not_left_to_the_scheduler(window: int, found: int) -> None:
+    depthwise = nn.Conv2d(16, 16, window, padding=window // 2, groups=16)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), depthwise, nn.Conv2d(16, 16, 1)).to(torch.bfloat16)
+    gm = traced(net, torch.empty(64, 3, 64, 64, dtype=torch.bfloat16))
+    assert len(find_convolutions(gm, LayoutOptions(scheduled_devices=("cpu",)))) == found
+
+
 def roles(net: nn.Module, x: Tensor) -> list[str]:
     return [call.role for call in find_convolutions(traced(net, x), LayoutOptions())]
 
