@@ -11,6 +11,7 @@ import atexit
 import importlib.metadata
 import importlib.util
 import os
+import random
 import re
 import shutil
 import sys
@@ -166,6 +167,12 @@ def demo(session: nox.Session) -> None:
     session.run("python", "-m", "coilwork_tools.demo", *session.posargs)
 
 
+def draw_circumstances() -> dict[str, str]:
+    """What must not matter, drawn anew for each run unless it is set: the order of sets, and what freed memory holds."""
+    drawn = {"PYTHONHASHSEED": random.randrange(1, 2**32), "MALLOC_PERTURB_": random.randrange(1, 256)}
+    return {name: os.environ.get(name, str(value)) for name, value in drawn.items()}
+
+
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Everything: lint, types, architecture, wheels, each package alone, integration. Ends with a summary."""
@@ -181,7 +188,9 @@ def tests(session: nox.Session) -> None:
         ("integration", "consumers"),
     )
     arguments = [word for stage in stages for word in ("--stage", *stage)]
-    session.run(sys.executable, "devtools/run_sessions.py", "--reports", str(REPORTS), *arguments)
+    varied = draw_circumstances()
+    session.log("again like this: " + " ".join(f"{name}={value}" for name, value in varied.items()))
+    session.run(sys.executable, "devtools/run_sessions.py", "--reports", str(REPORTS), *arguments, env=varied)
 
 
 @nox.session
