@@ -23,7 +23,7 @@ from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     copy_for_squeezed_sizes,
     with_squeezed_sizes,
 )
-from coilwork_frontend.capture.storages import given_storages
+from coilwork_frontend.capture.storages import find_misplaced_writes, given_storages
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
@@ -74,6 +74,8 @@ class Levels:
         squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
         read_indices(gm)
         broadcast_selections(gm)
+        if find_misplaced_writes(gm)[1] is not None:
+            return gm.forward
         rewrite_captured(gm, example_inputs, self.options)
         compiler = partial(
             compile_with_aot_autograd,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 
@@ -212,3 +213,17 @@ def test_places_in_a_copy_count_from_its_begin(function: Function) -> None:
     part = torch.arange(40.0)[6:26]
     compiled = torch.compile(function, backend=backend, options={"strict": True})
     torch.testing.assert_close(compiled(part), function(part), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [operator.or_, operator.and_, torch.bitwise_or, lambda x, y: ~x | y])
+def test_operators_whose_names_end_as_those_of_writes_write_nothing(function: Callable[..., Tensor]) -> None:
+    """The names of `or_` and `and_` end so since the words are Python's."""
+
+    def program(x: Tensor) -> Tensor:
+        y = x.as_strided((1, 7), (2, 1), 5)
+        return function(y, 1) % 5
+
+    torch._dynamo.reset()
+    x = torch.arange(17)[1:].view(4, 4)
+    ours = torch.compile(program, backend=backend, options={"strict": True}, dynamic=True)
+    assert torch.equal(ours(x), program(x))

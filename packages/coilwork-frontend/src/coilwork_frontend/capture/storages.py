@@ -286,7 +286,11 @@ def overwritten_values(node: fx.Node) -> list[Any]:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op in ("call_method", "call_function") and (
         node.target in _ASSIGNMENTS
-        or (name.endswith("_") and not name.endswith("__"))
+        or (
+            name.endswith("_")
+            and not name.endswith("__")
+            and getattr(operator, name, None) is not node.target
+        )
         or name in ("__setitem__", *(f"__{one.__name__}__" for one in _ASSIGNMENTS))
         or node.kwargs.get("inplace")
     ):

@@ -199,10 +199,11 @@ def _function_writes(node: fx.Node) -> bool:
         return schema_of(target).is_mutable
     assert callable(target)
     name, module = getattr(target, "__name__", ""), getattr(target, "__module__", None)
-    if module not in _PURE_MODULES or target in _WRITING or name.endswith("_") or node.kwargs.get("out"):
-        return True
     if module in ("operator", "_operator"):
-        return name in _IN_PLACE
+        # the names of `or_` and `and_` end so since the words are Python's
+        return target in _WRITING or name in _IN_PLACE
+    if module not in _PURE_MODULES or name.endswith("_") or node.kwargs.get("out"):
+        return True
     if target is F.embedding:
         return _argument(node, target, "max_norm") is not None
     if name.endswith(("batch_norm", "instance_norm")):
