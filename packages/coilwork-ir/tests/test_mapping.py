@@ -472,6 +472,15 @@ def test_a_version_is_legal_for_the_sizes_of_its_guard() -> None:
         verify_versions(kernel, parse_versions(text.replace("n1 <= 4096` and `", ""), kernel.sizes))
 
 
+def test_a_guard_that_never_holds_is_one_away() -> None:
+    """However far it is: that may be more than 64 bits hold, and whoever evaluates it has no more."""
+    size = symbol("n0", lo=0)
+    far = Condition(left=size + (2**63 - 1), relation="<=", right=as_expr(2**31))
+    near = Condition(left=size, relation="<=", right=as_expr(7))
+    assert Guard((near, far, far)).distance is as_expr(1)
+    assert Guard((near,)).holds({"n0": 7}) and not Guard((near,)).holds({"n0": 8})
+
+
 def test_values_that_are_promised_are_promised_by_the_guard() -> None:
     text = OPEN.replace("t1 = reduce sum 0 (t0) over (r0)", "t2 = index [n1*x0 + r0] \nt3 = cast(t2) : f32\n"
         "t4 = add(t0, t3)\nt1 = reduce sum 0 (t4) over (r0)")  # fmt: skip

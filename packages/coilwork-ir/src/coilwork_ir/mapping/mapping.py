@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, total
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, provably_le, total
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.numbers import Open
@@ -153,7 +153,9 @@ class Guard:
     @property
     def distance(self) -> Expr:
         """An expression over sizes that is 0 where the guard holds, and more where it does not."""
-        return total([as_expr(0), *(one.distance for one in self.conditions)])
+        found = total([as_expr(0), *(one.distance for one in self.conditions)])
+        # where a guard never holds, how far off it is does not matter, and may be more than 64 bits hold
+        return as_expr(1) if provably_le(1, found) else found
 
     def holds(self, sizes: MappingOf[str, int]) -> bool:
         """True if the guard holds for these sizes."""
