@@ -158,7 +158,7 @@ def is_from_data(size: float | torch.SymInt | torch.SymFloat) -> bool:
 
 
 def is_truth_value(number: torch.SymInt | torch.SymFloat) -> bool:
-    """Whether conditions on sizes stand in a number, such as 1.0 where one holds and 0.0 elsewhere."""
+    """Tell if a condition on sizes decides a number, as it does 1.0 where it holds and 0.0 elsewhere."""
     # loaded on use, as above
     from sympy.core.relational import Relational
 

@@ -1,11 +1,11 @@
 """Attention as a call: which of its operands may lie otherwise, and what each library's kernels make of them.
 
-All kernels read features that lie together, and keys and values in any order of batch, heads and tokens. A row of
-`contractions.attention.KERNELS` says the rest of one library:
+All kernels read features that lie together, and keys and values in any order of batch, heads and tokens.
+A row of `contractions.attention.KERNELS` says the rest of one library:
 
-- where the result follows the query, the query stays as captured; the memory-efficient kernel's result does not;
-- gradients are taken with the result's gradient as the row says, which is copied first if it lies otherwise. Query,
-  key and value of gradients stay, since in some kernels their gradients follow them.
+- the query stays as captured where the result follows it, as all but the memory-efficient kernel's do;
+- gradients are taken with the result's gradient as the row says, which is copied first if it lies otherwise.
+  Query, key and value of gradients stay, since in some kernels their gradients follow them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Choose one candidate per variable so that a sum of costs over few variables each is least.
 
-Variables are eliminated one by one, those with the smallest tables first: exact, and linear on chains and trees. Where a table would be
-too large, a variable that many costs know is held at one candidate; afterwards held variables are tried at their other candidates, with
-everything else chosen anew, while the graph is small enough for that, and at last every variable alone. Equal inputs give equal choices, and the first candidate wins where costs are equal.
+Variables are eliminated one by one, those with the smallest tables first: exact, and linear on chains and
+trees. Where a table would be too large, a variable that many costs know is held at its first candidate.
+Afterwards held variables are tried at their other candidates, with everything else chosen anew, while the
+graph is small enough for that, and at last every variable alone. Equal inputs give equal choices, and the
+first candidate wins where costs are equal.
 
-Layers of a model are equal. So tables that hold equal costs share a number, and what is left of equal tables when
-a variable is gone is computed once.
+Layers of a model are equal. So tables that hold equal costs share a number, and what is left of equal
+tables when a variable is gone is computed once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SWEEPS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A cost of the candidates of the variables `scope`, which are distinct: a whole number for exact comparison.
+    """A cost of the candidates of the distinct variables `scope`, a whole number: comparison is exact.
 
     Terms of one `form`, if it is not None, cost the same with the same candidates.
     """
@@ -44,7 +46,7 @@ def total_cost(terms: Sequence[Term], choice: Sequence[int]) -> int:
 def choose_cheapest(
     counts: Sequence[int], terms: Sequence[Term], *, most_entries: int = MOST_ENTRIES
 ) -> tuple[int, ...]:
-    """One candidate for each variable, of which variable `v` has `counts[v]`: the cheapest ones if no variable had to be held.
+    """Choose one of `counts[v]` candidates for each variable `v`: the cheapest, if none had to be held.
 
     Args:
         counts: candidates per variable, at least one each.
@@ -72,7 +74,7 @@ def choose_cheapest(
 
 
 class _Costs(NamedTuple):
-    """Costs in the order of their candidates, the last variable's the fastest, and the number that equal ones share."""
+    """Costs in the order of their candidates, the last variable's fastest, and their number in common."""
 
     number: int
     values: tuple[int, ...]
@@ -86,7 +88,7 @@ class _Table(NamedTuple):
 
 
 class _Removal(NamedTuple):
-    """What is left when a variable is gone: costs by the candidates of its neighbours, and its cheapest candidates for them."""
+    """Costs by the candidates of a removed variable's neighbours, and its cheapest candidates for them."""
 
     costs: _Costs
     cheapest: tuple[int, ...]
@@ -106,7 +108,7 @@ class _Known:
 
 
 class _Elimination:
-    """Tables that are left, and for each variable that is gone its neighbours and its cheapest candidates for theirs."""
+    """The tables that are left while variables are removed one by one."""
 
     def __init__(
         self, counts: Sequence[int], tables: Sequence[_Table], held: Mapping[int, int], known: _Known
@@ -198,7 +200,7 @@ def _remove_last(
 def _eliminate(
     counts: Sequence[int], terms: Sequence[Term], held: dict[int, int], most_entries: int, known: _Known
 ) -> tuple[int, ...]:
-    """The cheapest candidates, those of `held` given; variables that have to be held as well are added to it."""
+    """The cheapest candidates beside those of `held`, to which variables that have to be held are added."""
     known_by = [0] * len(counts)
     for term in terms:
         for variable in term.scope:
