@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from coilwork.codegens import codegen_for
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.job import Job
@@ -306,7 +306,7 @@ def describe_kernels(
     told: dict[str, str] = {}
     for kernel in all_kernels(program):
         target = targets.of(devices[kernel.name])
-        codegen = codegen_for(target, options)
+        codegen = codegen_for(target)
         if isinstance(codegen, Describing):
             settings = _kernel_options(codegen, target, options, sizes.get(kernel.name, ()))
             told[kernel.name] = codegen.describe(kernel, target, settings)
@@ -317,7 +317,7 @@ def _emit(
     kernel: Kernel, target: Target, options: CompileOptions, likely: tuple[int, ...] = ()
 ) -> KernelSource:
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
-    codegen = codegen_for(target, options)
+    codegen = codegen_for(target)
     try:
         return codegen.emit(kernel, target, _kernel_options(codegen, target, options, likely))
     except CoilworkIRError as error:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from coilwork.codegens import plugged_codegens
+from coilwork.backends.registry import list_backends
 
 COMPONENTS: Final = (
     "coilwork",
@@ -37,7 +36,7 @@ _SOURCES: Final = (".py", ".triton", ".cpp", ".hpp", ".ll")
 
 @cache
 def compiler_identity() -> str:
-    """A hash of the sources of all stages, and the versions of code generators that other projects plug in."""
+    """A hash of the sources of all stages, and the versions of back ends that are installed."""
     digest = hashlib.sha256()
     for package in _STAGES:
         # found without importing it: code generators of other devices may never be needed
@@ -45,8 +44,8 @@ def compiler_identity() -> str:
         for folder in (spec and spec.submodule_search_locations) or ():
             digest.update(f"\n{package}\n".encode())
             digest.update(sources_digest(Path(folder)))
-    for point in plugged_codegens():
-        digest.update(f"\n{_plugin(point)}".encode())
+    for entry in list_backends():
+        digest.update(f"\n{entry.name} = {entry.place} {entry.origin}".encode())
     return digest.hexdigest()
 
 
@@ -58,8 +57,3 @@ def sources_digest(folder: Path) -> bytes:
         digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
         digest.update(content)
     return digest.digest()
-
-
-def _plugin(point: EntryPoint) -> str:
-    project = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-    return f"{point.name} = {point.value} {project}"
