@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
+from coilwork.backends.registry import find_language
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
 from coilwork.caching.remedies import RemedyCache
@@ -144,6 +145,7 @@ def _compile(job: Job) -> CompiledGraph:
         workers=job.options.workers,
         progress=partial(_log_progress, job.graph_id),
         search=search_of(job.options, partial(_log_search, job.graph_id)),
+        find_language=find_language,
     )
     key = _cache_key(job, caches)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
