@@ -13,8 +13,8 @@ import torch
 
 from coilwork.attempts import Attempted
 from coilwork.caches import graph_key, open_caches
-from coilwork.compile_options import CompileOptions
-from coilwork.drive import boxed, executor_options
+from coilwork.compile_options import OPTIONS, CompileOptions
+from coilwork.drive import boxed
 from coilwork.errors import (
     CoilworkError,
     CoilworkFallbackWarning,
@@ -24,7 +24,7 @@ from coilwork.errors import (
     warn_of_driver,
 )
 from coilwork.job import Job, open_job
-from coilwork.modes import search_of
+from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
@@ -153,6 +153,7 @@ def _compile(job: Job) -> CompiledGraph:
         progress=partial(_log_progress, job.graph_id),
         search=search_of(job.options, partial(_log_search, job.graph_id)),
     )
+    OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
     key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
