@@ -20,10 +20,10 @@ from coilwork.backends.registry import (
     list_backends,
     load_backend,
 )
-from coilwork.caching.identity import compiler_identity
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CompileError
 from coilwork.targets import target_of_device
+from coilwork_cache.identity import compiler_identity
 from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
@@ -148,11 +148,11 @@ def test_another_packages_back_end_is_asked_like_ours() -> None:
 
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:
-    here = compiler_identity()
+    here = compiler_identity((), (ENTRY_POINT_GROUP,))
     installed.write_text("")
     for cached in (list_backends, compiler_identity):
         cached.cache_clear()
-    assert compiler_identity() != here
+    assert compiler_identity((), (ENTRY_POINT_GROUP,)) != here
 
 
 def test_what_is_no_back_end_says_so_and_who_brings_it(installed: Path) -> None:
@@ -174,9 +174,10 @@ def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str,
 import sys
 import coilwork.backend
 from coilwork.backends.registry import codegen_for
-from coilwork.caching.identity import compiler_identity
+from coilwork.caches import COMPONENTS
+from coilwork_cache.identity import compiler_identity
 from coilwork_ir.target import TARGETS
-compiler_identity()
+compiler_identity(COMPONENTS)
 assert not {{"coilwork_cpp", "coilwork_triton", "coilwork_cpp_wrapper"}} & set(sys.modules)
 codegen_for(TARGETS["{target}"])
 assert "{needed}" in sys.modules and "{spared}" not in sys.modules
