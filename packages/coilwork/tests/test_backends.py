@@ -25,6 +25,7 @@ from coilwork.errors import CompileError
 from coilwork.targets import target_of_device
 from coilwork_cache.identity import compiler_identity
 from coilwork_ir.capabilities import LEAST, Capabilities
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.registration import RegistrationError
@@ -56,6 +57,7 @@ class StrangeBackend:
     device_types = ("npu",)
     kinds = ("npu",)
     languages = ("npu",)
+    traits = frozenset({"processor"})
 
     def refuses(self) -> str:
         return "there is no such device"
@@ -86,10 +88,10 @@ NO_BACKEND = 3
 @pytest.fixture
 def forget() -> Iterator[None]:
     """What is installed is read again."""
-    for cached in (list_backends, load_backend, compiler_identity):
+    for cached in (list_backends, load_backend, compiler_identity, traits_of):
         cached.cache_clear()
     yield
-    for cached in (list_backends, load_backend, compiler_identity):
+    for cached in (list_backends, load_backend, compiler_identity, traits_of):
         cached.cache_clear()
 
 
@@ -145,6 +147,16 @@ def test_another_packages_back_end_is_asked_like_ours() -> None:
     assert backend_of_device("npu:1") is BACKEND
     assert target_of_device("npu:1", CompileOptions()).arch == "npu:1"
     assert list_backends()[-1].origin == "npu 2.0"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_back_end_says_what_its_devices_are_like() -> None:
+    assert has_trait("npu:1", PROCESSOR)
+    assert not has_trait("npu", ATEN_CPU)
+    assert not has_trait("abacus:0", PROCESSOR)
+    assert has_trait("cpu", ATEN_CPU)
+    assert not has_trait("cuda:1", ATEN_CPU)
+    assert not has_trait("meta", ATEN_CPU)
 
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:

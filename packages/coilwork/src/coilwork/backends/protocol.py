@@ -31,6 +31,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def traits(self) -> frozenset[str]:
+        """What these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them go."""
+        ...
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The values of `Target.kind` that are its own."""
         ...

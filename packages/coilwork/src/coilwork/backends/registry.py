@@ -15,11 +15,12 @@ from coilwork.backends.protocol import Backend
 from coilwork.errors import CompileError
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
+from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registered, RegistrationError, list_registered
 from coilwork_ir.target import Target
 from coilwork_runtime import DeviceError, DeviceLanguage, Language
 
-ENTRY_POINT_GROUP: Final = "coilwork.backends"
+ENTRY_POINT_GROUP: Final = GROUP
 OWN: Final[Mapping[str, str]] = MappingProxyType(
     {"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}
 )
