@@ -620,7 +620,12 @@ class Maker:
             sizes = tuple(self.size() for _ in range(rng.randrange(2)))
             steps.append(
                 KernelCall(
-                    kernel="copy", args=("b2", made.name), sizes=sizes, into=into, origins=self.origins()
+                    kernel="copy",
+                    args=("b2", made.name),
+                    sizes=sizes,
+                    into=into,
+                    stream=rng.choice(("", "s1")),
+                    origins=self.origins(),
                 )
             )
         decisions = tuple(

@@ -112,6 +112,14 @@ class InFlight(Generic[K]):
 
     # Work on streams
 
+    def open_streams(self) -> None:
+        """Follow streams from here on; else that begins with the first of them."""
+        self._begin()
+
+    def reach(self, stream: Actor) -> int:
+        """How much of the call's own stream, counted in uses, is done where the next work of `stream` begins."""
+        return self._issue(stream).get(OWN, 0)
+
     def place_on_host(self, key: K) -> None:
         """The memory `key` is the host's: it is given back when the host is behind all that uses it."""
         self._on_host.add(key)

@@ -112,6 +112,8 @@ class _Machine:
         self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
         self.buffers = buffers(program)
         self.queues = Queues(hooks.turns)
+        # where memory is that `alloc` gave out, and what came back of it
+        self.allocated: set[int] = set()
         self.freed: list[Tensor] = []
         self.inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
 
@@ -180,13 +182,13 @@ class _Machine:
             if freed.untyped_storage().nbytes() == size_bytes and freed.storage_offset() == 0:
                 memory.view(buffer, self.freed.pop(number), 0)
                 return
-        memory.allocate(buffer)
+        self.allocated.add(memory.allocate(buffer).untyped_storage().data_ptr())
 
     def _free(self, name: str) -> None:
         tensor = self.memory.tensors.pop(name)
-        if self.queues.is_at_once:
-            return
         start = tensor.untyped_storage().data_ptr()
+        if self.queues.is_at_once or start not in self.allocated:
+            return
         if all(other.untyped_storage().data_ptr() != start for other in self.memory.tensors.values()):
             self.freed.append(tensor)
 
