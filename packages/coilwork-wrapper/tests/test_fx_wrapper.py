@@ -12,7 +12,7 @@ from wrapper_programs import SOURCES, program_of
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import CondCall, ExternCall, Launch
-from coilwork_ir.wrapper import Wrapper, WrapOptions
+from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_wrapper import FxEmitter, FxWrapper
 from coilwork_wrapper.fx.wrapper import FX
 

@@ -81,7 +81,7 @@ def _cpp_call(compiled: Compiled, job: Job, store: Store) -> Call:
     # few want it, and it is no small import
     from coilwork_cpp_wrapper import build_cpp, emit_cpp
 
-    program = emit_cpp(compiled.program, compiled.sources)
+    program = emit_cpp(compiled.program, {spec.name: spec for spec in load_kernels(compiled.kernels)})
     job.trace.write("program.cpp", program.text)
     return build_cpp(program, constants=compiled.constants, store=store, workers=job.options.workers)
 
