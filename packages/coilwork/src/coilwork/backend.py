@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
-from coilwork.caching.shared_cache import shared_store
+from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import around_options, resolve
@@ -101,9 +101,8 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     check_names(settings)
     check_fallback(settings.fallback, RULES)
     if settings.cache and settings.redis_url:
-        shared_store(
-            settings.redis_url
-        )  # wrong settings are the user's to know of, not a reason for eager mode
+        # wrong settings are the user's to know of, not a reason for eager mode
+        open_caches(settings)
     return settings
 
 

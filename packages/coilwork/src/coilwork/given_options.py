@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
 
-from coilwork.caching.shared_cache import SECRET
+from coilwork.caches import SECRET
 from coilwork.compile_options import (
     ENVIRONMENT_PREFIX,
     GIVEN_MAPPINGS,
