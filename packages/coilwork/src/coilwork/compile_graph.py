@@ -14,7 +14,7 @@ import torch
 from coilwork.attempts import Attempted
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import CompileOptions
-from coilwork.drive import boxed, executor_options
+from coilwork.drive import boxed
 from coilwork.errors import (
     CoilworkError,
     CoilworkFallbackWarning,
@@ -25,6 +25,7 @@ from coilwork.errors import (
 )
 from coilwork.job import Job, open_job
 from coilwork.modes import search_of
+from coilwork.module_wrapper import executor_options, makes_module, runs_natively
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
@@ -161,7 +162,7 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    if job.options.wrapper == "python" and job.options.executor != "python":
+    if runs_natively(job.options):
         warm_executor(store)
     watch = GuardWatch(job.gm)
     attempted = Attempted(job=job, builder=builder, store=store)
@@ -221,7 +222,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = job.options.wrapper == "python" and not job.options.checks.has_any
+    restorable = makes_module(job.options) and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)

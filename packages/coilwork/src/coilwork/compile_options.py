@@ -6,18 +6,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from coilwork.wrappers import wrapper_names
 from coilwork_frontend.user_passes import GraphPass, keys_of, without_uuid
 from coilwork_lowering.rewrites import Rewrite
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
-Wrapper = Literal["python", "fx", "cpp"]
 Executor = Literal["auto", "native", "python"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
@@ -33,12 +33,18 @@ ENVIRONMENT_PREFIX: Final = "COILWORK_"
 GIVEN_MAPPINGS: Final = tuple[tuple[str, str], ...]
 
 
-def _about(effect: str, *, key: bool = False, least: int | None = None) -> dict[str, object]:
+def _about(
+    effect: str,
+    *,
+    key: bool = False,
+    least: int | None = None,
+    names: Callable[[], tuple[str, ...]] | None = None,
+) -> dict[str, object]:
     """What is told of an option; `key` if it changes what is compiled, and so belongs in the cache key.
 
-    `least` is the least value of a number.
+    `least` is the least value of a number. `names` lists the values there are where packages register them.
     """
-    return {"effect": effect, "key": key, "least": least}
+    return {"effect": effect, "key": key, "least": least, "names": names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +80,14 @@ class CompileOptions:
             key=True,
         ),
     )
-    wrapper: Wrapper = field(
+    wrapper: str = field(
         default="python",
-        metadata=_about("what drives the kernels: a Python module, a torch.fx graph, or C++ (CPU)", key=True),
+        metadata=_about(
+            "what drives the kernels: a Python module or who runs it (see executor), the native executor, a "
+            "torch.fx graph, C++ (CPU), or what another package registers",
+            key=True,
+            names=wrapper_names,
+        ),
     )
     executor: Executor = field(
         default="auto",
@@ -314,7 +325,7 @@ def list_options() -> tuple[OptionInfo, ...]:
     return tuple(
         OptionInfo(
             name=f.name,
-            values=HOLDING_CODE.get(f.name) or _values(types[f.name]),
+            values=HOLDING_CODE.get(f.name) or _values(types[f.name], f.metadata["names"]),
             default=repr(f.default),
             effect=f.metadata["effect"],
         )
@@ -322,7 +333,9 @@ def list_options() -> tuple[OptionInfo, ...]:
     )
 
 
-def _values(expected: Any) -> str:
+def _values(expected: Any, names: Callable[[], tuple[str, ...]] | None) -> str:
+    if names is not None:
+        return ", ".join(names())
     if get_origin(expected) is Literal:
         return ", ".join(get_args(expected))
     if expected == GIVEN_MAPPINGS:

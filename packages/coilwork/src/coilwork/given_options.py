@@ -31,6 +31,7 @@ from coilwork.compile_options import (
 )
 from coilwork.errors import IgnoredOptionWarning, OptionError
 from coilwork.ignored_options import list_ignored
+from coilwork.wrappers import suggest_wrapper
 from coilwork_lowering.rewrites import Rewrite
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
@@ -119,6 +120,10 @@ def _with_invariance(options: CompileOptions, chosen: frozenset[str]) -> Compile
     return replace(options, numerics=numerics, contractions="generated", conv_layout="captured")
 
 
+def _metadata(name: str) -> Mapping[str, Any]:
+    return next(f.metadata for f in fields(CompileOptions) if f.name == name)
+
+
 def _names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(CompileOptions))
 
@@ -136,6 +141,12 @@ def _coerce(name: str, value: object, *, source: str) -> object:
     expected = option_types()[name]
     if expected == GIVEN_MAPPINGS:
         return _read_mappings(name, value, source=source)
+    if _metadata(name)["names"] is not None:
+        if isinstance(value, str) and value in _metadata(name)["names"]():
+            return value
+        raise OptionError(
+            "bad-option", f"{source}: {name} cannot be {value!r}", remedy=suggest_wrapper(str(value))
+        )
     if get_origin(expected) is Literal:
         allowed = get_args(expected)
         if value not in allowed:
@@ -195,7 +206,7 @@ def _is_item(name: str, item: object) -> bool:
 
 
 def _check_least(name: str, value: object, *, source: str) -> None:
-    least = next(f.metadata["least"] for f in fields(CompileOptions) if f.name == name)
+    least = _metadata(name)["least"]
     if least is not None and isinstance(value, int) and value < least:
         raise OptionError(
             "bad-option", f"{source}: {name} cannot be {value}", remedy=f"it is at least {least}"

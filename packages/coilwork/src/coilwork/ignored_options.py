@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork.compile_options import CompileOptions
+from coilwork.module_wrapper import executor_of, makes_module, runs_natively
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +33,24 @@ class Row:
 
 
 def _has_other_driver(options: CompileOptions) -> bool:
-    return options.wrapper != "python"
+    return not makes_module(options)
 
 
 def _runs_in_python(options: CompileOptions) -> bool:
-    return _has_other_driver(options) or options.executor == "python"
+    return not runs_natively(options)
 
 
-_DRIVEN: Final = "wrapper={o.wrapper!r} drives the kernels itself, without an executor"
+def _has_no_choice(options: CompileOptions) -> bool:
+    return _has_other_driver(options) or executor_of(options) != options.executor
+
+
+_DRIVEN: Final = "wrapper={o.wrapper!r} says who drives the kernels"
 _NATIVE: Final = (
     "the native executor alone does this, and wrapper={o.wrapper!r}, executor={o.executor!r} runs without it"
 )
 
 ROWS: Final = (
-    Row(option="executor", is_asked=lambda o: o.executor != "auto", is_idle=_has_other_driver, why=_DRIVEN),
+    Row(option="executor", is_asked=lambda o: o.executor != "auto", is_idle=_has_no_choice, why=_DRIVEN),
     Row(option="check_lifetimes", is_asked=lambda o: o.check_lifetimes, is_idle=_runs_in_python, why=_NATIVE),
     Row(option="products", is_asked=lambda o: o.products == "cublaslt", is_idle=_runs_in_python, why=_NATIVE),
     Row(

@@ -12,6 +12,7 @@ from coilwork.codegens import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.job import Job
+from coilwork.module_wrapper import runs_natively
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
@@ -204,7 +205,7 @@ def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
         return b"", str(error)
     # Python drives every program, so no call has to run otherwise because of this.
     except Exception as error:
-        if options.wrapper == "python" and options.executor != "python":
+        if runs_natively(options):
             if options.strict:
                 raise
             warn_of_driver(program.name, "the native executor", error)

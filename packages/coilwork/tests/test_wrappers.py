@@ -1,0 +1,116 @@
+"""Wrappers are found by name, ours like anyone's, and what their packages do wrong is told by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import coilwork
+from coilwork.compile_options import CompileOptions, list_options
+from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
+from coilwork.module_wrapper import executor_options, makes_module, runs_natively
+from coilwork.wrappers import OWN, find_wrapper, list_wrappers
+from coilwork_ir.registration import RegistrationError
+from coilwork_ir.wrapper import Wrapper
+
+Install = Callable[[str, str], None]
+Compile = Callable[..., Callable[..., Any]]
+
+LOGGED = """
+from coilwork_wrapper.fx.wrapper import FX
+CALLS = []
+
+class Logged:
+    name = "logged"
+
+    def refuses(self, program):
+        return "it reads no sizes" if program.symbols else ""
+
+    def emit(self, program, sources, options):
+        artifact = FX.emit(program, sources, options)
+
+        def call(args):
+            CALLS.append(len(args))
+            return artifact(args)
+
+        return call
+
+THING = Logged()
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a distribution that registers `THING` of its only module under its own name."""
+
+    def add(name: str, text: str) -> None:
+        folder = tmp_path / name
+        metadata = folder / f"{name}-1.2.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (metadata / "entry_points.txt").write_text(f"[coilwork.wrappers]\n{name} = {name}_module:THING\n")
+        (folder / f"{name}_module.py").write_text(text)
+        monkeypatch.syspath_prepend(folder)
+
+    return add
+
+
+def test_ours_are_wrappers_of_their_names_and_say_so_in_their_packages() -> None:
+    for name in OWN:
+        wrapper = find_wrapper(name)
+        assert isinstance(wrapper, Wrapper) and wrapper.name == name
+    registered = ""
+    for project in Path(__file__).parents[2].glob("*/pyproject.toml"):
+        registered += project.read_text().partition('[project.entry-points."coilwork.wrappers"]')[2]
+    for name, place in OWN.items():
+        assert f'{name} = "{place}"' in registered
+
+
+def test_another_packages_wrapper_is_chosen_by_its_name(
+    install: Install, strictly: Compile, leniently: Compile
+) -> None:
+    install("logged", LOGGED)
+    assert [entry.origin for entry in list_wrappers() if entry.name == "logged"] == ["logged 1.2"]
+    assert "logged" in next(option.values for option in list_options() if option.name == "wrapper")
+    x = torch.randn(4)
+    torch.testing.assert_close(strictly(lambda x: x.sin() + 1, wrapper="logged")(x), x.sin() + 1)
+    assert importlib.import_module("logged_module").CALLS == [1]
+
+    grown = torch.randn(3, 4)
+    torch._dynamo.mark_dynamic(grown, 0)
+    with pytest.warns(CoilworkFallbackWarning, match=r"(?s)instead of wrapper='logged'.*it reads no sizes"):
+        leniently(lambda x: x.sin() + 1, wrapper="logged")(grown)
+    with pytest.warns(IgnoredOptionWarning, match="executor='native' has no effect"):
+        coilwork.compile(torch.sin, wrapper="logged", executor="native")
+
+
+def test_a_name_that_nobody_registers_lists_those_that_are(install: Install) -> None:
+    install("logged", LOGGED)
+    for name, hint in (("loged", "did you mean 'logged'"), ("strange", "installed")):
+        with pytest.raises(OptionError, match=hint) as caught:
+            coilwork.compile(torch.sin, wrapper=name)
+        assert all(f"'{known}'" in str(caught.value) for known in (*OWN, "logged"))
+
+
+@pytest.mark.parametrize(("text", "reason"), [("THING = 1", "is no wrapper"), ("1 / 0", "ZeroDivision")])
+def test_a_package_that_registers_no_wrapper_is_named(install: Install, text: str, reason: str) -> None:
+    name = f"broken_{len(text)}"
+    install(name, text)
+    with pytest.raises(RegistrationError, match=reason) as caught:
+        find_wrapper(name)
+    assert f"uninstall {name} 1.2" in str(caught.value)
+
+
+def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
+    options = CompileOptions(wrapper="native", executor="auto")
+    assert makes_module(options) and runs_natively(options)
+    assert executor_options(options).executor == "native"
+    assert not runs_natively(CompileOptions(executor="python")) and runs_natively(CompileOptions())
+    assert not makes_module(CompileOptions(wrapper="fx"))
+    with pytest.warns(IgnoredOptionWarning, match="executor='python' has no effect"):
+        coilwork.compile(torch.sin, wrapper="native", executor="python")
