@@ -10,6 +10,7 @@ import torch
 import wrapper_stand_in
 from wrapper_programs import SOURCES, program_of
 
+from coilwork_ir.conformance import check_wrapper
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import CondCall, ExternCall, Launch
 from coilwork_ir.wrapper import WrapOptions, Wrapper
@@ -94,3 +95,8 @@ def test_a_saved_graph_is_loaded_and_computes_the_same(tmp_path: Path) -> None:
     for flag in (True, False):
         inputs = (torch.randn(3), torch.tensor(flag))
         torch.testing.assert_close(loaded(*inputs), artifact.graph(*inputs))
+
+
+def test_it_keeps_the_contract_of_wrappers() -> None:
+    results = check_wrapper(FX)
+    assert {(result.status, result.reason) for result in results} == {("passed", "")}

@@ -15,8 +15,13 @@ from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
 from coilwork.module_wrapper import executor_options, makes_module, runs_natively
 from coilwork.wrappers import OWN, find_wrapper, list_wrappers
+from coilwork_cpp import CppCodegen
+from coilwork_ir.conformance import check_wrapper, failures
+from coilwork_ir.program.text import parse_program
 from coilwork_ir.registration import RegistrationError
-from coilwork_ir.wrapper import Wrapper
+from coilwork_ir.target import target
+from coilwork_ir.wrapper import WrapOptions, Wrapper
+from coilwork_runtime import load_artifact
 
 Install = Callable[[str, str], None]
 Compile = Callable[..., Callable[..., Any]]
@@ -104,6 +109,29 @@ def test_a_package_that_registers_no_wrapper_is_named(install: Install, text: st
     with pytest.raises(RegistrationError, match=reason) as caught:
         find_wrapper(name)
     assert f"uninstall {name} 1.2" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "fx"])
+def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
+    """FX is tried in its own package, with kernels that are interpreted."""
+    results = check_wrapper(find_wrapper(name), codegen=CppCodegen(), target=target("x86-64-avx2"))
+    assert failures(results) == ""
+    refused = {result.case for result in results if result.status == "refused"}
+    assert refused == ({"numbers that data decides"} if name == "cpp" else set())
+
+
+@pytest.mark.parametrize("name", ["python", "native"])
+def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> None:
+    text = """program @p {
+      input %x: f32[3]
+      constant "w" %w: f32[3]
+      extern "aten.add.Tensor" (%x, %w) defines (%y: f32[3])
+      return (%y)
+    }"""
+    options = WrapOptions(constants={"w": torch.arange(3.0)})
+    find_wrapper(name).emit(parse_program(text), {}, options).save(tmp_path / "saved")
+    (result,) = load_artifact(tmp_path / "saved" / "p.coilwork")(torch.ones(3))
+    assert result.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
