@@ -274,7 +274,7 @@ def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
         return b"", str(error)
     # Python drives every program, so no call has to run otherwise because of this.
     except Exception as error:
-        if options.wrapper == "python" and options.executor != "python":
+        if options.runs_natively:
             if options.strict:
                 raise
             warn_of_driver(program.name, "the native executor", error)
