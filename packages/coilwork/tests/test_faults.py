@@ -145,9 +145,7 @@ class Broken:
 
 
 def break_generator(monkeypatch: Patch, *operators: str, emits: bool) -> None:
-    monkeypatch.setattr(
-        stages, "codegen_for", lambda target, options: Broken(frozenset(operators), emits=emits)
-    )
+    monkeypatch.setattr(stages, "codegen_for", lambda target: Broken(frozenset(operators), emits=emits))
 
 
 STAGES: dict[str, Callable[[Patch], None]] = {

@@ -97,9 +97,12 @@ class Registry(Generic[_T]):
             raise RegistrationError("unknown-name", f"no {self.noun} {name!r} is installed", reason=installed)
         value = entry.load()
         if not isinstance(value, self.protocol) or getattr(value, "name", name) != name:
+            parts = (part for part in vars(self.protocol) if not part.startswith("_"))
+            missing = ", ".join(sorted(part for part in parts if not hasattr(value, part)))
             raise RegistrationError(
                 "registered-value",
                 f"{entry.place}, registered as {name!r} for {self.group}, is no {self.noun} of that name",
+                reason=f"it has no {missing}" if missing else "",
                 remedy=f"upgrade or uninstall {entry.origin}" if entry.origin else "",
             )
         checked: _T = value

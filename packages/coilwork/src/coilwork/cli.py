@@ -9,15 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 
 import coilwork
+from coilwork.backends.registry import BACKENDS
 from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
-from coilwork_runtime import RuntimeFault, describe_device
+from coilwork_ir.registration import Registered, RegistrationError
+from coilwork_ir.target import Target
+from coilwork_runtime import RuntimeFault
 from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
 from coilwork_tools.bench.comparison import findings, to_json, to_markdown
@@ -62,19 +64,46 @@ def info() -> None:
         versions.add_row(name, _version(name))
     versions.add_row("python", platform.python_version())
     console.print(versions)
+    console.print(_backends_table())
     devices = Table(title="devices")
     for heading in ("device", "target", "multiprocessors", "shared memory, KiB", "L2, MiB"):
         devices.add_column(heading)
-    devices.add_row("cpu", str(describe_device("cpu")["name"]), "", "", "")
-    for number in range(torch.cuda.device_count()):
-        facts = describe_device(f"cuda:{number}")
-        sizes = (_quantity(facts["shared_memory_bytes"], 2**10), _quantity(facts["l2_bytes"], 2**20))
-        devices.add_row(f"cuda:{number}", str(facts["name"]), str(facts["multiprocessors"]), *sizes)
+    for entry in BACKENDS.list():
+        for device, target in _described(entry):
+            sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
+            devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
     console.print(devices)
 
 
-def _quantity(size_bytes: object, unit_bytes: int) -> str:
-    return f"{size_bytes / unit_bytes:.0f}" if isinstance(size_bytes, int) and size_bytes else "-"
+def _backends_table() -> Table:
+    """The back ends that are installed: what they serve, where each comes from, and what each refuses."""
+    table = Table(title="back ends")
+    for heading in ("back end", "serves", "from", "refuses"):
+        table.add_column(heading, overflow="fold")
+    for entry in BACKENDS.list():
+        origin = entry.origin or "a source tree"
+        try:
+            backend = BACKENDS.find(entry.name)
+        except RegistrationError as error:
+            table.add_row(entry.name, "-", origin, f"everything: {error.reason}")
+            continue
+        refused = backend.refuses()
+        served = f"{', '.join(backend.device_types)}: {', '.join(backend.targets())}"
+        table.add_row(entry.name, served, origin, f"to run: {refused}" if refused else "")
+    return table
+
+
+def _described(entry: Registered) -> list[tuple[str, Target]]:
+    """The devices of a back end that are there; none of one that does not load, as the table of back ends says."""
+    try:
+        backend = BACKENDS.find(entry.name)
+    except RegistrationError:
+        return []
+    return [(device, backend.describe(device)) for device in backend.devices()]
+
+
+def _quantity(size_bytes: int, unit_bytes: int) -> str:
+    return f"{size_bytes / unit_bytes:.0f}" if size_bytes else "-"
 
 
 @main.command()
