@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from coilwork.module_wrapper import executor_of
-from coilwork.wrappers import WRAPPERS
+from coilwork.wrappers import WRAPPERS, executor_of
 from coilwork_frontend.options import (
     Choice,
     Items,

@@ -10,7 +10,6 @@ import torch
 
 from coilwork.errors import warn_of_driver
 from coilwork.job import Job
-from coilwork.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 from coilwork.package_options import executor_options
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
@@ -23,6 +22,7 @@ from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, ge
 from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
+from coilwork_wrapper.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
@@ -49,6 +49,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         builder=builder,
         settings=executor_options(job.options),
         executors=store,
+        warn=warn_of_driver,
     )
     if not isinstance(wrapper, ModuleWrapper):
         artifact = _try_wrapper(wrapper, options, kernels, compiled, job)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from coilwork.compile_options import CompileOptions
-from coilwork.module_wrapper import executor_of
+from coilwork.wrappers import executor_of
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.rewrites import Rewrite, chosen

@@ -1,19 +1,18 @@
 """The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor runs.
 
 They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which of
-them runs what `python` makes, and `native` is always the executor's where that loads.
+them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+`coilwork-wrapper[runtime]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coilwork.errors import warn_of_driver
-from coilwork.wrappers import WRAPPERS
-from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.manifest import write_kernels
@@ -22,7 +21,8 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import Builder, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
-from coilwork_wrapper import emit_native, emit_python
+from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.python.module import emit_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,15 @@ class ModuleOptions(WrapOptions):
         graph: the module, the bytes and the kernels' manifests, written already.
         builder: builds and keeps kernels.
         settings: who runs programs.
-        executors: keeps the executor itself between processes.
+        executors: the store that keeps the executor itself between processes.
+        warn: hears of a graph that Python drives instead of what was asked for, and why.
     """
 
     graph: Loadable
     builder: Builder
     settings: ExecutorOptions
-    executors: Store
+    executors: Any
+    warn: Callable[[str, str, object], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +99,12 @@ class ModuleWrapper:
         """The program with its kernels built, driven as the options say, or by Python where that cannot be."""
         if isinstance(options, ModuleOptions):
             graph, builder, settings = options.graph, options.builder, options.settings
-            store: Store | None = options.executors
+            store, warn = options.executors, options.warn
         else:
-            graph, builder, store = _write(program, sources, options), Builder(workers=options.workers), None
+            graph, builder = _write(program, sources, options), Builder(workers=options.workers)
+            store, warn = None, _warn
             settings = ExecutorOptions(executor=self.executor or "python", strict=True)
-        driven = load(graph, options=settings, builder=builder, store=store, warn=warn_of_driver)
+        driven = load(graph, options=settings, builder=builder, store=store, warn=warn)
         return ModuleArtifact(driven=driven, graph=graph, builder=builder)
 
 
@@ -109,10 +112,8 @@ PYTHON: Final = ModuleWrapper(name="python")
 NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
-def executor_of(wrapper: str, executor: Executor) -> Executor | None:
-    """Who runs what `wrapper` makes, where the option says `executor`; None if that is no module or bytes."""
-    found = WRAPPERS.find(wrapper)
-    return (found.executor or executor) if isinstance(found, ModuleWrapper) else None
+def _warn(graph: str, wanted: str, reason: object) -> None:
+    warnings.warn(f"graph {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=3)
 
 
 def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:
