@@ -9,6 +9,9 @@ A consumer is a folder with:
   of its own says that torch must not be there;
 - `prepare.py`, if it needs something made beforehand: runs in the full stack's environment and writes into the copy.
 
+A folder without `requirements.txt` is a package of somebody else's that is installed beside ours: a test of its own
+builds its wheel (`integration_tests/test_example_wrapper.py`).
+
 `nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE.
 """
 

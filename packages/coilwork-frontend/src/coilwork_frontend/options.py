@@ -86,18 +86,25 @@ def refuse_type(value: object, wanted: str) -> UnfitValueError:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words."""
+    """One of some words; a function lists those that packages register."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] | Callable[[], tuple[str, ...]]
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The words there are now."""
+        return self.words() if callable(self.words) else self.words
 
     @property
     def values(self) -> str:
-        return ", ".join(self.words)
+        return ", ".join(self.listed)
 
     def take(self, value: object) -> object:
-        if value in self.words:
+        if value in self.listed:
             return value
-        raise UnfitValueError(f" cannot be {value!r}", suggest(str(value), self.words))
+        hint = suggest(str(value), self.listed, " ")
+        remedy = f"{hint} one of {', '.join(map(repr, self.listed))}".strip()
+        raise UnfitValueError(f" cannot be {value!r}", remedy)
 
     def parse(self, text: str) -> object:
         return text

@@ -2,7 +2,7 @@
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.devices import describe_device
+from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
@@ -36,6 +36,7 @@ __all__ = [
     "ConvolutionLibrary",
     "DriverGraphs",
     "DeviceError",
+    "DeviceFacts",
     "ExecutorUnavailableError",
     "KernelBuildError",
     "KernelLaunchError",
@@ -56,7 +57,8 @@ __all__ = [
     "TensorKinds",
     "__version__",
     "any_unaligned",
-    "describe_device",
+    "describe_cpu",
+    "describe_gpu",
     "guard_call",
     "collect_kinds",
     "load_artifact",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, SymbolOutput
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import (
     AllocPool,
@@ -22,6 +23,17 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.walk import defined_buffers, nested_programs
+
+
+def check_bound(program: Program) -> None:
+    """Refuse a whole program that uses a size symbol without a value.
+
+    Raises:
+        EmitError: `unbound-symbol`.
+    """
+    unbound = outer_symbols(program)
+    if unbound:
+        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
 
 
 def outer_symbols(program: Program) -> tuple[Expr, ...]:

@@ -162,7 +162,7 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    if job.options.wrapper == "python" and job.options.executor != "python":
+    if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
     attempted = Attempted(job=job, builder=builder, store=store)
@@ -222,7 +222,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = job.options.wrapper == "python" and not job.options.checks.has_any
+    restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)

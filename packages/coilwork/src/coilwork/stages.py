@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.codegens import codegen_for
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.job import Job
@@ -274,7 +274,7 @@ def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
         return b"", str(error)
     # Python drives every program, so no call has to run otherwise because of this.
     except Exception as error:
-        if options.wrapper == "python" and options.executor != "python":
+        if options.runs_natively:
             if options.strict:
                 raise
             warn_of_driver(program.name, "the native executor", error)
@@ -350,7 +350,7 @@ def _open_generation(
 ) -> Generation:
     return Generation(
         targets=targets,
-        find=lambda target: codegen_for(target, options),
+        find=codegen_for,
         settings=generator_settings(options),
         likely=likely_arguments(program, likely),
     )

@@ -33,7 +33,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.outer_symbols import outer_symbols
+from coilwork_wrapper.outer_symbols import check_bound
 from coilwork_wrapper.python.expressions import TORCH, quoted
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
@@ -66,9 +66,7 @@ def emit_python(
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:
         raise EmitError("missing-source", f"no source for kernel {missing[0]} of @{program.name}")
-    unbound = outer_symbols(program)
-    if unbound:
-        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+    check_bound(program)
     text_names = identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
     statements: list[Statement] = [
         Docstring(_heading(program, target)),
