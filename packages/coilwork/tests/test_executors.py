@@ -14,8 +14,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import stages
 from coilwork.compile_options import CompileOptions
-from coilwork.drive import executor_options
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.package_options import executor_options
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError

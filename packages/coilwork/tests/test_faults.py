@@ -33,6 +33,7 @@ from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Target
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
+from coilwork_scheduler import make_program
 from coilwork_wrapper.fx import wrapper as fx_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
@@ -90,9 +91,10 @@ def part_with(value: object, *operators: str) -> tuple[Origin, ...]:
 
 
 def break_stage(
-    monkeypatch: Patch, name: str, fault: Callable[[object], Exception | None], module: Any = stages
+    monkeypatch: Patch, name: str, fault: Callable[[object], Exception | None], module: Any = None
 ) -> None:
     """Let stage `name` raise what `fault` makes of its first argument."""
+    module = module or (make_program if hasattr(make_program, name) else stages)
     real = getattr(module, name)
 
     def run(value: Any, *args: Any, **kwargs: Any) -> Any:

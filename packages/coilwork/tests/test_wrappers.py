@@ -13,7 +13,7 @@ import torch
 import coilwork
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
-from coilwork.module_wrapper import executor_options, makes_module, runs_natively
+from coilwork.package_options import executor_options
 from coilwork.wrappers import OWN, find_wrapper, list_wrappers
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import check_wrapper, failures
@@ -136,9 +136,9 @@ def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> 
 
 def test_native_is_the_executors_whatever_else_is_asked_for() -> None:
     options = CompileOptions(wrapper="native", executor="auto")
-    assert makes_module(options) and runs_natively(options)
+    assert options.makes_module and options.runs_natively
     assert executor_options(options).executor == "native"
-    assert not runs_natively(CompileOptions(executor="python")) and runs_natively(CompileOptions())
-    assert not makes_module(CompileOptions(wrapper="fx"))
+    assert not CompileOptions(executor="python").runs_natively and CompileOptions().runs_natively
+    assert not CompileOptions(wrapper="fx").makes_module
     with pytest.warns(IgnoredOptionWarning, match="executor='python' has no effect"):
         coilwork.compile(torch.sin, wrapper="native", executor="python")

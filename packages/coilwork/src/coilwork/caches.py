@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from coilwork.codegens import ENTRY_POINT_GROUP
-from coilwork.compile_options import CompileOptions
+from coilwork.compile_options import SECRET, CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
     GraphCache,
@@ -21,8 +21,6 @@ from coilwork_cache import (
     open_store,
 )
 
-SECRET: Final = "COILWORK_REDIS_KEY"
-"""The secret of the option `redis_url`: from the environment alone, as options are printed, logged and compared."""
 COMPONENTS: Final = (
     "coilwork",
     "coilwork_cache",

@@ -13,7 +13,7 @@ import torch
 
 from coilwork.attempts import Attempted
 from coilwork.caches import graph_key, open_caches
-from coilwork.compile_options import CompileOptions
+from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
 from coilwork.errors import (
     CoilworkError,
@@ -24,8 +24,7 @@ from coilwork.errors import (
     warn_of_driver,
 )
 from coilwork.job import Job, open_job
-from coilwork.modes import search_of
-from coilwork.module_wrapper import executor_options, makes_module, runs_natively
+from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
@@ -154,6 +153,7 @@ def _compile(job: Job) -> CompiledGraph:
         progress=partial(_log_progress, job.graph_id),
         search=search_of(job.options, partial(_log_search, job.graph_id)),
     )
+    OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
     key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
@@ -162,7 +162,7 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    if runs_natively(job.options):
+    if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
     attempted = Attempted(job=job, builder=builder, store=store)
@@ -222,7 +222,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = makes_module(job.options) and not job.options.checks.has_any
+    restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)

@@ -10,7 +10,8 @@ import torch
 
 from coilwork.errors import warn_of_driver
 from coilwork.job import Job
-from coilwork.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper, executor_options
+from coilwork.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
+from coilwork.package_options import executor_options
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork.wrappers import find_wrapper

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coilwork.compile_options import CompileOptions, Executor
 from coilwork.errors import warn_of_driver
 from coilwork.wrappers import find_wrapper
 from coilwork_cache import Store
@@ -22,7 +21,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import Builder, save_artifact
-from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, load
+from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
 from coilwork_wrapper import emit_native, emit_python
 
 
@@ -110,34 +109,16 @@ PYTHON: Final = ModuleWrapper(name="python")
 NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
-def makes_module(options: CompileOptions) -> bool:
-    """True if a module or its bytes drive the kernels, which the graph cache keeps."""
-    return isinstance(find_wrapper(options.wrapper), ModuleWrapper)
+def makes_module(wrapper: str) -> bool:
+    """True if the wrapper of this name is one of these two."""
+    return isinstance(find_wrapper(wrapper), ModuleWrapper)
 
 
-def runs_natively(options: CompileOptions) -> bool:
-    """True if the native executor is at least tried."""
-    return makes_module(options) and executor_of(options) != "python"
-
-
-def executor_of(options: CompileOptions) -> Executor:
-    """Who runs the program: what the wrapper says, or else the option."""
-    wrapper = find_wrapper(options.wrapper)
-    named = wrapper.executor if isinstance(wrapper, ModuleWrapper) else None
-    return named or options.executor
-
-
-def executor_options(options: CompileOptions) -> ExecutorOptions:
-    """The settings of who runs programs."""
-    return ExecutorOptions(
-        executor=executor_of(options),
-        strict=options.strict,
-        check_lifetimes=options.check_lifetimes,
-        products=options.products,
-        convolutions=options.convolutions,
-        rounds_freely=options.numerics == "fast" and not options.batch_invariant,
-        replay=options.replay and options.check_nan == "off",
-    )
+def executor_of(wrapper: str, chosen: Executor) -> Executor:
+    """Who runs what the wrapper of this name makes, where the option `executor` is `chosen`."""
+    found = find_wrapper(wrapper)
+    named = found.executor if isinstance(found, ModuleWrapper) else None
+    return named or chosen
 
 
 def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 from collections.abc import Mapping
@@ -50,7 +49,9 @@ def find_wrapper(name: str) -> Wrapper:
     found = {entry.name: entry for entry in list_wrappers()}.get(name)
     if found is None:
         raise OptionError(
-            "unknown-wrapper", f"no wrapper {name!r} is installed", remedy=suggest_wrapper(name)
+            "unknown-wrapper",
+            f"no wrapper {name!r} is installed",
+            remedy=f"installed: {', '.join(map(repr, wrapper_names()))}",
         )
     wrapper = found.load()
     if not isinstance(wrapper, Wrapper) or wrapper.name != name:
@@ -60,11 +61,3 @@ def find_wrapper(name: str) -> Wrapper:
             remedy=f"upgrade or uninstall {found.origin}" if found.origin else "",
         )
     return wrapper
-
-
-def suggest_wrapper(name: str) -> str:
-    """What may have been meant by `name`, and all names there are."""
-    names = wrapper_names()
-    near = difflib.get_close_matches(name, names, n=1)
-    installed = f"installed: {', '.join(map(repr, names))}"
-    return f"did you mean {near[0]!r}? {installed}" if near else installed
