@@ -115,6 +115,30 @@ class Choice:
         return text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredNames:
+    """One of the names that installed packages register, which `list_names` reads when it is asked."""
+
+    list_names: Callable[[], tuple[str, ...]]
+
+    @property
+    def values(self) -> str:
+        return ", ".join(self.list_names())
+
+    def take(self, value: object) -> object:
+        names = self.list_names()
+        if value in names:
+            return value
+        installed = f"installed: {', '.join(map(repr, names))}"
+        near = difflib.get_close_matches(str(value), names, n=1)
+        raise UnfitValueError(
+            f" cannot be {value!r}", f"did you mean {near[0]!r}? {installed}" if near else installed
+        )
+
+    def parse(self, text: str) -> object:
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """A value of one of Python's types; `least` is the least number."""

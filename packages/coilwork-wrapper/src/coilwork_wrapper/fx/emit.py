@@ -9,14 +9,24 @@ freed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 import coilwork_wrapper.layouts as layouts
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    Item,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    TorchValue,
+    references,
+)
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, fold
@@ -38,6 +48,15 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     WhileCall,
+)
+from coilwork_ir.streams import (
+    OWN,
+    Copy,
+    ForkStream,
+    JoinStream,
+    RecordEvent,
+    StreamInstruction,
+    WaitEvent,
 )
 from coilwork_ir.wrapper import Launcher
 from coilwork_wrapper.fx.control import check_size, run_branch, run_loop
@@ -82,9 +101,10 @@ class FxEmitter:
         outer: the symbols that a nested program is given after its inputs.
         root: holds what nodes name: launchers, checks, constants, nested graphs.
         graph: the graph so far.
-        values: the node of each buffer and pool.
+        values: the node of each buffer, pool, stream and event.
         buffers: the declaration of each buffer so far.
         symbols: the node of each size symbol.
+        in_flight: names whose memory something may still use when they are freed.
     """
 
     program: Program
@@ -97,9 +117,9 @@ class FxEmitter:
     values: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     symbols: dict[str, Any] = field(default_factory=dict)
+    in_flight: set[str] = field(default_factory=set)
     _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
     _acting: set[str] = field(init=False, default_factory=set)
-    _in_flight: set[str] = field(init=False, default_factory=set)
     _nested: int = field(init=False, default=0)
 
     def run(self) -> torch.fx.GraphModule:
@@ -155,15 +175,25 @@ class FxEmitter:
                 self.reinterpret(instruction)
             case Launch():
                 self.launch(instruction)
+                if instruction.stream != OWN:
+                    self.in_flight.update(instruction.args)
             case ExternCall():
                 self.extern_call(instruction)
-                self._in_flight.update(instruction.in_flight)
+                self.in_flight.update(instruction.in_flight)
+                if instruction.stream != OWN:
+                    self.in_flight.update(_tensors_of(instruction))
             case CheckSize():
                 self.check_size(instruction)
             case CondCall():
                 self.cond(instruction)
             case WhileCall():
                 self.while_loop(instruction)
+            case Copy():
+                self.copy(instruction)
+                # the host may go on before it is done
+                self.in_flight.update((instruction.target, instruction.source))
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                self.order_streams(instruction)
             case Free():
                 self.free(instruction)
             case Return():
@@ -218,6 +248,12 @@ class FxEmitter:
             self._acting.add(name)
             self.root.add_module(name, _Action(function))
         return self.graph.call_module(name, args)
+
+    def act_on(self, stream: str, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        """The same, with the work on `stream`."""
+        if stream == OWN:
+            return self.act(name, function, *args)
+        return self.act(f"{name}_on_stream", _OnStream(self.runtime, function), self.values[stream], *args)
 
     def argument(self, value: Argument) -> Any:
         """An operator's argument, as a value or a node."""
@@ -297,7 +333,7 @@ class FxEmitter:
                 "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
             )
         args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
-        node = self.act(f"kernel_{launch.kernel}", launcher, *args)
+        node = self.act_on(launch.stream, f"kernel_{launch.kernel}", launcher, *args)
         node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
 
     def extern_call(self, call: ExternCall) -> None:
@@ -305,7 +341,11 @@ class FxEmitter:
         args = [self.argument(a) for a in call.args]
         kwargs = {name: self.argument(value) for name, value in call.kwargs}
         kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
-        node = self.call(find_operator(call.target), *args, **kwargs)
+        function = find_operator(call.target)
+        if call.stream == OWN:
+            node = self.call(function, *args, **kwargs)
+        else:
+            node = self.call(self.runtime.on_stream, self.values[call.stream], function, *args, **kwargs)
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             if output is None:
@@ -344,9 +384,35 @@ class FxEmitter:
         extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
         self._results(self.call(run_loop, *graphs, carried, extra), call)
 
+    def copy(self, copy: Copy) -> None:
+        """Copy a buffer into another one."""
+        args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
+        node = self.act_on(copy.stream, "copy", torch.Tensor.copy_, *args)
+        node.meta["stack_trace"] = "\n".join(origin_lines(copy.origins))
+
+    def order_streams(self, step: StreamInstruction) -> None:
+        """Make a stream or an event, or let one wait for another."""
+        runtime = self.runtime
+        match step:
+            case ForkStream(stream=stream, device=device, after=after):
+                made = self.act("fork_stream", runtime.fork_stream, device, self._stream(after))
+                self.values[stream] = made
+            case RecordEvent(event=event, device=device, stream=stream):
+                made = self.act("record_event", runtime.record_event, device, self._stream(stream))
+                self.values[event] = made
+            case WaitEvent(event=event, stream=None):
+                self.act("synchronize_event", runtime.synchronize_event, self.values[event])
+            case WaitEvent(event=event, stream=str(stream)):
+                self.act("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
+            case JoinStream(stream=stream, into=into):
+                self.act("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
+
+    def _stream(self, stream: str) -> torch.fx.Node | None:
+        return None if stream == OWN else self.values[stream]
+
     def free(self, free: Free) -> None:
         """Give back memory: FX does where a node has no more users, but for what an operator may still use."""
-        held = [self.values[name] for name in free.names if name in self._in_flight]
+        held = [self.values[name] for name in free.names if name in self.in_flight]
         if held:
             self.act("free", _hold, *held)
 
@@ -393,6 +459,23 @@ class FxEmitter:
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self.call(operator.getitem, node, number),))
             self.define(output, self._ensured(value, output, aligned=False))
+
+
+class _OnStream:
+    """A function that is called with a stream before its arguments, and whose work is put on that."""
+
+    def __init__(self, runtime: Surface, function: Callable[..., Any]) -> None:
+        self._run = runtime.on_stream
+        self._function = function
+
+    def __call__(self, stream: torch.Stream | None, *args: Any) -> Any:
+        return self._run(stream, self._function, *args)
+
+
+def _tensors_of(call: ExternCall) -> Iterator[str]:
+    for value in (*call.args, *(value for _, value in call.kwargs)):
+        yield from references(value)
+    yield from (name for _, name in call.out)
 
 
 def _hold(*tensors: torch.Tensor) -> None:
