@@ -223,7 +223,7 @@ def alone(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
-    session.install(*QUIETLY, "pytest-xdist", *CONSTRAINTS)
+    session.install(*QUIETLY, "hatchling", "pytest-xdist", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
                 "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs, env=WHILE_TESTING)

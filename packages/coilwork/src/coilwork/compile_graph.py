@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
+from coilwork.backends.registry import find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
@@ -152,6 +153,7 @@ def _compile(job: Job) -> CompiledGraph:
         workers=job.options.workers,
         progress=partial(log_progress, job.graph_id),
         search=search_of(job.options, partial(log_search, job.graph_id)),
+        find_language=find_language,
     )
     OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
     key = _cache_key(job, graphs)
