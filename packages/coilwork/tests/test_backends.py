@@ -50,6 +50,7 @@ class StrangeBackend:
     name = "strange"
     device_types = ("npu",)
     kinds = ("npu",)
+    languages = ("npu",)
 
     def refuses(self) -> str:
         return "there is no such device"
@@ -65,6 +66,12 @@ class StrangeBackend:
 
     def codegen(self, target: Target) -> StrangeCodegen:
         return StrangeCodegen()
+
+    def compiler(self, store: object) -> None:
+        return None
+
+    def device(self, store: object) -> None:
+        return None
 
 
 BACKEND = StrangeBackend()
@@ -152,7 +159,7 @@ def test_what_is_no_back_end_says_so_and_who_brings_it(installed: Path) -> None:
     installed.write_text(f"[{BACKENDS.group}]\nstrange = {__name__}:NO_BACKEND\n")
     with pytest.raises(RegistrationError, match="is no back end") as caught:
         codegen_for(STRANGE)
-    assert "it has no codegen, describe" in str(caught.value)
+    assert "it has no codegen, compiler" in str(caught.value)
     assert "uninstall npu 2.0" in str(caught.value)
     # ours are found before it is looked at
     assert codegen_for(TARGETS["sm_90"]).name == "triton"

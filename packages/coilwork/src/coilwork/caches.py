@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from coilwork.backends.protocol import GROUP
 from coilwork.compile_options import SECRET, CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
@@ -19,7 +20,6 @@ from coilwork_cache import (
     connect_shared,
     open_store,
 )
-from coilwork_ir.backend import GROUP
 
 COMPONENTS: Final = (
     "coilwork",

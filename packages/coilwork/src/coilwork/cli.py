@@ -34,7 +34,7 @@ class ToldErrors(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (CacheError, RuntimeFault) as error:
+        except (CacheError, RegistrationError, RuntimeFault) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
             # of a file that was named; others, a closed pipe for one, are click's to handle
@@ -98,6 +98,30 @@ def _described(entry: Registered) -> list[tuple[str, Target]]:
     except RegistrationError:
         return []
     return [(device, backend.describe(device)) for device in backend.devices()]
+
+
+@main.command()
+@click.argument("name", metavar="BACKEND")
+def conform(name: str) -> None:
+    """Run all conformance kits against an installed back end, on its first device.
+
+    Every kind of kernel is generated, built and run, and compared with the reference interpreter; then its device is
+    tried: order, streams, events, memory, threads, faults. It takes some minutes. The exit status is 1 if a case failed.
+    """
+    # the kits are no small import
+    from coilwork.backends.conform import check_backend
+
+    if name not in BACKENDS.names():
+        raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(BACKENDS.names())}")
+    failed = 0
+    for result in check_backend(BACKENDS.find(name), None):
+        failed += len(result.failures)
+        counts = f"{result.passed} passed, {len(result.failures)} failed, {result.refused} refused"
+        click.echo(f"{result.kit}: {counts}")
+        for line in result.failures:
+            click.echo(f"  {line}")
+    if failed:
+        raise SystemExit(1)
 
 
 def _quantity(size_bytes: int, unit_bytes: int) -> str:

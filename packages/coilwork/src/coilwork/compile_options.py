@@ -66,6 +66,10 @@ _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
         "max-autotune": f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call",
     }
 )
+# A row's bits may not depend on what is fused, so intermediates are rounded as if nothing were.
+_INVARIANT: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
+    {"numerics": ("eager", "strict"), "contractions": ("generated",), "conv_layout": ("captured",)}
+)
 _CALLABLES: Final = Items(holds="callables", is_item=callable, is_code=True)
 
 
@@ -97,6 +101,8 @@ class CompileOptions(Options):
         "eager's at least, reductions run in one order, and products in generated kernels, slower "
         "than torch's; operators of which that cannot be promised are an error",
         key=True,
+        brings=_INVARIANT,
+        why="what is fused, and so not rounded, depends on sizes",
     )
     wrapper: str = option(
         "python",

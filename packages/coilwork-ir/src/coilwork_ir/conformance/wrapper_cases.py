@@ -349,4 +349,33 @@ WRAPPER_CASES: Final = (
         }""",
         calls=(lambda: (_row(4),),),
     ),
+    WrapperCase(
+        name="streams, events and copies",
+        text="""program @beside {
+          input %x: f32[4]
+          input %w: f32[2, 2]
+          DOUBLE
+          alloc %a: f32[4]
+          alloc %b: f32[2, 2]
+          alloc %h: f32[4]
+          fork %s "cpu"
+          fork %t "cpu" after %s
+          extern "aten.neg.out" (%x) out ("out" %a) on %s
+          launch @twice (%a) sizes [4] on %s
+          copy %a to %h nonblocking on %s
+          record %copied "cpu" on %s
+          extern "aten.mm.out" (%w, %w) out ("out" %b) on %t
+          join %t into %s
+          await %copied on host
+          record %done "cpu"
+          await %done
+          join %s
+          extern "aten.maximum.default" (%h, %x) defines (%m: f32[4])
+          alloc %last: f32[4]
+          copy %m to %last
+          free (%h, %m)
+          return (%a, %b, %last)
+        }""",
+        calls=(lambda: (_row(4), _row(4, 2, 2)),),
+    ),
 )

@@ -101,9 +101,10 @@ class FxEmitter:
         outer: the symbols that a nested program is given after its inputs.
         root: holds what nodes name: launchers, checks, constants, nested graphs.
         graph: the graph so far.
-        values: the node of each buffer and pool.
+        values: the node of each buffer, pool, stream and event.
         buffers: the declaration of each buffer so far.
         symbols: the node of each size symbol.
+        in_flight: names whose memory something may still use when they are freed.
     """
 
     program: Program
@@ -116,9 +117,9 @@ class FxEmitter:
     values: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     symbols: dict[str, Any] = field(default_factory=dict)
+    in_flight: set[str] = field(default_factory=set)
     _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
     _acting: set[str] = field(init=False, default_factory=set)
-    _in_flight: set[str] = field(init=False, default_factory=set)
     _nested: int = field(init=False, default=0)
 
     def run(self) -> torch.fx.GraphModule:
@@ -174,9 +175,13 @@ class FxEmitter:
                 self.reinterpret(instruction)
             case Launch():
                 self.launch(instruction)
+                if instruction.stream != OWN:
+                    self.in_flight.update(instruction.args)
             case ExternCall():
                 self.extern_call(instruction)
-                self._in_flight.update(instruction.in_flight)
+                self.in_flight.update(instruction.in_flight)
+                if instruction.stream != OWN:
+                    self.in_flight.update(_tensors_of(instruction))
             case CheckSize():
                 self.check_size(instruction)
             case CondCall():
@@ -185,6 +190,8 @@ class FxEmitter:
                 self.while_loop(instruction)
             case Copy():
                 self.copy(instruction)
+                # the host may go on before it is done
+                self.in_flight.update((instruction.target, instruction.source))
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
                 self.order_streams(instruction)
             case Free():
@@ -241,6 +248,12 @@ class FxEmitter:
             self._acting.add(name)
             self.root.add_module(name, _Action(function))
         return self.graph.call_module(name, args)
+
+    def act_on(self, stream: str, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        """The same, with the work on `stream`."""
+        if stream == OWN:
+            return self.act(name, function, *args)
+        return self.act(f"{name}_on_stream", _OnStream(self.runtime, function), self.values[stream], *args)
 
     def argument(self, value: Argument) -> Any:
         """An operator's argument, as a value or a node."""
@@ -320,9 +333,7 @@ class FxEmitter:
                 "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
             )
         args = [self.values[name] for name in launch.args] + [self.size(s) for s in launch.sizes]
-        node = self._work(f"kernel_{launch.kernel}", launcher, launch.stream, tuple(args))
-        if launch.stream != OWN:
-            self._in_flight.update(launch.args)
+        node = self.act_on(launch.stream, f"kernel_{launch.kernel}", launcher, *args)
         node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
 
     def extern_call(self, call: ExternCall) -> None:
@@ -330,12 +341,11 @@ class FxEmitter:
         args = [self.argument(a) for a in call.args]
         kwargs = {name: self.argument(value) for name, value in call.kwargs}
         kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
+        function = find_operator(call.target)
         if call.stream == OWN:
-            node = self.call(find_operator(call.target), *args, **kwargs)
+            node = self.call(function, *args, **kwargs)
         else:
-            on_stream = self.runtime.on_stream
-            node = self.call(on_stream, self.values[call.stream], find_operator(call.target), *args, **kwargs)
-            self._in_flight.update(_tensors_of(call))
+            node = self.call(self.runtime.on_stream, self.values[call.stream], function, *args, **kwargs)
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             if output is None:
@@ -351,31 +361,6 @@ class FxEmitter:
                     self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
             aligned = number in call.aligned
             self.define(output, self._ensured(value, output, aligned=aligned))
-
-    def copy(self, copy: Copy) -> None:
-        """Copy one buffer to another, which the host may not wait for."""
-        args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
-        node = self._work("copy", torch.Tensor.copy_, copy.stream, args)
-        node.meta["stack_trace"] = "\n".join(origin_lines(copy.origins))
-        self._in_flight.update((copy.target, copy.source))
-
-    def order_streams(self, instruction: StreamInstruction) -> None:
-        """Begin a stream, or put it behind another's work."""
-        runtime = self.runtime
-        match instruction:
-            case ForkStream(stream=stream, device=device, after=after):
-                self.values[stream] = self.act(
-                    "fork_stream", runtime.fork_stream, device, self._stream(after)
-                )
-            case RecordEvent(event=event, device=device, stream=stream):
-                node = self.act("record_event", runtime.record_event, device, self._stream(stream))
-                self.values[event] = node
-            case WaitEvent(event=event, stream=None):
-                self.act("synchronize_event", runtime.synchronize_event, self.values[event])
-            case WaitEvent(event=event, stream=str(stream)):
-                self.act("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
-            case JoinStream(stream=stream, into=into):
-                self.act("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
 
     def check_size(self, check: CheckSize) -> None:
         """Raise an error unless a relation of sizes holds."""
@@ -399,9 +384,35 @@ class FxEmitter:
         extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
         self._results(self.call(run_loop, *graphs, carried, extra), call)
 
+    def copy(self, copy: Copy) -> None:
+        """Copy a buffer into another one."""
+        args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
+        node = self.act_on(copy.stream, "copy", torch.Tensor.copy_, *args)
+        node.meta["stack_trace"] = "\n".join(origin_lines(copy.origins))
+
+    def order_streams(self, step: StreamInstruction) -> None:
+        """Make a stream or an event, or let one wait for another."""
+        runtime = self.runtime
+        match step:
+            case ForkStream(stream=stream, device=device, after=after):
+                made = self.act("fork_stream", runtime.fork_stream, device, self._stream(after))
+                self.values[stream] = made
+            case RecordEvent(event=event, device=device, stream=stream):
+                made = self.act("record_event", runtime.record_event, device, self._stream(stream))
+                self.values[event] = made
+            case WaitEvent(event=event, stream=None):
+                self.act("synchronize_event", runtime.synchronize_event, self.values[event])
+            case WaitEvent(event=event, stream=str(stream)):
+                self.act("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
+            case JoinStream(stream=stream, into=into):
+                self.act("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
+
+    def _stream(self, stream: str) -> torch.fx.Node | None:
+        return None if stream == OWN else self.values[stream]
+
     def free(self, free: Free) -> None:
         """Give back memory: FX does where a node has no more users, but for what an operator may still use."""
-        held = [self.values[name] for name in free.names if name in self._in_flight]
+        held = [self.values[name] for name in free.names if name in self.in_flight]
         if held:
             self.act("free", _hold, *held)
 
@@ -422,18 +433,6 @@ class FxEmitter:
         )
         self.root.add_module(name, inner.run())
         return self.graph.get_attr(name)
-
-    def _stream(self, stream: str) -> torch.fx.Node | None:
-        return None if stream == OWN else self.values[stream]
-
-    def _work(
-        self, name: str, function: Callable[..., Any], stream: str, args: tuple[Any, ...]
-    ) -> torch.fx.Node:
-        """A call of `function` for what it does, on `stream`."""
-        if stream == OWN:
-            return self.act(name, function, *args)
-        on_stream = _OnStream(self.runtime, function)
-        return self.act(f"{name}_on_stream", on_stream, self.values[stream], *args)
 
     def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
         old, value = self.buffers[source], self.values[source]

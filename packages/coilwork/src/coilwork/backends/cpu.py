@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import TARGETS, Target
-from coilwork_runtime import describe_cpu
+from coilwork_runtime import CppCompiler, CpuDevice, Device, KernelCompiler, describe_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class CpuBackend:
     name: str = "cpu"
     device_types: tuple[str, ...] = ("cpu",)
     kinds: tuple[str, ...] = ("cpu",)
+    languages: tuple[str, ...] = ("cpp",)
 
     def refuses(self) -> str:
         return ""
@@ -36,6 +38,12 @@ class CpuBackend:
         from coilwork_cpp import CppCodegen
 
         return CppCodegen()
+
+    def compiler(self, store: Store | None) -> KernelCompiler:
+        return CppCompiler()
+
+    def device(self, store: Store | None) -> Device:
+        return CpuDevice()
 
 
 BACKEND: Final = CpuBackend()

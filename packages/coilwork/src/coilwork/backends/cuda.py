@@ -8,9 +8,10 @@ from typing import Final
 
 import torch
 
+from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import TARGETS, Target
-from coilwork_runtime import describe_gpu
+from coilwork_runtime import Device, GpuDevice, KernelCompiler, TritonCompiler, describe_gpu
 
 # The target whose figures stand for those of a GPU that has none of its own.
 _ANY_GPU: Final = "sm_80"
@@ -23,6 +24,7 @@ class CudaBackend:
     name: str = "cuda"
     device_types: tuple[str, ...] = ("cuda",)
     kinds: tuple[str, ...] = ("cuda", "hip")
+    languages: tuple[str, ...] = ("triton",)
 
     def refuses(self) -> str:
         if torch.cuda.is_available():
@@ -52,6 +54,12 @@ class CudaBackend:
         from coilwork_triton import TritonCodegen
 
         return TritonCodegen()
+
+    def compiler(self, store: Store | None) -> KernelCompiler:
+        return TritonCompiler(store)
+
+    def device(self, store: Store | None) -> Device:
+        return GpuDevice(store)
 
 
 BACKEND: Final = CudaBackend()

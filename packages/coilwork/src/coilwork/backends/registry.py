@@ -1,4 +1,4 @@
-"""Which back ends are installed, and which of them serves a device or a target.
+"""Which back ends are installed, and which of them serves a device, a target or a language.
 
 What is installed is read once per process. Ours come first, the others by name; a back end is imported when
 nobody before it serves what is asked for.
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
+from coilwork.backends.protocol import GROUP, Backend
 from coilwork.errors import CompileError
-from coilwork_ir.backend import GROUP, Backend
+from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
-from coilwork_runtime import DeviceError
+from coilwork_runtime import DeviceError, DeviceLanguage, Language
 
 # As this package's metadata says, for processes that run from a source tree.
 BACKENDS: Final[Registry[Backend]] = Registry(
@@ -79,6 +80,21 @@ def codegen_for(target: Target) -> Codegen:
         RegistrationError: a back end that was asked cannot be imported.
     """
     return backend_of_target(target).codegen(target)
+
+
+def find_language(name: str, store: Store | None) -> Language | None:
+    """Who builds and launches kernels of the language `name`, if it is a back end's; `store` keeps what is built.
+
+    Raises:
+        RegistrationError: a back end that was asked cannot be imported.
+    """
+    for backend in _loaded():
+        if name in backend.languages:
+            compiler, device = backend.compiler(store), backend.device(store)
+            return (
+                None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
+            )
+    return None
 
 
 def _loaded() -> Iterator[Backend]:

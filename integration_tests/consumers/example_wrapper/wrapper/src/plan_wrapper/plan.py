@@ -40,6 +40,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.walk import buffers
+from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
 Plan = dict[str, Any]
 
@@ -99,9 +100,20 @@ def _step(step: Instruction, known: dict[str, Buffer]) -> dict[str, Any]:
                 "kernel": step.kernel,
                 "args": list(step.args),
                 "sizes": sizes(step.sizes),
+                "stream": step.stream,
             }
         case ExternCall():
             return _call(step)
+        case Copy():
+            return {"do": "copy", "of": step.source, "to": step.target, "stream": step.stream}
+        case ForkStream():
+            return {"do": "fork", "name": step.stream, "device": step.device, "after": step.after}
+        case RecordEvent():
+            return {"do": "record", "name": step.event, "device": step.device, "stream": step.stream}
+        case WaitEvent():
+            return {"do": "wait", "event": step.event, "stream": step.stream}
+        case JoinStream():
+            return {"do": "join", "stream": step.stream, "into": step.into}
         case CheckSize():
             sides = {"left": size(step.lhs), "right": size(step.rhs)}
             return {"do": "assert", "relation": step.relation, "message": step.message, **sides}
@@ -139,6 +151,7 @@ def _call(call: ExternCall) -> dict[str, Any]:
     return {
         "do": "call",
         "operator": call.target,
+        "stream": call.stream,
         "args": _arguments(call.args),
         "kwargs": {name: _argument(value) for name, value in call.kwargs},
         "out": dict(call.out),

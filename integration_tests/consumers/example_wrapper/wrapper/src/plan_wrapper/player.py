@@ -31,6 +31,7 @@ class Frame:
     constants: Mapping[str, torch.Tensor]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    streams: dict[str, Any] = field(default_factory=dict)
     results: tuple[Any, ...] = ()
 
     def size(self, expr: Any) -> int:
@@ -60,6 +61,12 @@ class Frame:
                 return [self.value(item) for item in items]
             case _:
                 return argument
+
+    def work(self, stream: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `function` returns, its work put on a stream; "" is the call's own."""
+        if not stream:
+            return function(*args, **kwargs)
+        return rt.on_stream(self.streams[stream], function, *args, **kwargs)
 
     def layout(self, step: Step) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
         """Shape, strides and element type of the buffer that a step names."""
@@ -120,7 +127,7 @@ def _view(frame: Frame, step: Step) -> None:
 
 def _launch(frame: Frame, step: Step) -> None:
     tensors = [frame.tensors[name] for name in step["args"]]
-    frame.launchers[step["kernel"]](*tensors, *frame.shape(step["sizes"]))
+    frame.work(step["stream"], frame.launchers[step["kernel"]], *tensors, *frame.shape(step["sizes"]))
 
 
 def _call(frame: Frame, step: Step) -> None:
@@ -129,7 +136,7 @@ def _call(frame: Frame, step: Step) -> None:
         function = getattr(function, part)
     kwargs = {name: frame.value(value) for name, value in step["kwargs"].items()}
     kwargs |= {keyword: frame.tensors[name] for keyword, name in step["out"].items()}
-    returned = function(*map(frame.value, step["args"]), **kwargs)
+    returned = frame.work(step["stream"], function, *map(frame.value, step["args"]), **kwargs)
     for output in step["outputs"]:
         if output is None:
             continue
@@ -140,6 +147,29 @@ def _call(frame: Frame, step: Step) -> None:
         frame.sizes.update((symbol, value.shape[dim]) for symbol, dim in output["binds"])
         ensure = rt.ensure_aligned_layout if output["aligned"] else rt.ensure_layout
         frame.tensors[output["name"]] = ensure(value, *frame.layout(output))
+
+
+def _copy(frame: Frame, step: Step) -> None:
+    frame.work(step["stream"], frame.tensors[step["to"]].copy_, frame.tensors[step["of"]])
+
+
+def _fork(frame: Frame, step: Step) -> None:
+    frame.streams[step["name"]] = rt.fork_stream(step["device"], frame.streams.get(step["after"]))
+
+
+def _record(frame: Frame, step: Step) -> None:
+    frame.streams[step["name"]] = rt.record_event(step["device"], frame.streams.get(step["stream"]))
+
+
+def _wait(frame: Frame, step: Step) -> None:
+    if step["stream"] is None:
+        rt.synchronize_event(frame.streams[step["event"]])
+    else:
+        rt.wait_event(frame.streams[step["event"]], frame.streams.get(step["stream"]))
+
+
+def _join(frame: Frame, step: Step) -> None:
+    rt.join_stream(frame.streams.pop(step["stream"]), frame.streams.get(step["into"]))
 
 
 def _assert(frame: Frame, step: Step) -> None:
@@ -189,6 +219,11 @@ STEPS: Final[Mapping[str, Callable[[Frame, Step], None]]] = MappingProxyType(
         "view": _view,
         "launch": _launch,
         "call": _call,
+        "copy": _copy,
+        "fork": _fork,
+        "record": _record,
+        "wait": _wait,
+        "join": _join,
         "assert": _assert,
         "cond": _cond,
         "while": _while,

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol, runtime_checkable
 
+from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
+from coilwork_runtime import Device, KernelCompiler
 
 GROUP: Final = "coilwork.backends"
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Ties a description and a code generator to devices of torch's.
+    """Ties a description, a code generator and a launcher to devices of torch's.
 
     A package registers a value of this form under the entry point group `coilwork.backends`. Strings in it are
     open: nobody but their owner compares them. Importing the value's module should be cheap; what is costly is
@@ -57,4 +59,17 @@ class Backend(Protocol):
 
     def codegen(self, target: Target) -> Codegen:
         """The generator of kernels for `target`, whose kind is one of its own."""
+        ...
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The values of `KernelSource.language` that its generators write."""
+        ...
+
+    def compiler(self, store: Store | None) -> KernelCompiler | None:
+        """Who compiles kernels in its languages; None if it only generates. `store` keeps what that takes."""
+        ...
+
+    def device(self, store: Store | None) -> Device | None:
+        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that takes."""
         ...
