@@ -13,6 +13,7 @@ from architecture import (
     documents,
     layers,
     module_state,
+    numbers,
     operator_tables,
     product_readers,
     recognition,
@@ -70,6 +71,7 @@ CHECKS: Mapping[str, Check] = {
     "private torch API": lambda t: torch_border.check_private_api(t.sources),
     "no import cycles": lambda t: cycles.check_no_import_cycles(t.sources),
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
+    "numbers of machines": lambda t: numbers.check_numbers(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
     "products are recognized once": lambda t: product_readers.check_product_readers(t.sources),
@@ -105,6 +107,16 @@ def test_rule_holds(name: str, repository: Tree) -> None:
 
 # Rule, file (below packages/), its text, and the line that must be named. `>` marks that line.
 PLANTED: Sequence[tuple[str, str, str]] = (
+    (
+        "numbers of machines",
+        "coilwork-triton/src/coilwork_triton/a.py",
+        "from typing import Final\n> _SECTORS_US: Final = 2 * 32.0\n",
+    ),
+    (
+        "numbers of machines",
+        "coilwork-lowering/src/coilwork_lowering/a.py",
+        "FLAG = True\n> LEAST_BYTES = -(1 << 20)\n",
+    ),
     (
         "packages import only those below them",
         "coilwork-triton/src/coilwork_triton/a.py",
@@ -188,7 +200,8 @@ PLANTED: Sequence[tuple[str, str, str]] = (
         "class R:\n    def add(self, x):\n        self.items.append(x)\n\n> REGISTRY = R()\n",
     ),
     (
-        "no global statements",
+        "numbers of machines": lambda t: numbers.check_numbers(t.sources),
+    "no global statements",
         "coilwork-ir/src/coilwork_ir/a.py",
         "n = 0\ndef f():\n>     global n\n    n = 1\n",
     ),

@@ -10,9 +10,7 @@ searches and recursions, formats, and what a language or a library takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +165,6 @@ class Products:
         vector_bytes: what kernels for matrix units read at once. Rows between vectors are read by others,
             several times slower.
         skinny_rows: rows, or columns, up to which a product is bound by reading the other factor.
-        aligned_rate: a library's rate where sizes are whole vectors.
         unaligned_rate_1: its rate where a size that decides is a multiple of 1 number and no more.
         unaligned_rate_2: the same of 2.
         unaligned_rate_4: the same of 4.
@@ -184,7 +181,6 @@ class Products:
 
     vector_bytes: int
     skinny_rows: int
-    aligned_rate: float
     unaligned_rate_1: float
     unaligned_rate_2: float
     unaligned_rate_4: float
@@ -211,43 +207,17 @@ class Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolutions:
-    """Convolutions in one layout and in another, of libraries and as loops. Bytes stand for time: what memory moves.
+    """Convolutions of single channels as loops, beside a library's.
 
     Attributes:
-        fewest_channels: channels below which kernels do not use the matrix units' layout, so that nothing
-            is converted around them.
-        worthwhile_share: what copies of ours may cost of the conversions that they replace.
-        blocked_weight_price: price of a byte of a weight, where kernels have blocked layouts of their
-            own.
-        launch_bytes: the start of a kernel, as bytes that memory moves meanwhile.
-        depthwise_slowdown: times as long that depthwise kernels for 16 bits take as captured, beside
-            channels-last.
-        most_quick_taps: taps up to which such kernels are not slow.
         most_taps_per_input: taps for each point read, from which on a library shares what they read.
         most_taps: taps of a window that loops of ours go through.
         few_products: products up to which a launch less counts for more.
     """
 
-    fewest_channels: int
-    worthwhile_share: float
-    blocked_weight_price: int
-    launch_bytes: int
-    depthwise_slowdown: int
-    most_quick_taps: int
     most_taps_per_input: int
     most_taps: int
     few_products: int
-
-    def has_slow_depthwise_kernel(self, groups: int, channels: int, window: Sequence[int]) -> bool:
-        """Tell if a kernel for a convolution as captured is one of those that `depthwise_slowdown` is about.
-
-        Args:
-            groups: of the convolution.
-            channels: the smaller of input channels in a group and output channels.
-            window: sizes of the weight in space. What is small is written out in generated code, which takes any
-                layout.
-        """
-        return groups > 1 and channels == 1 and prod(window) > self.most_quick_taps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
