@@ -18,7 +18,7 @@ from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device
-from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
+from coilwork_runtime.executor_costs import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
 from coilwork_tools.bench.comparison import findings, to_json, to_markdown
 from coilwork_tools.bench.worker import Finding
