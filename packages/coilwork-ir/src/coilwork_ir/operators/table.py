@@ -484,7 +484,10 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
             required_number=("delta", "gt", 0),
         ),
     ),
-    OpInfo("huber_loss_backward", limits=_FLOATS),
+    OpInfo(
+        "huber_loss_backward",
+        limits=EagerLimits(types=("float",), same_types=("grad_output", "self", "target")),
+    ),
     OpInfo("hypot", scalar_op="hypot"),
     OpInfo("igamma", limits=_FLOATS),
     OpInfo("igammac", limits=_FLOATS),
@@ -936,6 +939,10 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     ),
     OpInfo("smooth_l1_loss_backward", limits=EagerLimits(takes_other_gradients=True)),
     OpInfo("soft_margin_loss", limits=_FLOATS_AMONG_REAL),
+    OpInfo(
+        "soft_margin_loss_backward",
+        limits=EagerLimits(types_everywhere=("float", "integer"), takes_other_gradients=True),
+    ),
     OpInfo("_softmax", decomposition="torch", limits=_FLOATS),
     OpInfo(
         "_softmax_backward_data",
