@@ -104,6 +104,10 @@ def test_rule_holds(name: str, repository: Tree) -> None:
     assert not violations, "\n" + "\n".join(map(str, violations))
 
 
+def test_numbers_are_of_modules_that_are_there(repository: Tree) -> None:
+    assert not numbers.find_missing_modules(repository.sources)
+
+
 # ---- each check catches what it is for -------------------------------------------------------------------------
 
 # Rule, file (below packages/), its text, and the line that must be named. `>` marks that line.
