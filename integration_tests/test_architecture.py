@@ -200,8 +200,7 @@ PLANTED: Sequence[tuple[str, str, str]] = (
         "class R:\n    def add(self, x):\n        self.items.append(x)\n\n> REGISTRY = R()\n",
     ),
     (
-        "numbers of machines": lambda t: numbers.check_numbers(t.sources),
-    "no global statements",
+        "no global statements",
         "coilwork-ir/src/coilwork_ir/a.py",
         "n = 0\ndef f():\n>     global n\n    n = 1\n",
     ),
