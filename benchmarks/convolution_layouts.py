@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import coilwork.layout
+import coilwork.package_options
 from benchmarks.kernels import kernel_times
 from benchmarks.memory_bound.traffic import traffic
 from benchmarks.models import Instance, Setting, Size, find_case, instantiate
@@ -62,7 +62,7 @@ class Count:
 @contextmanager
 def laid_out_by_lowering() -> Iterator[None]:
     """Let lowering's rewrite lay out all convolutions."""
-    with patch.object(coilwork.layout, "SCHEDULED", ()):
+    with patch.object(coilwork.package_options, "SCHEDULED", ()):
         yield
 
 

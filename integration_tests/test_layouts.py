@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import benchmarks.planner
-import coilwork.layout
+import coilwork.package_options
 from benchmarks.convolution_layouts import Count, count, laid_out_by_lowering
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
@@ -317,7 +317,7 @@ def test_training_steps_beside_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for GPUs."""
-    monkeypatch.setattr(coilwork.layout, "SCHEDULED", ("cpu",))
+    monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager, x = made().bfloat16(), torch.randn(shape, dtype=torch.bfloat16)
