@@ -1,6 +1,6 @@
 """Convolutions laid out by the scheduler's pass beside those that lowering's rewrite lays out.
 
-    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast]
+    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast] [--loops]
 
 Each model of the suite is compiled twice in 16 bits: with the pass, and with the rewrite in its place. With a GPU
 the kernels of both are timed (microseconds in which the GPU is busy, per call; a training call is forward and
@@ -34,6 +34,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.scalar import Load
+from coilwork_lowering.layout.cost import Convolution
 
 MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")
 TARGET: Final = "sm_90"
@@ -63,6 +64,13 @@ class Count:
 def laid_out_by_lowering() -> Iterator[None]:
     """Let lowering's rewrite lay out all convolutions."""
     with patch.object(coilwork.package_options, "SCHEDULED", ()):
+        yield
+
+
+@contextmanager
+def laid_out_with_loops() -> Iterator[None]:
+    """Leave graphs with depthwise convolutions that become loops to the pass, too."""
+    with patch.object(Convolution, "is_loop", False):
         yield
 
 
@@ -157,6 +165,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--modes", nargs="+", choices=("train", "infer"), default=["train"])
     parser.add_argument("--autocast", action="store_true", help="parameters in f32, bf16 by autocast")
+    parser.add_argument(
+        "--loops",
+        action="store_true",
+        help="leave graphs with depthwise loops to the pass, which keeps off them",
+    )
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--reduced", action="store_true", help="plan small models")
     found = parser.parse_args(arguments)
@@ -164,7 +177,8 @@ def main(arguments: list[str]) -> int:
     is_timed = torch.cuda.is_available() and not found.predict
     for name in found.models:
         for mode in found.modes:
-            for way, around in (("rewrite", laid_out_by_lowering), ("pass", nullcontext)):
+            by_pass = laid_out_with_loops if found.loops else nullcontext
+            for way, around in (("rewrite", laid_out_by_lowering), ("pass", by_pass)):
                 with around():
                     train = mode == "train"
                     if is_timed:
