@@ -16,7 +16,7 @@ from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
-from coilwork_frontend.calling_convention.convention import Role, finish_program
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.masked_selection import broadcast_selections
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
@@ -117,7 +117,7 @@ class Levels:
                 if wrapper != "cpp":
                     raise
                 self.refused.append(error.what)
-        calls = {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        calls = {name: job.finish_program(call) for name, call in calls.items()}
         calls |= self._for_an_accelerator(gm, example_inputs, role, scheduling)
         self.graphs += 1
 
@@ -143,7 +143,7 @@ class Levels:
                 compiled.program, args, compiled.constants
             ),
         }
-        return {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        return {name: job.finish_program(call) for name, call in calls.items()}
 
 
 def _emitted(job: Job) -> Compiled:

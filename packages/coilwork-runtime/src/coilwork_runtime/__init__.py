@@ -2,6 +2,7 @@
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
+from coilwork_runtime.calling.binding import bind_roles, bind_separate
 from coilwork_runtime.devices import describe_device
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -18,7 +19,6 @@ from coilwork_runtime.errors import (
     RuntimeFault,
     ScratchFolderError,
 )
-from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
@@ -55,7 +55,8 @@ __all__ = [
     "Search",
     "TensorKinds",
     "__version__",
-    "any_unaligned",
+    "bind_roles",
+    "bind_separate",
     "describe_device",
     "guard_call",
     "collect_kinds",

@@ -38,6 +38,7 @@ from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_
 from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
+from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -58,7 +59,7 @@ from coilwork_lowering.rewrites import (
     pack_weights,
     split_constants,
 )
-from coilwork_runtime import LayoutError
+from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
@@ -246,6 +247,9 @@ class GraphStages:
         if packs_weights(options):
             laid_out, _ = pack_weights(laid_out, static_input_positions())
         return gm, fired, split_constants(laid_out, static_input_positions())
+
+    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
+        return bind_separate(call, str(roles), {})
 
     def is_other_shape(self, error: Exception) -> bool:
         return isinstance(error, LayoutError) and error.code == "operator-shape"

@@ -5,9 +5,8 @@ All of it is read off the tensors that Dynamo computed with, before anything is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -19,13 +18,10 @@ from coilwork_frontend.torch_compat.tensors import (
     Marks,
     creation_of,
     marks_of,
-    set_creation,
     shared_counts,
     strided_storage,
-    view_whole,
 )
-
-Compiled = Callable[..., Any]
+from coilwork_ir.roles import CallingConvention, OutputRole, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,15 @@ def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[in
     }
 
 
-def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
-    """Let views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's writes.
+def created_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
+    """The roles by which views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's
+    writes; `takes`: so many inputs has it.
 
-    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded.
+    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are recorded.
     There autograd takes all views for parts of one function's result, and parts that `split` and the like
     give come back as tensors of their own: a write to the whole would leave them the gradients of what they
     showed before. A view that comes alone, of memory that the caller does not see, comes back as a tensor of
-    its own as well. Other views are made by `boundary.shared_results`. `gm` is looked at at once.
+    its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
     """
     given = {
         strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
@@ -97,37 +94,23 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         creation = None if value is None else creation_of(value)
         if value is None or creation is None:
             continue
+        at = Value("out", position)
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
         if is_changed or storages[position] in given:
-            views.append((position, creation))
+            views.append(OutputRole(value=at, kind="created", creation=creation.name))
         elif recorded and storages.count(storages[position]) == 1 and _shows_another(gm, value):
-            lone.append((position, creation))
+            # autograd's function gives one that comes alone as no view
+            lone.append(
+                OutputRole(value=at, kind="view", source=at, is_unless_view=True, creation=creation.name)
+            )
     first: dict[int, int] = {}
-    repeated = tuple(
-        (position, first[id(value)])
+    # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
+    repeated = [
+        OutputRole(value=Value("out", position), kind="is", source=Value("out", first[id(value)]))
         for position, value in enumerate(values)
         if storages[position] in given and first.setdefault(id(value), position) != position
-    )
-    if not views and not lone and not repeated:
-        return lambda compiled: compiled
-
-    def around(compiled: Compiled) -> Compiled:
-        def called(*args: Any) -> Any:
-            results = list(compiled(*args))
-            for position, creation in views:
-                results[position] = set_creation(results[position], creation)
-            # autograd's function gives one that comes alone as no view
-            for position, creation in lone:
-                if not results[position]._is_view():
-                    results[position] = view_whole(results[position], creation)
-            # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
-            for position, same in repeated:
-                results[position] = results[same]
-            return results
-
-        return called
-
-    return around
+    ]
+    return CallingConvention(takes=takes, rows=(*views, *lone, *repeated))
 
 
 def _shows_another(gm: fx.GraphModule, value: torch.Tensor) -> bool:

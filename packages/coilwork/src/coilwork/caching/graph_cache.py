@@ -29,7 +29,7 @@ from coilwork_tools.explain.report import CompileReport
 class CachedGraph:
     """What the cache keeps of a compiled graph.
 
-    `kernels` are the manifests and texts of its kernels. `program` is for the native executor, empty if it refuses the program, and `refusal` says why. `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
+    `kernels` are the manifests and texts of its kernels. `program` is for the native executor, empty if it refuses the program, and `refusal` says why. `roles` are those of its inputs and results, as text. `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
     from the graph at hand.
     """
 
@@ -37,6 +37,7 @@ class CachedGraph:
     kernels: bytes = b""
     program: bytes = b""
     refusal: str = ""
+    roles: str = ""
     constant_keys: tuple[str, ...]
     report: CompileReport
 
@@ -72,6 +73,7 @@ class Caches:
                 kernels=bundle.records["kernels.bin"],
                 program=bundle.records["program.bin"],
                 refusal=bundle.records["refusal.txt"].decode(),
+                roles=bundle.records["roles.txt"].decode(),
                 constant_keys=keys,
                 report=report,
             )
@@ -91,6 +93,7 @@ class Caches:
             "kernels.bin": entry.kernels,
             "program.bin": entry.program,
             "refusal.txt": entry.refusal.encode(),
+            "roles.txt": entry.roles.encode(),
             "report.json": entry.report.to_json().encode(),
             "constants.json": json.dumps(list(entry.constant_keys)).encode(),
         }
