@@ -65,15 +65,20 @@ from coilwork_ir.program import (
     CheckSize,
     Comment,
     CondCall,
+    Copy,
     ExternCall,
+    ForkStream,
     Free,
     Instruction,
+    JoinStream,
     Launch,
     PoolView,
     Program,
+    RecordEvent,
     Reinterpret,
     Return,
     Reuse,
+    WaitEvent,
     WhileCall,
 )
 from coilwork_ir.scalar import (
@@ -644,7 +649,7 @@ class Maker:
 
     def instruction(self, depth: int) -> Instruction:
         rng = self.rng
-        match rng.randrange(13 if depth == 0 else 11):
+        match rng.randrange(14 if depth == 0 else 12):
             case 0:
                 what = rng.choice(("size", "stride"))
                 return BindSymbol(symbol=rng.choice(self.sizes), buffer="b1", dim=rng.randrange(3), what=what)
@@ -664,7 +669,10 @@ class Maker:
                 )
             case 7:
                 sizes = tuple(self.size() for _ in range(rng.randrange(3)))
-                return Launch(kernel="copy", args=("b1", "b2"), sizes=sizes, origins=self.origins())
+                stream = rng.choice(("", "s1"))
+                return Launch(
+                    kernel="copy", args=("b1", "b2"), sizes=sizes, stream=stream, origins=self.origins()
+                )
             case 8:
                 bound = symbol(self.name("u"), lo=0)
                 outputs = tuple(
@@ -681,6 +689,7 @@ class Maker:
                     binds=rng.choice(((), ((bound, 0, 1),))),
                     aligned=tuple(k for k in tensors if rng.random() < 0.5),
                     implements=rng.choice(("", "convolution")),
+                    stream=rng.choice(("", "s1")),
                     origins=self.origins(),
                 )
             case 9:
@@ -694,6 +703,8 @@ class Maker:
             case 10:
                 return rng.choice((Free(names=("b1", "b2")), Comment(text=rng.choice(STRINGS))))
             case 11:
+                return self.on_streams()
+            case 12:
                 return CondCall(
                     predicate="b1",
                     then=self.program(2, depth + 1),
@@ -711,6 +722,25 @@ class Maker:
                     outputs=(self.buffer(),),
                     origins=self.origins(),
                 )
+
+    def on_streams(self) -> Instruction:
+        rng = self.rng
+        stream = rng.choice(("", "s1", "s2"))
+        return rng.choice(
+            (
+                ForkStream(stream="s1", device="cuda:0", after=stream),
+                RecordEvent(event="e1", device="cuda:0", stream=stream),
+                WaitEvent(event="e1", stream=rng.choice((stream, None))),
+                JoinStream(stream="s1", into=stream),
+                Copy(
+                    source="b1",
+                    target="b2",
+                    non_blocking=rng.random() < 0.5,
+                    stream=stream,
+                    origins=self.origins(),
+                ),
+            )
+        )
 
     def program(self, instructions: int, depth: int = 0) -> Program:
         symbols, inputs, constants, outputs = self.header()

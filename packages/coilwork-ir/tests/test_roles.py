@@ -35,6 +35,8 @@ ROWS: tuple[tuple[Role, str], ...] = (
         "out 1 marked negated gradient",
     ),
     (OutputRole(value=o[1], kind="strided", strides=()), "out 1 strided"),
+    (OutputRole(value=o[1], kind="shown", source=i[2]), "out 1 shown of in 2"),
+    (OutputRole(value=o[1], kind="shown", source=i[2], is_view=True), "out 1 shown of in 2 as view"),
     (
         CallRole(kind="made", name="tail", takes=(o[1], o[2]), gives=(o[0],)),
         "call tail takes out 1, out 2 gives out 0",

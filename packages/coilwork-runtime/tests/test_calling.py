@@ -115,6 +115,11 @@ def raw_hidden_views(args: list[Any]) -> list[Any]:
     return [reinterpret(doubled, (12,), (1,), 0) for _ in range(2)]
 
 
+def raw_inference(args: list[Any]) -> list[Any]:
+    with torch.inference_mode():
+        return [flip(args[0])]
+
+
 @dataclass(frozen=True)
 class Case:
     """Roles, the call of a program that they are around, and what eager does with `make()`."""
@@ -188,6 +193,9 @@ CASES = (
     ),
     Case("out 1 is out 0\nout 2 is out 0", repeated, lambda x: (y := x * 2, y, y)),
     Case("out 0 is in 0", lambda args: [args[0][:]], lambda x: [x]),
+    Case("out 0 shown of in 0", lambda args: [args[0] * 2], lambda x: [x * 2]),
+    Case("out 0 shown of in 0", raw_inference, lambda x: [x.t().detach().detach()]),
+    Case("out 0 shown of in 0 as view", raw_inference, lambda x: [x.detach().t()]),
     Case("out 0 marked negated", lambda args: [args[0] * 2], lambda x: [torch._neg_view(x * 2).detach()]),
     Case(
         "out 0 marked negated conjugated",

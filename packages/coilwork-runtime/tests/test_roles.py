@@ -29,6 +29,8 @@ out 3 is out 2
 out 2 marked negated conjugated gradient
 out 2 created as DEFAULT
 out 2 strided
+out 2 shown of in 0
+out 2 shown of in 1 as view
 call views takes in 0, in 4 gives out 1, out 3
 call operators instead
 """
@@ -58,6 +60,8 @@ def test_the_text_is_of_these_rows() -> None:
         Row(Act.MARKED, o[2], flags=7),
         Row(Act.CREATED, o[2], name="DEFAULT"),
         Row(Act.STRIDED, o[2]),
+        Row(Act.SHOWN, o[2], i[0]),
+        Row(Act.SHOWN, o[2], i[1], flags=1),
         Row(Act.MADE, name="views", takes=(i[0], i[4]), gives=(o[1], o[3])),
         Row(Act.INSTEAD, name="operators"),
     )

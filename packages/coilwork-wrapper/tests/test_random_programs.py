@@ -27,6 +27,7 @@ class Writer:
     lines: list[str] = field(default_factory=list)
     alive: dict[str, str] = field(default_factory=dict)
     count: int = 0
+    streams: list[str] = field(default_factory=list)
 
     def fresh(self) -> str:
         """A new name."""
@@ -139,6 +140,37 @@ class Writer:
             layout,
         )
 
+    def fork(self) -> None:
+        made = self.fresh()
+        self.lines.append(f'fork %{made} "cpu"')
+        self.streams.append(made)
+
+    def on_stream(self) -> None:
+        """Work on a stream, in order behind all before and before all behind it."""
+        name = self.pick()
+        if name is None or not self.streams:
+            return
+        stream, begun, done = self.draw(st.sampled_from(self.streams)), self.fresh(), self.fresh()
+        layout, other = self.alive[name], self.pick(self.alive[name])
+        made = self.fresh()
+        work = (
+            f"launch @double (%{name}) sizes [4*s0] on %{stream}",
+            f"alloc %{made}: f32{layout}\n  copy %{other} to %{made} nonblocking on %{stream}",
+            f'alloc %{made}: f32{layout}\n  extern "aten.cos.out" (%{name}) out ("out" %{made}) on %{stream}',
+            f'extern "aten.neg_.default" (%{name}) on %{stream}',
+        )
+        which = self.draw(st.integers(0, len(work) - 1))
+        self.lines += [f'record %{begun} "cpu"', f"await %{begun} on %{stream}", work[which]]
+        self.lines += [f'record %{done} "cpu" on %{stream}', f"await %{done} on host", f"await %{done}"]
+        if "alloc" in work[which]:
+            self.alive[made] = layout
+
+    def copy(self) -> None:
+        source = self.pick()
+        target = None if source is None else self.pick(self.alive[source])
+        if source is not None:
+            self.lines.append(f"copy %{source} to %{target}")
+
     def define(self, line: str, name: str, layout: str) -> None:
         """Write `line`, which makes `name`."""
         self.lines.append(line)
@@ -157,6 +189,10 @@ KINDS = (
     "reuse",
     "free",
     "branch",
+    "fork",
+    "on_stream",
+    "on_stream",
+    "copy",
 )
 
 
@@ -168,6 +204,7 @@ def programs(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 12))):
         writer.step()
     returned = draw(st.lists(st.sampled_from(sorted(writer.alive)), max_size=4))
+    writer.lines += [f"join %{stream}" for stream in writer.streams]
     body = "\n  ".join(writer.lines)
     return f"""program @random {{
   symbol s0 in [1, inf]

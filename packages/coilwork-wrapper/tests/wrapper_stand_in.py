@@ -25,9 +25,15 @@ from coilwork_wrapper.layouts import (
     empty_strided_cuda,
     ensure_aligned_layout,
     ensure_layout,
+    fork_stream,
+    join_stream,
+    on_stream,
     pool_view,
+    record_event,
     reinterpret,
     reinterpret_dtype,
+    synchronize_event,
+    wait_event,
 )
 
 
@@ -146,9 +152,15 @@ __all__ = [
     "empty_strided_cuda",
     "ensure_aligned_layout",
     "ensure_layout",
+    "fork_stream",
+    "join_stream",
+    "on_stream",
     "pool_view",
     "random_input",
+    "record_event",
     "reinterpret",
     "reinterpret_dtype",
     "run_standalone",
+    "synchronize_event",
+    "wait_event",
 ]

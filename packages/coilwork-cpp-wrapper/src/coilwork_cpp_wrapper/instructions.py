@@ -9,11 +9,12 @@ from typing import Final
 from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.control import emit_cond, emit_while
 from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
-from coilwork_cpp_wrapper.scope import Scope, dtype_code
+from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, substitute
 from coilwork_ir.kernel_source import SourceArg
+from coilwork_ir.loc import UNKNOWN
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -32,6 +33,8 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.walk import as_call
+from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
@@ -87,7 +90,15 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             sides = (scope.index(instruction.lhs), scope.index(instruction.rhs))
             test = Binary(RELATIONS[instruction.relation], *sides)
             yield Do(Call("rt::require", (test, string(instruction.message))))
-        case ExternCall() | CondCall() | WhileCall():
+        case ForkStream(device=device) | RecordEvent(device=device):
+            # the host has no streams: what it is given is done when the next instruction begins
+            if not is_host(device):
+                refuse(
+                    f"a stream or event of {device}", UNKNOWN, "C++ programs run on the host, in one order"
+                )
+        case WaitEvent() | JoinStream():
+            pass
+        case ExternCall() | Copy() | CondCall() | WhileCall():
             yield from _call(instruction, scope)
         case Free(names=names):
             for name in names:
@@ -98,7 +109,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield from _return(instruction, scope)
 
 
-def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall) -> Statement:
+def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall | Copy) -> Statement:
     """Where a failure from here on comes from."""
     return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
 
@@ -176,12 +187,13 @@ def _over_sizes(arg: SourceArg, passed: Mapping[str, Expr]) -> Expr:
     return substitute(elements, {s: passed[s.name] for s in elements.free_symbols if s.name in passed})
 
 
-def _call(instruction: ExternCall | CondCall | WhileCall, scope: Scope) -> Iterator[Statement]:
+def _call(instruction: ExternCall | Copy | CondCall | WhileCall, scope: Scope) -> Iterator[Statement]:
     yield from (Remark(line) for line in origin_lines(instruction.origins))
     match instruction:
-        case ExternCall():
-            yield _step(f"extern {instruction.target}", instruction)
-            yield from emit_call(instruction, scope)
+        case ExternCall() | Copy():
+            if (call := as_call(instruction)) is not None:
+                yield _step(f"extern {call.target}", call)
+                yield from emit_call(call, scope)
         case CondCall():
             yield _step(f"cond %{instruction.predicate}", instruction)
             yield from emit_cond(instruction, scope)

@@ -27,7 +27,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
-from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.program.walk import all_kernels, as_call, buffers, walk
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 
@@ -166,8 +166,9 @@ def _entries(
 def _relayed(parts: tuple[Program, ...]) -> Iterator[str]:
     for part in parts:
         for instruction in part.instructions:
-            if isinstance(instruction, ExternCall) and is_relayed(instruction):
-                yield instruction.target
+            call = as_call(instruction)
+            if call is not None and is_relayed(call):
+                yield call.target
 
 
 def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
@@ -175,7 +176,8 @@ def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
     seen: set[str] = set()
     for part in parts:
         for instruction in part.instructions:
-            found = used_shim(instruction) if isinstance(instruction, ExternCall) else None
+            call = as_call(instruction)
+            found = None if call is None else used_shim(call)
             if found is not None and found[1].symbol not in seen:
                 seen.add(found[1].symbol)
                 yield shim_prototype(*found)

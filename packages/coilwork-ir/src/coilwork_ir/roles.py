@@ -23,7 +23,7 @@ from typing import Literal
 Side = Literal["in", "out", "hidden"]
 InputKind = Literal["aligned", "resolved", "set", "strided", "donated"]
 OutputKind = Literal[
-    "number", "constant", "detached", "counted", "view", "is", "marked", "created", "strided"
+    "number", "constant", "detached", "counted", "view", "is", "shown", "marked", "created", "strided"
 ]
 CallKind = Literal["made", "instead"]
 
@@ -82,11 +82,12 @@ class OutputRole:
         kind: `number`: of type `number`, read from what the program gives; `constant`: `number` itself;
             `detached`: no view, if the program gives one; `counted`: writes to it are counted with those to
             `source`, without one apart; `view` of `source`, which may be the value itself; `is`: the same
-            object as `source`; `marked`: a view with torch's `marks`; `created`: takes writes as a view that
+            object as `source`; `shown`: memory of `source`, of inference mode or not like that; `marked`: a view with torch's `marks`; `created`: takes writes as a view that
             was made in the way of `creation`; `strided`: laid out anew, if it lies otherwise.
         source: what it is made of.
         creation: torch's name of how a view is made; empty: as it comes.
         is_unless_view: a view is left as it is.
+        is_view: what is shown is a view, though none of `source`.
         number: the type of a number, or the constant.
         marks: torch's bits: negated, conjugated.
         is_gradient: a marked view may show what it is a view of.
@@ -98,13 +99,14 @@ class OutputRole:
     source: Value | None = None
     creation: str = ""
     is_unless_view: bool = False
+    is_view: bool = False
     number: type[bool] | type[float] | bool | float | None = None
     marks: tuple[bool, bool] = (False, False)
     is_gradient: bool = False
     strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        needs_source = self.kind in ("view", "is")
+        needs_source = self.kind in ("view", "is", "shown")
         if self.value.side == "in" or (needs_source and self.source is None):
             raise ValueError(f"{self.value} cannot be {self.kind!r} so")
         if self.source is not None and not (needs_source or self.kind == "counted"):
@@ -125,6 +127,8 @@ class OutputRole:
                 return f"view of {self.source}{' unless view' * self.is_unless_view}{made}"
             case "is":
                 return f"is {self.source}"
+            case "shown":
+                return f"shown of {self.source}{' as view' * self.is_view}"
             case "marked":
                 names = zip(("negated", "conjugated"), self.marks, strict=True)
                 words = [*(name for name, is_set in names if is_set), *["gradient"] * self.is_gradient]

@@ -26,6 +26,14 @@ from coilwork_runtime.manifest.readable import (
     triton_kernel as TritonKernel,
 )
 from coilwork_runtime.standalone import random_input, run_standalone
+from coilwork_runtime.streams import (
+    fork_stream,
+    join_stream,
+    on_stream,
+    record_event,
+    synchronize_event,
+    wait_event,
+)
 
 __all__ = [
     "CppKernel",
@@ -42,9 +50,15 @@ __all__ = [
     "empty_strided_cuda",
     "ensure_aligned_layout",
     "ensure_layout",
+    "fork_stream",
+    "join_stream",
+    "on_stream",
     "pool_view",
     "random_input",
+    "record_event",
     "reinterpret",
     "reinterpret_dtype",
     "run_standalone",
+    "synchronize_event",
+    "wait_event",
 ]

@@ -5,11 +5,12 @@ The messages and codes are those of `coilwork_runtime.generated`, which does the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 
+from coilwork_ir.streams import is_host
 from coilwork_wrapper.errors import LayoutError
 
 Sizes = Sequence[int]
@@ -171,3 +172,48 @@ def ensure_aligned_layout(
 def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:
     pairs = zip(value.shape, value.stride(), stride, strict=True)
     return value.numel() == 0 or all(extent == 1 or a == b for extent, a, b in pairs)
+
+
+# Streams: devices are a runtime's, so there are only those of the host, which does at once what it is given.
+
+
+def fork_stream(device: str, after: torch.Stream | None = None) -> None:
+    """A stream of the host, which is none.
+
+    Raises:
+        RuntimeError: `device` is not the host.
+    """
+    _refuse_device(device)
+
+
+def record_event(device: str, stream: torch.Stream | None = None) -> None:
+    """An event of the host, which is none.
+
+    Raises:
+        RuntimeError: `device` is not the host.
+    """
+    _refuse_device(device)
+
+
+def _refuse_device(device: str) -> None:
+    if not is_host(device):
+        raise RuntimeError(
+            f"a stream or event of {device} takes a runtime: emit the graph with runtime=coilwork_runtime.generated"
+        )
+
+
+def join_stream(stream: torch.Stream | None, into: torch.Stream | None = None) -> None:
+    """Nothing: what the host was given is done."""
+
+
+def wait_event(event: torch.Event | None, stream: torch.Stream | None = None) -> None:
+    """Nothing: what the host was given is done."""
+
+
+def synchronize_event(event: torch.Event | None) -> None:
+    """Nothing: what the host was given is done."""
+
+
+def on_stream(stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of `function`, called at once."""
+    return function(*args, **kwargs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -26,6 +26,12 @@ FUNCTIONS: Final = (
     "reinterpret_dtype",
     "ensure_layout",
     "ensure_aligned_layout",
+    "fork_stream",
+    "join_stream",
+    "record_event",
+    "wait_event",
+    "synchronize_event",
+    "on_stream",
 )
 """Those that the function `call` of a Python module uses. The rest of a module also uses `LayoutMemory`, `CppKernel`,
 `TritonKernel`, `random_input` and `run_standalone`."""
@@ -86,3 +92,25 @@ class Surface(Protocol):
     ) -> torch.Tensor:
         """An operator's result in the declared layout, at a multiple of 16 bytes."""
         ...
+
+    def fork_stream(self, device: str, after: torch.Stream | None = None) -> torch.Stream | None:
+        """A stream behind all that `after` was given so far; None, here and below, is the call's own, or that there is none."""
+        ...
+
+    def join_stream(self, stream: torch.Stream | None, into: torch.Stream | None = None) -> None:
+        """What `into` is given from here on runs behind all of `stream`."""
+
+    def record_event(self, device: str, stream: torch.Stream | None = None) -> torch.Event | None:
+        """An event behind all that `stream`, of `device`, was given so far."""
+        ...
+
+    def wait_event(self, event: torch.Event | None, stream: torch.Stream | None = None) -> None:
+        """What `stream` is given from here on runs behind `event`."""
+
+    def synchronize_event(self, event: torch.Event | None) -> None:
+        """Return when `event` is reached."""
+
+    def on_stream(
+        self, stream: torch.Stream | None, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call `function`, with what it does put on `stream`."""

@@ -19,6 +19,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
 __all__ = [
     "Alloc",
@@ -28,14 +29,19 @@ __all__ = [
     "CheckSize",
     "Comment",
     "CondCall",
+    "Copy",
     "ExternCall",
+    "ForkStream",
     "Free",
     "Instruction",
+    "JoinStream",
     "Launch",
     "PoolView",
     "Program",
+    "RecordEvent",
     "Reinterpret",
     "Return",
     "Reuse",
+    "WaitEvent",
     "WhileCall",
 ]

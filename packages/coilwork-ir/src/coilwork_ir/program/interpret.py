@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from coilwork_ir.errors import InterpretError
 from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.calls import argument_value, call, take_results
 from coilwork_ir.interpretation.memory import Memory, Value, flat, same_strides
+from coilwork_ir.interpretation.queues import Queues
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loops.interpret import check_size
@@ -39,8 +41,10 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.walk import buffers
+from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
-Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall
+Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall | Copy
 LaunchKernel: TypeAlias = Callable[[Launch, Sequence[Tensor], Sequence[int]], None]
 Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
 
@@ -54,12 +58,15 @@ class Hooks:
         before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a condition or loop, too,
             behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
+        turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else at once. Memory is
+            then handed out again when it is freed.
     """
 
     launch: LaunchKernel | None = None
     before: Observe | None = None
     after: Observe | None = None
     poison: bool = True
+    turns: Random | None = None
 
 
 def interpret_program(
@@ -88,6 +95,7 @@ def _run(
     machine = _Machine(program, memory, constants, hooks)
     for instruction in program.instructions:
         if isinstance(instruction, Return):
+            machine.queues.finish()
             return [memory.output(value) for value in instruction.values]
         machine.step(instruction)
     raise InterpretError("last-return", f"@{program.name} ended without `return`")
@@ -102,6 +110,9 @@ class _Machine:
         self.memory = memory
         self.constants = constants
         self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
+        self.buffers = buffers(program)
+        self.queues = Queues(hooks.turns)
+        self.freed: list[Tensor] = []
         self.inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
 
     def step(self, instruction: Instruction) -> None:
@@ -114,18 +125,22 @@ class _Machine:
                 memory.bind(instruction.symbol, values[instruction.dim])
             case CheckLayout():
                 self._check_layout(self.inputs[instruction.buffer])
-            case Launch() | ExternCall():
+            case Launch() | ExternCall() | Copy():
                 self._observed(instruction)
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                self.queues.follow(instruction)
             case CheckSize():
                 lhs, rhs = memory.size(instruction.lhs), memory.size(instruction.rhs)
                 check_size(lhs, instruction.relation, rhs, instruction.message)
             case CondCall():
+                self.queues.synchronize()
                 chosen = bool(memory.tensors[instruction.predicate].item())
                 operands = [argument_value(a, memory) for a in instruction.operands]
                 values_ = self._nested(instruction.then if chosen else instruction.otherwise, operands)
                 self._settle(instruction.outputs, values_)
                 self._is_through(instruction)
             case WhileCall():
+                self.queues.synchronize()
                 self._while(instruction)
                 self._is_through(instruction)
             case Comment() | Return():
@@ -137,7 +152,7 @@ class _Machine:
         memory = self.memory
         match instruction:
             case Alloc():
-                memory.allocate(instruction.buffer)
+                self._allocate(instruction.buffer)
             case AllocPool():
                 size = memory.size(instruction.size_bytes)
                 memory.tensors[instruction.pool] = torch.full(
@@ -155,7 +170,25 @@ class _Machine:
                 memory.view(instruction.buffer, memory.tensors[instruction.source], offset)
             case Free():
                 for name in instruction.names:
-                    del memory.tensors[name]
+                    self._free(name)
+
+    def _allocate(self, buffer: Buffer) -> None:
+        """Memory for `buffer`: where work runs late, what was freed comes back as it was left, as from an allocator."""
+        memory = self.memory
+        size_bytes = memory.size(buffer.span * buffer.dtype.itemsize)
+        for number, freed in enumerate(self.freed):
+            if freed.untyped_storage().nbytes() == size_bytes and freed.storage_offset() == 0:
+                memory.view(buffer, self.freed.pop(number), 0)
+                return
+        memory.allocate(buffer)
+
+    def _free(self, name: str) -> None:
+        tensor = self.memory.tensors.pop(name)
+        if self.queues.is_at_once:
+            return
+        start = tensor.untyped_storage().data_ptr()
+        if all(other.untyped_storage().data_ptr() != start for other in self.memory.tensors.values()):
+            self.freed.append(tensor)
 
     def _check_layout(self, buffer: Buffer) -> None:
         memory = self.memory
@@ -167,13 +200,16 @@ class _Machine:
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 
-    def _observed(self, step: Launch | ExternCall) -> None:
+    def _observed(self, step: Launch | ExternCall | Copy) -> None:
         if self.hooks.before is not None:
             self.hooks.before(self.program, step, self.memory.tensors)
-        if isinstance(step, Launch):
-            self._launch(step)
-        else:
-            self._extern(step)
+        match step:
+            case Launch():
+                self._launch(step)
+            case ExternCall():
+                self._extern(step)
+            case Copy():
+                self._copy(step)
         self._is_through(step)
 
     def _is_through(self, step: Step) -> None:
@@ -182,24 +218,37 @@ class _Machine:
 
     def _launch(self, launch: Launch) -> None:
         sizes = [self.memory.size(size) for size in launch.sizes]
-        if self.hooks.launch is not None:
-            self.hooks.launch(launch, [self.memory.tensors[name] for name in launch.args], sizes)
-            return
-        kernel = self.kernels[launch.kernel]
-        names = [arg.name for arg in kernel.args]
-        lines = [flat(self.memory.tensors[name]) for name in launch.args]
-        interpret_kernel(kernel, dict(zip(names, lines, strict=True)), sizes)
+        tensors = [self.memory.tensors[name] for name in launch.args]
+        run = self.hooks.launch
+        kernel = None if run is not None else self.kernels[launch.kernel]
+
+        def work() -> None:
+            if run is not None:
+                run(launch, tensors, sizes)
+            elif kernel is not None:
+                lines = dict(zip((arg.name for arg in kernel.args), map(flat, tensors), strict=True))
+                interpret_kernel(kernel, lines, sizes)
+
+        if launch.stream == OWN and all(is_host(self.buffers[name].device) for name in launch.args):
+            work()
+        else:
+            self.queues.put(launch.stream, work)
+
+    def _copy(self, copy: Copy) -> None:
+        source, target = self.memory.tensors[copy.source], self.memory.tensors[copy.target]
+        self.queues.put(copy.stream, lambda: _assign(target, source))
+        if not copy.non_blocking:
+            self.queues.synchronize(copy.stream)
 
     def _extern(self, instruction: ExternCall) -> None:
-        kwargs = dict(instruction.kwargs)
-        if not instruction.out:
-            single, paths = instruction.single, instruction.paths
-            results = call(instruction.target, instruction.args, kwargs, self.memory, single, paths)
-            take_results(instruction.outputs, instruction.binds, results, self.memory)
+        if instruction.stream != OWN:
+            # what it writes is there; later instructions may give the names that it reads to others
+            memory = Memory(self.memory.sizes, self.memory.device, poison=self.hooks.poison)
+            memory.tensors = dict(self.memory.tensors)
+            self.queues.put(instruction.stream, lambda: _call(instruction, memory))
             return
-        for keyword, name in instruction.out:
-            kwargs[keyword] = Ref(name)
-        call(instruction.target, instruction.args, kwargs, self.memory, single=True)
+        self.queues.synchronize()
+        _call(instruction, self.memory)
 
     def _nested(self, program: Program, inputs: Sequence[object]) -> list[Value]:
         memory = Memory(self.memory.sizes, self.memory.device, poison=self.hooks.poison)
@@ -222,3 +271,20 @@ class _Machine:
                 break
             carried = list(self._nested(loop.body, [*carried, *extra]))
         self._settle(loop.outputs, carried)
+
+
+def _call(instruction: ExternCall, memory: Memory) -> None:
+    kwargs = dict(instruction.kwargs)
+    if not instruction.out:
+        single, paths = instruction.single, instruction.paths
+        results = call(instruction.target, instruction.args, kwargs, memory, single, paths)
+        take_results(instruction.outputs, instruction.binds, results, memory)
+        return
+    for keyword, name in instruction.out:
+        kwargs[keyword] = Ref(name)
+    call(instruction.target, instruction.args, kwargs, memory, single=True)
+
+
+def _assign(target: Tensor, source: Tensor) -> None:
+    with torch.no_grad():
+        target.copy_(source)

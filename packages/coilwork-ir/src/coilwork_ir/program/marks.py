@@ -26,7 +26,8 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
-from coilwork_ir.program.walk import buffers
+from coilwork_ir.program.walk import buffers, may_write_operands
+from coilwork_ir.streams import Copy
 
 # Their results are known, or are not there yet.
 _KNOWN: Final = frozenset(
@@ -117,13 +118,16 @@ def _find_uses(program: Program, kept: int | None) -> _Uses:
                 names = _operands(*instruction.args, *(value for _, value in instruction.kwargs))
                 into = [name for _, name in instruction.out]
                 read.update(names, into)
-                written.update(names if _may_write(instruction) else (), into)
+                written.update(names if may_write_operands(instruction) else (), into)
             case CondCall():
                 read.update(names := [*_operands(*instruction.operands), instruction.predicate])
                 written.update(names)
             case WhileCall():
                 read.update(names := _operands(*instruction.carried, *instruction.extra))
                 written.update(names)
+            case Copy(source=source, target=target):
+                read.update((source, target))
+                written.add(target)
             case Reuse(source=source):
                 read.add(source)
                 written.add(source)
@@ -140,11 +144,6 @@ def _find_uses(program: Program, kept: int | None) -> _Uses:
 
 def _operands(*arguments: Argument) -> list[str]:
     return [name for argument in arguments for name in references(argument)]
-
-
-def _may_write(call: ExternCall) -> bool:
-    namespace, _, operator = call.target.partition(".")
-    return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 
 
 @dataclass(slots=True, kw_only=True)

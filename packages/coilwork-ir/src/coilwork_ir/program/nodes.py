@@ -13,6 +13,7 @@ from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOut
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +85,12 @@ class Reinterpret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Run a kernel: `args` one per tensor argument, `sizes` one per size argument."""
+    """Run a kernel on `stream`: `args` one per tensor argument, `sizes` one per size argument."""
 
     kernel: str
     args: tuple[str, ...]
     sizes: tuple[Expr, ...] = ()
+    stream: str = OWN
     origins: tuple[Origin, ...] = UNKNOWN
 
 
@@ -109,6 +111,8 @@ class ExternCall:
     The operator goes on reading or writing `in_flight`, operands and results, after the call has returned:
     until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without
     any, until the program ends.
+
+    The call puts its work on `stream`. On any but the program's own it returns nothing: what it writes is there before.
     """
 
     target: str
@@ -124,6 +128,7 @@ class ExternCall:
     until: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     implements: str = ""
+    stream: str = OWN
     origins: tuple[Origin, ...] = UNKNOWN
 
 
@@ -196,6 +201,11 @@ Instruction: TypeAlias = (
     | CheckSize
     | CondCall
     | WhileCall
+    | Copy
+    | ForkStream
+    | RecordEvent
+    | WaitEvent
+    | JoinStream
     | Free
     | Comment
     | Return

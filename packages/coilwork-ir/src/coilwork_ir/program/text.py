@@ -45,6 +45,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     Symbols,
     format_argument,
@@ -72,6 +73,7 @@ from coilwork_ir.text.calls import (
     read_result,
 )
 from coilwork_ir.text.reader import Reader, quoted
+from coilwork_ir.text.streams import STREAM_READERS, format_on, format_stream_instruction, read_on
 
 
 def format_program(program: Program, *, origins: bool = True, indent: str = "") -> str:
@@ -109,6 +111,8 @@ def _format(instruction: Instruction, indent: str, origins: bool) -> str:
             return f"comment {quoted(instruction.text)}"
         case Return():
             return f"return {format_list(format_output(v) for v in instruction.values)}"
+        case ForkStream() | RecordEvent() | WaitEvent() | JoinStream() | Copy():
+            return format_stream_instruction(instruction, origins=origins)
         case _:
             tail = format_origins(instruction.origins) if origins else ""
             return _format_work(instruction, indent, origins) + tail
@@ -129,7 +133,8 @@ def _format_work(
                 if instruction.sizes
                 else ""
             )
-            return f"launch @{instruction.kernel} {format_list(f'%{a}' for a in instruction.args)}{sizes}"
+            args = format_list(f"%{a}" for a in instruction.args)
+            return f"launch @{instruction.kernel} {args}{sizes}{format_on(instruction.stream)}"
         case ExternCall():
             return _format_extern(instruction)
         case CheckSize():
@@ -177,7 +182,7 @@ def _format_extern(call: ExternCall) -> str:
     if not call.single:
         parts.append("tuple")
     flight = format_flight(call.in_flight, call.until, call.waits)
-    return " ".join((*parts, *format_paths(call.paths), *flight))
+    return " ".join((*parts, *format_paths(call.paths), *flight)) + format_on(call.stream)
 
 
 def _result(output: Buffer | SymbolOutput | None) -> str:
@@ -285,7 +290,8 @@ def _read_launch(reader: Reader, symbols: Symbols) -> Instruction:
     kernel = reader.name()
     args = parse_list(reader, lambda: parse_ref(reader))
     sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
-    return Launch(kernel=kernel, args=args, sizes=sizes, origins=parse_origins(reader))
+    stream = read_on(reader)
+    return Launch(kernel=kernel, args=args, sizes=sizes, stream=stream, origins=parse_origins(reader))
 
 
 def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
@@ -303,6 +309,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
     single = not reader.accept("tuple")
     paths = read_paths(reader)
     in_flight, until, waits = read_flight(reader)
+    stream = read_on(reader)
     return ExternCall(
         target=target,
         args=args,
@@ -317,6 +324,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         until=until,
         waits=waits,
         implements=implements,
+        stream=stream,
         origins=parse_origins(reader),
     )
 
@@ -380,6 +388,10 @@ def _read_return(reader: Reader, symbols: Symbols) -> Instruction:
     return Return(values=parse_list(reader, lambda: parse_output(reader, symbols)))
 
 
+def _without_symbols(read: Callable[[Reader], Instruction]) -> Callable[[Reader, Symbols], Instruction]:
+    return lambda reader, symbols: read(reader)
+
+
 _READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = MappingProxyType(
     {
         "bind": _read_bind,
@@ -397,5 +409,6 @@ _READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = Mappin
         "free": _read_free,
         "comment": _read_comment,
         "return": _read_return,
+        **{word: _without_symbols(read) for word, read in STREAM_READERS.items()},
     }
 )

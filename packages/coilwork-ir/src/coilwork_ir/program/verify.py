@@ -36,10 +36,12 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
-from coilwork_ir.program.walk import defined_buffers
+from coilwork_ir.program.walk import defined_buffers, defined_values
+from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification.results import check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope
+from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -82,6 +84,14 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "number results from 0; give one path, if there are any, per result",
         ),
         **FLIGHT_RULES,
+        **STREAM_RULES,
+        "stream-results": Rule(
+            "a call on a stream of its own returns nothing: memory that it allocated would be that stream's",
+            "allocate the results before, and pass them in `out`",
+        ),
+        "copy-layout": Rule(
+            "a copy is between buffers of one element type and shape", "cast or view the buffer before"
+        ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
             "give the inner program one input per operand and one result per output, of the same type and rank",
@@ -109,6 +119,7 @@ class _Checker:
         self.pools: dict[str, AllocPool] = {}
         self.gone: dict[str, str] = {}
         self.inputs = {entry.name for entry in program.inputs if isinstance(entry, Buffer)}
+        self.streams = StreamChecker()
         self.flights = FlightChecker(program)
 
     def run(self) -> Scope:
@@ -169,8 +180,8 @@ class _Checker:
 
     def _define(self, buffer: Buffer, place: Place) -> None:
         self._symbols((*buffer.shape, *buffer.strides), place)
-        if buffer.name in self.pools:
-            place.fail("unique-name", f"%{buffer.name} is a pool")
+        if buffer.name in self.pools or self.streams.is_known(buffer.name):
+            place.fail("unique-name", f"%{buffer.name} is a pool, stream or event")
         self.scope.define(buffer, place)
 
     def _argument(self, argument: Argument, place: Place) -> None:
@@ -206,6 +217,14 @@ class _Checker:
             case Return():
                 for value in instruction.values:
                     self._argument(value, place)
+                self.streams.finish(place)
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                for name in defined_values(instruction):
+                    if name in self.scope.buffers or name in self.pools:
+                        place.fail("unique-name", f"%{name} is memory")
+                self.streams.follow(instruction, place)
+            case Copy():
+                self._copy(instruction, place)
             case CheckSize():
                 self._symbols((instruction.lhs, instruction.rhs), place)
             case Comment():
@@ -234,7 +253,8 @@ class _Checker:
                 self._define(instruction.buffer, place)
             case AllocPool():
                 self._symbols((instruction.size_bytes,), place)
-                if instruction.pool in self.pools or instruction.pool in self.scope.buffers:
+                pool = instruction.pool
+                if pool in self.pools or pool in self.scope.buffers or self.streams.is_known(pool):
                     place.fail("unique-name", f"%{instruction.pool} is defined a second time")
                 self.pools[instruction.pool] = instruction
             case PoolView():
@@ -293,12 +313,22 @@ class _Checker:
                 f"{len(kernel.args)} and {len(kernel.sizes)}",
             )
         self._symbols(launch.sizes, place)
+        self.streams.check_stream(launch.stream, place)
         for name, arg in zip(launch.args, kernel.args, strict=True):
             buffer = self._use(name, place)
             if buffer.dtype is not arg.dtype:
                 place.fail("launch-dtype", f"%{name} is {buffer.dtype.text}, {arg.name} is {arg.dtype.text}")
 
+    def _copy(self, copy: Copy, place: Place) -> None:
+        source, target = self._use(copy.source, place), self._use(copy.target, place)
+        self.streams.check_stream(copy.stream, place)
+        if (source.dtype, source.shape) != (target.dtype, target.shape):
+            place.fail("copy-layout", f"%{source.name} is not like %{target.name}")
+
     def _extern(self, call: ExternCall, place: Place) -> None:
+        self.streams.check_stream(call.stream, place)
+        if call.stream != OWN and (call.outputs or call.binds):
+            place.fail("stream-results", f"{len(call.outputs)} results")
         for argument in (*call.args, *(value for _, value in call.kwargs)):
             self._argument(argument, place)
         for _, name in call.out:
@@ -378,7 +408,7 @@ class _Checker:
 
 def _origins(instruction: Instruction) -> tuple[Origin, ...]:
     match instruction:
-        case Reinterpret() | Launch() | ExternCall() | CheckSize() | CondCall() | WhileCall():
+        case Reinterpret() | Launch() | ExternCall() | CheckSize() | CondCall() | WhileCall() | Copy():
             return instruction.origins
         case _:
             return UNKNOWN

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.program.nodes import (
     Alloc,
+    AllocPool,
     CondCall,
     ExternCall,
     Instruction,
@@ -16,6 +18,12 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Reuse,
     WhileCall,
+)
+from coilwork_ir.streams import Copy, ForkStream, RecordEvent
+
+# Libraries whose operators write what they are given only where their names end so.
+_KNOWN: Final = frozenset(
+    ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
 )
 
 
@@ -49,6 +57,41 @@ def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
             return instruction.outputs
         case _:
             return ()
+
+
+def defined_values(instruction: Instruction) -> tuple[str, ...]:
+    """Names that `instruction` defines which are no buffers: of a pool, stream or event."""
+    match instruction:
+        case AllocPool():
+            return (instruction.pool,)
+        case ForkStream():
+            return (instruction.stream,)
+        case RecordEvent():
+            return (instruction.event,)
+        case _:
+            return ()
+
+
+def as_call(instruction: Instruction) -> ExternCall | None:
+    """The call of an operator that `instruction` is, or that does what it says; None if it is neither."""
+    match instruction:
+        case ExternCall():
+            return instruction
+        case Copy():
+            return ExternCall(
+                target="aten.copy_.default",
+                args=(Ref(instruction.target), Ref(instruction.source), instruction.non_blocking),
+                stream=instruction.stream,
+                origins=instruction.origins,
+            )
+        case _:
+            return None
+
+
+def may_write_operands(call: ExternCall) -> bool:
+    """Tell if `call` may write what it is given beside `out`: in place, or of a library that nobody knows here."""
+    namespace, _, operator = call.target.partition(".")
+    return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 
 
 def buffers(program: Program) -> dict[str, Buffer]:

@@ -113,6 +113,7 @@ def _in_native(
             tensors.lay_out,
             tensors.share_count,
             tensors.make_view,
+            tensors.show_memory_of,
             write_creation,
             negative_view,
             *transform_facts(),

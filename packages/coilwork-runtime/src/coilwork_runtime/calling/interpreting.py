@@ -22,6 +22,7 @@ from coilwork_runtime.calling.tensors import (
     resolve,
     set_creation,
     share_count,
+    show_memory_of,
 )
 from coilwork_runtime.manifest.roles import Act, Place, Roles, Row
 from coilwork_runtime.torch_compat import is_transformed
@@ -154,6 +155,9 @@ _RESULTS: Final[Mapping[Act, Callable[[Row, Any, _Values], Any]]] = MappingProxy
         Act.DETACHED: lambda row, result, values: detach_view(result),
         Act.COUNTED: _count_with,
         Act.VIEW: _view_of,
+        Act.SHOWN: lambda row, result, values: show_memory_of(
+            result, values.read(row.source), bool(row.flags)
+        ),
         Act.MARKED: lambda row, result, values: mark(
             result, bool(row.flags & 1), bool(row.flags & 2), bool(row.flags & 4)
         ),

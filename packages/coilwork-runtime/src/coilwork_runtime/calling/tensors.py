@@ -69,6 +69,17 @@ def share_count(value: object, source: object) -> Any:
     return counted
 
 
+def show_memory_of(value: Any, source: Any, is_view: bool) -> Any:
+    """A tensor like `value`, which shows memory of `source`, and like that one of inference mode or not.
+
+    It is no view of `source`; a view of something else if `is_view`.
+    """
+    if value.is_inference() is source.is_inference() or value.dtype != source.dtype:
+        return value
+    made = source.detach().as_strided(value.shape, value.stride(), value.storage_offset())
+    return made if is_view else made.detach()
+
+
 def count_apart(value: object) -> Any:
     """A tensor like `value` and in its memory, whose writes are counted apart; no view."""
     return value.data if type(value) is torch.Tensor else value

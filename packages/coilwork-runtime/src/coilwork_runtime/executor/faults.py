@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.layouts import (
     Sizes,
@@ -22,7 +23,17 @@ from coilwork_runtime.layouts import (
     reinterpret_dtype,
 )
 
-__all__ = ["allocated", "check", "check_rank", "empty", "failed_check", "reread", "scratch", "settle"]
+__all__ = [
+    "allocated",
+    "check",
+    "check_rank",
+    "empty",
+    "failed_check",
+    "reread",
+    "scratch",
+    "settle",
+    "streams",
+]
 
 
 def allocated(device: int) -> int:
@@ -54,6 +65,11 @@ def empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:
 def scratch(size_bytes: int, device: int) -> torch.Tensor:
     """Scratch memory of a kernel, on a GPU or (-1) the CPU."""
     return torch.empty(size_bytes, dtype=torch.uint8, device="cpu" if device < 0 else f"cuda:{device}")
+
+
+def streams() -> CallStreams:
+    """What keeps the streams and events of one call."""
+    return CallStreams()
 
 
 def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, aligned: int) -> torch.Tensor:

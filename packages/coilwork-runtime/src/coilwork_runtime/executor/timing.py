@@ -27,6 +27,7 @@ _KINDS: Final[Mapping[int, str]] = {
     16: "results of operators",
     17: "kernels",
     18: "views",
+    32: "streams",
 }
 _CALL: Final = 10
 _ROUTES: Final[Mapping[Route, str]] = {

@@ -29,8 +29,9 @@ class Act(IntEnum):
     IS = 10
     MARKED = 11
     CREATED = 12
-    MADE = 13
-    INSTEAD = 14
+    SHOWN = 13
+    MADE = 14
+    INSTEAD = 15
 
 
 class Place(IntEnum):
@@ -54,7 +55,7 @@ class Row(NamedTuple):
         value: to which value.
         source: of which.
         flags: what further words say, bit by bit: of inputs `update`, `conjugate`; of a number: it is a bool; of
-            views `unless view`; of marks `negated`, `conjugated`, `gradient`.
+            views `unless view`; of what is shown `as view`; of marks `negated`, `conjugated`, `gradient`.
         name: of a way to make views, or of a callable.
         strides: of what is laid out.
         constant: what a result is.
@@ -185,6 +186,10 @@ _OUTPUTS: Final[tuple[tuple[re.Pattern[str], _Make], ...]] = (
     (
         re.compile(r"constant (\S+)"),
         lambda value, m: Row(Act.CONSTANT, value, constant=_constant(m[1])),
+    ),
+    (
+        re.compile(rf"shown of {_VALUE}( as view)?"),
+        lambda value, m: Row(Act.SHOWN, value, (_PLACES[m[1]], int(m[2])), flags=_bits(m[3])),
     ),
     (re.compile("detached"), lambda value, m: Row(Act.DETACHED, value)),
     (

@@ -12,6 +12,7 @@ from coilwork_frontend.random_state import RandomState, random_state, restore
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
+from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.compare import disagreement
 from coilwork_tools.check_mode.reference import Reference, copied, run_reference
 from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
@@ -136,7 +137,7 @@ class _Search:
             for origin in step.origins
             if isinstance(self.values.get(origin.node, ("",))[0], list | tuple)
         ]
-        if isinstance(step, Launch) or not nodes:
+        if isinstance(step, Launch | Copy) or not nodes:
             return self.values.get(name)
         outputs = [output.name if isinstance(output, Buffer) else "" for output in step.outputs]
         place = outputs.index(name) if name in outputs else len(outputs)

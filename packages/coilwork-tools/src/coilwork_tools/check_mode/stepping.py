@@ -22,6 +22,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.walk import all_kernels, defined_buffers
+from coilwork_ir.streams import Copy
 from coilwork_runtime import generated
 
 Launcher = Callable[..., Any]
@@ -56,6 +57,8 @@ class Stepper:
         """The buffers that `step` writes."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.wrote[step.kernel])
+        if isinstance(step, Copy):
+            return (step.target,)
         named = tuple(buffer.name for buffer in defined_buffers(step))
         return (*named, *(name for _, name in step.out)) if isinstance(step, ExternCall) else named
 
@@ -63,6 +66,8 @@ class Stepper:
         """The buffers that `step` reads; of a condition or loop none, what is in it reads them."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.reads[step.kernel])
+        if isinstance(step, Copy):
+            return (step.source,)
         if not isinstance(step, ExternCall):
             return ()
         given = (*step.args, *(value for _, value in step.kwargs))
@@ -94,8 +99,9 @@ def make_stepper(
 
 
 def steps_of(program: Program) -> list[Step]:
-    """Launches, calls, conditions and loops of `program`, in order; not those within others."""
-    return [i for i in program.instructions if isinstance(i, Launch | ExternCall | CondCall | WhileCall)]
+    """Launches, calls, copies, conditions and loops of `program`, in order; not those within others."""
+    kinds = Launch | ExternCall | CondCall | WhileCall | Copy
+    return [i for i in program.instructions if isinstance(i, kinds)]
 
 
 def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:

@@ -9,13 +9,23 @@ freed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    Item,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    TorchValue,
+    references,
+)
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, fold
@@ -37,6 +47,15 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     WhileCall,
+)
+from coilwork_ir.streams import (
+    OWN,
+    Copy,
+    ForkStream,
+    JoinStream,
+    RecordEvent,
+    StreamInstruction,
+    WaitEvent,
 )
 from coilwork_wrapper import layouts
 from coilwork_wrapper.fx import control
@@ -239,6 +258,44 @@ class _Emitter:
                 self._cond(instruction)
             case WhileCall():
                 self._while(instruction)
+            case Copy():
+                target, source = self.values[instruction.target], self.values[instruction.source]
+                args = (target, source, instruction.non_blocking)
+                node = self._work("copy", torch.Tensor.copy_, instruction.stream, args)
+                node.meta["stack_trace"] = "\n".join(origin_lines(instruction.origins))
+                # the host may go on before it is done
+                self.in_flight.update((instruction.target, instruction.source))
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                self._order_streams(instruction)
+
+    def _order_streams(self, instruction: StreamInstruction) -> None:
+        runtime = self.runtime
+        match instruction:
+            case ForkStream(stream=stream, device=device, after=after):
+                node = self._effect("fork_stream", runtime.fork_stream, device, self._stream(after))
+                self.values[stream] = node
+            case RecordEvent(event=event, device=device, stream=stream):
+                node = self._effect("record_event", runtime.record_event, device, self._stream(stream))
+                self.values[event] = node
+            case WaitEvent(event=event, stream=None):
+                self._effect("synchronize_event", runtime.synchronize_event, self.values[event])
+            case WaitEvent(event=event, stream=str(stream)):
+                self._effect("wait_event", runtime.wait_event, self.values[event], self._stream(stream))
+            case JoinStream(stream=stream, into=into):
+                self._effect("join_stream", runtime.join_stream, self._stream(stream), self._stream(into))
+
+    def _stream(self, stream: str) -> torch.fx.Node | None:
+        return None if stream == OWN else self.values[stream]
+
+    def _work(
+        self, name: str, function: Callable[..., Any], stream: str, args: tuple[Any, ...]
+    ) -> torch.fx.Node:
+        """A call of `function` for what it does, on `stream`."""
+        if stream == OWN:
+            return self._effect(name, function, *args)
+        return self._effect(
+            f"{name}_on_stream", _OnStream(self.runtime, function), self.values[stream], *args
+        )
 
     def _free(self, names: Sequence[str]) -> None:
         held = [self.values[name] for name in names if name in self.in_flight]
@@ -291,15 +348,23 @@ class _Emitter:
                 "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
             )
         args = [self.values[name] for name in launch.args] + [self._size(s) for s in launch.sizes]
-        name = f"kernel_{launch.kernel}"
-        node = self._effect(name, launcher, *args)
+        node = self._work(f"kernel_{launch.kernel}", launcher, launch.stream, tuple(args))
+        if launch.stream != OWN:
+            self.in_flight.update(launch.args)
         node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
 
     def _extern(self, call: ExternCall) -> None:
         args = [self._argument(a) for a in call.args]
         kwargs = {name: self._argument(value) for name, value in call.kwargs}
         kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
-        node = self._function(_operator(call.target), *args, **kwargs)
+        if call.stream == OWN:
+            node = self._function(_operator(call.target), *args, **kwargs)
+        else:
+            on_stream = self.runtime.on_stream
+            node = self._function(
+                on_stream, self.values[call.stream], _operator(call.target), *args, **kwargs
+            )
+            self.in_flight.update(_tensors_of(call))
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
         self.in_flight.update(call.in_flight)
         for number, output in enumerate(call.outputs):
@@ -341,6 +406,23 @@ class _Emitter:
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self._function(operator.getitem, node, number),))
             self._define(output, self._ensured(value, output, aligned=False))
+
+
+class _OnStream:
+    """A function that is called with a stream before its arguments, and whose work is put on that."""
+
+    def __init__(self, runtime: Surface, function: Callable[..., Any]) -> None:
+        self._run = runtime.on_stream
+        self._function = function
+
+    def __call__(self, stream: torch.Stream | None, *args: Any) -> Any:
+        return self._run(stream, self._function, *args)
+
+
+def _tensors_of(call: ExternCall) -> Iterator[str]:
+    for value in (*call.args, *(value for _, value in call.kwargs)):
+        yield from references(value)
+    yield from (name for _, name in call.out)
 
 
 def _hold(*tensors: torch.Tensor) -> None:

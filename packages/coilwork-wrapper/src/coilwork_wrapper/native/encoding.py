@@ -75,6 +75,27 @@ class Code(IntEnum):
     SETTLE = 16
     """slot, layout, u8 aligned: a call's result, which is copied if it has other strides or should be aligned and is not"""
 
+    STREAM = 32
+    """u8 `Ordering`, u32 number of a stream or event, u32 number of another stream, text device or ""; streams and events are
+    numbered from 1, and stream 0 is the call's own"""
+
+
+class Ordering(IntEnum):
+    """What is done to a stream or an event."""
+
+    FORK = 0
+    """stream, stream that it is behind, device"""
+    RECORD = 1
+    """event, stream, device"""
+    WAIT = 2
+    """event, stream"""
+    SYNCHRONIZE = 3
+    """event, 0: the host waits"""
+    JOIN = 4
+    """stream, stream that waits for it"""
+    USE = 5
+    """stream, 0: later work is put on it"""
+
 
 class Operation(IntEnum):
     """Integer arithmetic with the floor semantics of the IR."""

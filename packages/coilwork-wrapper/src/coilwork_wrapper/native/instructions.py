@@ -28,8 +28,19 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.walk import as_call
+from coilwork_ir.streams import (
+    OWN,
+    Copy,
+    ForkStream,
+    JoinStream,
+    RecordEvent,
+    StreamInstruction,
+    WaitEvent,
+)
 from coilwork_wrapper.native.encoding import (
     Code,
+    Ordering,
     Output,
     Relation,
     Result,
@@ -61,6 +72,13 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
         EmitError: `native-unsupported`, it does what the executor cannot.
     """
     match instruction:
+        case Launch() | ExternCall() | Copy():
+            part.use_stream(instruction.stream)
+        case Comment() | Free() | Reinterpret():
+            pass
+        case _:
+            part.use_stream(OWN)
+    match instruction:
         case BindSymbol() | CheckLayout() | CheckSize():
             _check(part, instruction)
         case Alloc() | AllocPool() | PoolView() | Reuse() | Reinterpret() | Free():
@@ -69,16 +87,33 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
             operands = u32(part.shared.kernels[kernel]) + u32s([part.slot(name) for name in instruction.args])
             operands += u32s([part.registers.of(size) for size in instruction.sizes])
             part.add(Code.LAUNCH, _place(f"launch {kernel}", instruction.origins), operands)
-        case ExternCall():
-            _extern(part, instruction)
         case CondCall():
             _cond(part, instruction)
         case WhileCall():
             _while(part, instruction)
+        case ExternCall() | Copy():
+            if (call := as_call(instruction)) is not None:
+                _extern(part, call)
+        case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+            _order_streams(part, instruction)
         case Comment():
             pass
         case Return(values=values):
             part.add(Code.RETURN, "return", listing(values, lambda value: _result(part, value)))
+
+
+def _order_streams(part: Part, instruction: StreamInstruction) -> None:
+    match instruction:
+        case ForkStream(stream=stream, device=device, after=after):
+            part.order_streams(Ordering.FORK, stream, after, device)
+        case RecordEvent(event=event, device=device, stream=stream):
+            part.order_streams(Ordering.RECORD, event, stream, device)
+        case WaitEvent(event=event, stream=None):
+            part.order_streams(Ordering.SYNCHRONIZE, event)
+        case WaitEvent(event=event, stream=str(stream)):
+            part.order_streams(Ordering.WAIT, event, stream)
+        case JoinStream(stream=stream, into=into):
+            part.order_streams(Ordering.JOIN, stream, into)
 
 
 def _check(part: Part, instruction: BindSymbol | CheckLayout | CheckSize) -> None:

@@ -10,8 +10,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.program.nodes import AllocPool, Instruction, Program
 from coilwork_ir.program.walk import buffers
+from coilwork_ir.streams import OWN
 from coilwork_wrapper.native.arguments import argument_bytes
-from coilwork_wrapper.native.encoding import Input, Numbers, Strings, listing, u8, u32, u32s
+from coilwork_wrapper.native.encoding import Code, Input, Numbers, Ordering, Strings, listing, u8, u32, u32s
 from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
 from coilwork_wrapper.native.uses import tensors_needed
 from coilwork_wrapper.outer_symbols import outer_symbols
@@ -46,6 +47,8 @@ class Part:
         self.buffers = buffers(program)
         pools = [i.pool for i in program.instructions if isinstance(i, AllocPool)]
         self._slots = {name: number for number, name in enumerate((*self.buffers, *pools))}
+        self._streams: dict[str, int] = {OWN: 0}
+        self._stream = OWN
         self._layouts: dict[bytes, int] = {}
         self._instructions: list[bytes] = []
         self._needed = tensors_needed(program)
@@ -59,6 +62,21 @@ class Part:
     def slot(self, name: str) -> int:
         """The number of a buffer or pool."""
         return self._slots[name]
+
+    def stream(self, name: str) -> int:
+        """The number of a stream or event."""
+        return self._streams.setdefault(name, len(self._streams))
+
+    def use_stream(self, name: str) -> None:
+        """See to it that what follows is put on the stream `name`."""
+        if name != self._stream:
+            self._stream = name
+            self.order_streams(Ordering.USE, name)
+
+    def order_streams(self, what: Ordering, name: str, other: str = OWN, device: str = "") -> None:
+        """Write what is done to a stream or event."""
+        operands = u8(what) + u32(self.stream(name)) + u32(self.stream(other)) + u32(self.text(device))
+        self.add(Code.STREAM, f"{what.name.lower()} %{name}", operands)
 
     def plain(self, name: str) -> bool:
         """Whether only kernels and views touch the buffer."""

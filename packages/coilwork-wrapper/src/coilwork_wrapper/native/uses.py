@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Argument, Ref, references
 from coilwork_ir.program.nodes import CondCall, ExternCall, Program, Return, WhileCall
+from coilwork_ir.streams import Copy
 
 
 def tensors_needed(program: Program) -> frozenset[str]:
@@ -21,6 +22,8 @@ def tensors_needed(program: Program) -> frozenset[str]:
                 arguments = (Ref(instruction.predicate), *instruction.operands)
             case WhileCall():
                 arguments = (*instruction.carried, *instruction.extra)
+            case Copy():
+                arguments = (Ref(instruction.source), Ref(instruction.target))
             case Return():
                 arguments = instruction.values
             case _:

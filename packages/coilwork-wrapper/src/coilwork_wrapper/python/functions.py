@@ -7,8 +7,8 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
-from coilwork_ir.program.nodes import AllocPool, BindSymbol, Program
-from coilwork_ir.program.walk import buffers, walk
+from coilwork_ir.program.nodes import BindSymbol, Program
+from coilwork_ir.program.walk import buffers, defined_values, walk
 from coilwork_ir.syntax.python import (
     Do,
     Docstring,
@@ -140,5 +140,4 @@ def _function(part: Program, scope: Scope) -> Function:
 def _names(program: Program) -> Iterator[str]:
     yield from buffers(program)
     for instruction in program.instructions:
-        if isinstance(instruction, AllocPool):
-            yield instruction.pool
+        yield from defined_values(instruction)

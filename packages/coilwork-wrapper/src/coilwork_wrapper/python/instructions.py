@@ -27,6 +27,15 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.nodes import Return as Returned
+from coilwork_ir.streams import (
+    OWN,
+    Copy,
+    ForkStream,
+    JoinStream,
+    RecordEvent,
+    StreamInstruction,
+    WaitEvent,
+)
 from coilwork_ir.syntax.python import (
     Assign,
     Binary,
@@ -75,9 +84,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case Launch():
             yield from _provenance(instruction)
             sizes = map(scope.index, instruction.sizes)
-            yield Do(
-                Filled(call(scope.kernel(instruction.kernel), *map(scope.variable, instruction.args), *sizes))
-            )
+            run = call(scope.kernel(instruction.kernel), *map(scope.variable, instruction.args), *sizes)
+            yield Do(Filled(_put_on(instruction.stream, run, scope)))
         case ExternCall():
             yield from _provenance(instruction)
             yield from _extern(instruction, scope)
@@ -89,10 +97,46 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield from _cond(instruction, scope)
         case WhileCall():
             yield from _while(instruction, scope)
+        case Copy():
+            yield from _provenance(instruction)
+            target, source = scope.variable(instruction.target), scope.variable(instruction.source)
+            copying = method(target, "copy_", source, Name(str(instruction.non_blocking)))
+            yield Do(_put_on(instruction.stream, copying, scope))
+        case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+            yield _order_streams(instruction, scope)
         case Comment(text=text):
             yield Remark(text, wrapped=True)
         case Returned(values=values):
             yield Return((Filled(Tuple(tuple(map(scope.argument, values)))),))
+
+
+def _put_on(stream: str, run: Call, scope: Scope) -> Call:
+    """`run`, with what it does put on `stream`."""
+    if stream == OWN:
+        return run
+    on_stream = scope.runtime("on_stream", scope.variable(stream), run.function, *run.args)
+    return Call(on_stream.function, on_stream.args, run.kwargs)
+
+
+def _order_streams(instruction: StreamInstruction, scope: Scope) -> Statement:
+    def others(stream: str) -> tuple[Expression, ...]:
+        return () if stream == OWN else (scope.variable(stream),)
+
+    match instruction:
+        case ForkStream(stream=stream, device=device, after=after):
+            return Assign((scope.name(stream),), scope.runtime("fork_stream", quoted(device), *others(after)))
+        case RecordEvent(event=event, device=device, stream=stream):
+            return Assign(
+                (scope.name(event),), scope.runtime("record_event", quoted(device), *others(stream))
+            )
+        case WaitEvent(event=event, stream=None):
+            return Do(scope.runtime("synchronize_event", scope.variable(event)))
+        case WaitEvent(event=event, stream=str(stream)):
+            return Do(scope.runtime("wait_event", scope.variable(event), *others(stream)))
+        case JoinStream(stream=stream, into=into):
+            return Do(scope.runtime("join_stream", scope.variable(stream), *others(into)))
+        case _:
+            raise AssertionError(instruction)
 
 
 def _memory(
@@ -123,7 +167,7 @@ def _define(buffer: Buffer, value: Expression, scope: Scope) -> Statement:
     return Assign((scope.name(buffer.name),), value)
 
 
-def _provenance(instruction: Launch | ExternCall | CondCall | WhileCall) -> Iterator[Statement]:
+def _provenance(instruction: Launch | ExternCall | CondCall | WhileCall | Copy) -> Iterator[Statement]:
     for line in origin_lines(instruction.origins):
         yield Remark(line, wrapped=True)
 
@@ -151,7 +195,8 @@ def _extern(extern: ExternCall, scope: Scope) -> Iterator[Statement]:
     kwargs = [(key, scope.argument(value)) for key, value in extern.kwargs]
     kwargs += [(key, scope.variable(name)) for key, name in extern.out]
     arguments = tuple(map(scope.argument, extern.args))
-    value = Filled(Call(Name(scope.operator(extern.target)), arguments, tuple(kwargs)))
+    run = Call(Name(scope.operator(extern.target)), arguments, tuple(kwargs))
+    value = Filled(_put_on(extern.stream, run, scope))
     wanted = [(k, o) for k, o in enumerate(extern.outputs) if o is not None]
     if not wanted:
         yield Do(value)

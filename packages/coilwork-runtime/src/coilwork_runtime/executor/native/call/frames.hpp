@@ -26,6 +26,7 @@ struct Call {
   int32_t product_settings = -1, convolution_settings = -1;
   bool profiled = false;
   Timing* timing;
+  PyObject* streams = nullptr;  // those that it has forked, and its events: `coilwork_runtime.executor.call_streams`
   Backlog* backlog = nullptr;  // null if work is never put off
   // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
   // `workspace` if it is the call's own.
@@ -35,6 +36,12 @@ struct Call {
 
   explicit Call(const Program& program) : program(program), timing(program.timing.load(std::memory_order_acquire)) {}
   ~Call() {
+    if (streams) {
+      // whatever happened, torch's current stream is what it was
+      Py_XDECREF(PyObject_CallMethod(streams, "close", nullptr));
+      PyErr_Clear();
+      Py_DECREF(streams);
+    }
     if (workspace) torch.aoti_torch_delete_tensor_object(workspace);
   }
   Call(const Call&) = delete;

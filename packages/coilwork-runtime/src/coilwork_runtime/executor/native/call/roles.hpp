@@ -10,7 +10,7 @@ namespace coilwork {
 // As `Act` and `Place` in Python.
 enum Act : int {
   ALIGNED_INPUT, RESOLVED_INPUT, SET_INPUT, STRIDED_VALUE, DONATED_INPUT, NUMBER_RESULT, CONSTANT_RESULT, DETACHED_RESULT,
-  COUNTED_RESULT, VIEW_RESULT, SAME_RESULT, MARKED_RESULT, CREATED_RESULT, MADE_RESULTS, INSTEAD_OF_CALL, ACTS
+  COUNTED_RESULT, VIEW_RESULT, SAME_RESULT, MARKED_RESULT, CREATED_RESULT, SHOWN_RESULT, MADE_RESULTS, INSTEAD_OF_CALL, ACTS
 };
 enum Place : int { IN, OUT, HIDDEN, NOWHERE, PLACES };
 
@@ -31,7 +31,7 @@ struct Row {
 
 // torch's own functions, and helpers of `coilwork_runtime.calling.tensors`, in this order in the tuple that Python gives.
 struct RoleFunctions {
-  PyObject *tensor, *align, *resolve, *lay_out, *share_count, *make_view;
+  PyObject *tensor, *align, *resolve, *lay_out, *share_count, *make_view, *show_memory_of;
   PyObject *set_creation, *negate, *levels, *interpreters, *has_key, *batching;
 };
 
@@ -278,6 +278,11 @@ class RolesCall {
         write(row.value, with_creation(view, row));
         break;
       }
+      case SHOWN_RESULT:
+        if (says(read(row.value), names_.is_inference) != says(read(row.source), names_.is_inference))
+          write(row.value, PyObject_CallFunctionObjArgs(functions_.show_memory_of, read(row.value), read(row.source),
+                                                        row.flags ? Py_True : Py_False, nullptr));
+        break;
       case MADE_RESULTS:
         make_results(row);
         break;

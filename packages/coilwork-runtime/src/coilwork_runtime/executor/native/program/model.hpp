@@ -16,8 +16,11 @@ namespace coilwork {
 enum Code : uint8_t {
   COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE,
   // made while a program is loaded (resolving.hpp)
-  RUN_KERNEL, POINT
+  RUN_KERNEL, POINT,
+  // streams and events
+  STREAM = 32
 };
+enum Ordering : uint8_t { FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };
 enum Wanted : uint8_t { NOTHING, TENSOR, NUMBER, IGNORED };  // of inputs, results of calls, results of programs
 
@@ -215,6 +218,7 @@ struct Program {
   bool strict = false;               // there are none such; those who watch see what a program calls, unless they are torch's own
   Kinds kinds;                       // of tensors that it reads
   uint64_t refused = 0;              // further keys that inputs may have, which checks refuse by name
+  bool streams = false;              // work is put on several streams
   bool resizes = false;              // an operator resizes the memory of inputs, which may come without
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products

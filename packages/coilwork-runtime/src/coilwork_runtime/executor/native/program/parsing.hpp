@@ -240,6 +240,14 @@ class PartParser {
           to.push_back(kind == TENSOR ? slot() : kind == NUMBER ? readable() : in_.u32());
         });
         break;
+      case STREAM:  // kind: Ordering, a: stream or event, b: another stream, c: device
+        made.kind = in_.u8();
+        if (made.kind > USE) throw Damaged{"something unknown is done to a stream"};
+        made.a = in_.u32();
+        made.b = in_.u32();
+        made.c = text();
+        program_.streams = true;
+        break;
       default:
         throw Damaged{"an instruction that is not known"};
     }

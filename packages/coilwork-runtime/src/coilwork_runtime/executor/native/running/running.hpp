@@ -175,9 +175,25 @@ class Runner {
       case WHILE:
         nest(step);
         break;
+      case STREAM:
+        order_streams(step);
+        break;
       default:
         release(step);
     }
+  }
+
+  // Streams and events are Python's: programs have few of them.
+  void order_streams(const Step& step) {
+    const Program& program = call_.program;
+    WithPython python(call_);
+    if (!call_.streams) call_.streams = slowly(call_, "streams", "()").release();
+    checked(PyObject_CallMethod(call_.streams, "order", "iIIs", int(step.kind), step.a, step.b, program.text(step.c)));
+    if (step.kind != USE || !call_.stream_known) return;
+    call_.stream_known = torch.aoti_torch_get_current_cuda_stream(program.cuda_device, &call_.stream) == 0;
+    // scratch memory is a stream's
+    call_.workspace_data = nullptr;
+    call_.workspace_bytes = 0;
   }
 
   void compute(const Step& step) {

@@ -1,0 +1,80 @@
+"""Programs on streams by all four drivers: the interpreter's results, and the streams and events that the program names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from coilwork_cpp_wrapper import emit_cpp
+from coilwork_ir.errors import EmitError
+from coilwork_ir.program.interpret import interpret_program
+from coilwork_runtime.executor import faults
+from integration_tests.stream_programs import BESIDE, FAILING, inputs_on, make_drivers, program_on
+
+
+def test_all_drivers_agree_with_the_interpreter() -> None:
+    program = program_on("cpu", BESIDE)
+    wanted = interpret_program(program, inputs_on("cpu"))
+    for name, call in make_drivers(program).items():
+        for _ in range(2):
+            found = call(inputs_on("cpu"))
+            for one, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(
+                    one, other, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}"
+                )
+
+
+def test_cpp_refuses_streams_of_other_devices_by_name() -> None:
+    program = program_on("cpu", 'program @p {\n fork %s "cuda:0"\n join %s\n return ()\n}\n')
+    with pytest.raises(EmitError, match="a stream or event of cuda:0"):
+        emit_cpp(program, {})
+
+
+class Recorder:
+    """Writes down what the native executor does to streams and events."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[int, int, int, str]] = []
+        self.closed = 0
+
+    def order(self, *what: Any) -> None:
+        self.orders.append(what)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE = range(6)
+S, T, COPIED = 1, 2, 3
+
+
+def test_the_native_executor_changes_streams_where_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(faults, "streams", lambda: recorder)
+    make_drivers(program_on("cpu", BESIDE))["native"](inputs_on("cpu"))
+    assert recorder.orders == [
+        (FORK, S, 0, "cpu"),
+        (FORK, T, S, "cpu"),
+        (USE, S, 0, ""),
+        (USE, 0, 0, ""),
+        (RECORD, COPIED, S, "cpu"),
+        (USE, T, 0, ""),
+        (USE, 0, 0, ""),
+        (JOIN, T, S, ""),
+        (SYNCHRONIZE, COPIED, 0, ""),
+        (JOIN, S, 0, ""),
+    ]
+    assert recorder.closed == 1
+
+
+def test_a_call_that_fails_on_a_stream_leaves_the_current_one_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(faults, "streams", lambda: recorder)
+    call = make_drivers(program_on("cpu", FAILING))["native"]
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        call([torch.zeros(64, 64), torch.zeros(3, 3)])
+    assert recorder.orders[-1] == (USE, S, 0, "") and recorder.closed == 1
