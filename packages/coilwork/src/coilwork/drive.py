@@ -1,4 +1,5 @@
-"""From a compiled program to the callable that drives its kernels: what the wrapper of the options makes of it."""
+"""From a compiled program to the callable that drives its kernels: what the wrapper of the options makes of
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from coilwork_runtime.tensor_kinds import Call
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
-    """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
+    """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is
+    emptied.
 
     `store` keeps what a wrapper builds. A program that another wrapper than ours cannot drive is driven by
     Python, with a warning.
