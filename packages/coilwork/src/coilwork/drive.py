@@ -85,7 +85,7 @@ def _try_wrapper(
     try:
         refused = wrapper.refuses(compiled.program)
         if refused:
-            raise EmitError("wrapper-refuses", f"program @{compiled.program.name}", reason=refused)
+            raise EmitError("wrapper-refuses", f"program @{compiled.program.name}: {refused}")
         return wrapper.emit(compiled.program, compiled.sources, options)
     # Python drives every program: a fault of another driver costs no call. One of a kernel is not the
     # driver's.
