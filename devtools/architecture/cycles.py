@@ -1,4 +1,5 @@
-"""Import cycles between the modules of one package, and between its folders, counting imports inside functions."""
+"""Import cycles between the modules of one package, and between its folders, counting imports inside
+functions."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Edges = Mapping[str, Mapping[str, int]]
 
 
 def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
-    """A module may not reach itself through imports that run. One violation per cycle, at its first module."""
+    """A module may not reach itself through imports that run. One violation per cycle, at its first
+    module."""
     found = []
     for by_module in packages_of(sources):
         edges = edges_between(by_module)
@@ -26,8 +28,8 @@ def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
 def check_no_folder_cycles(sources: Sequence[Source]) -> list[Violation]:
     """Folders side by side may not reach each other in a circle: one can read a package folder by folder.
 
-    A folder stands for all that lies in it. Modules beside folders are no part of this: some are what folders stand
-    on, others what ties them together. One violation per circle, at an import that closes it.
+    A folder stands for all that lies in it. Modules beside folders are no part of this: some are what
+    folders stand on, others what ties them together. One violation per circle, at an import that closes it.
     """
     found = []
     for by_module in packages_of(sources):
@@ -72,7 +74,8 @@ def edges_between(by_module: Mapping[str, Source]) -> Edges:
 def imported_modules(source: Source, known: frozenset[str]) -> dict[str, int]:
     """The package's modules that the source names in imports.
 
-    A name's own module counts, not the parents' __init__, unless `from package import module` asks that for it.
+    A name's own module counts, not the parents' __init__, unless `from package import module` asks that for
+    it.
     """
     targets: dict[str, int] = {}
     for site in source.imports:

@@ -1,4 +1,5 @@
-"""Run-time checks: a condition over scalars, which loop nodes and kernels hold, and the error that it ends with."""
+"""Run-time checks: a condition over scalars, which loop nodes and kernels hold, and the error that it ends
+with."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ CheckError: TypeAlias = Literal["IndexError", "RuntimeError", "ZeroDivisionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A run-time check: for every point of the domain `condition` (bool) holds, else `message` is raised as `error`."""
+    """A run-time check: for every point of the domain `condition` (bool) holds, else `message` is raised as
+    `error`."""
 
     condition: Scalar
     message: str

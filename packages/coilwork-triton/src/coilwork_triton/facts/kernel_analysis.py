@@ -1,7 +1,7 @@
 """Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
 
-`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel does at
-each point in numbers: bytes, operations, values that are carried along rows.
+`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel
+does at each point in numbers: bytes, operations, values that are carried along rows.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _rereads_rows(kernel: Kernel) -> bool:
 
 
 def carried_words(kind: Combining, dtype: DType) -> int:
-    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a logarithm in
-    two parts."""
+    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a
+    logarithm in two parts."""
     if isinstance(kind, Combine):
         return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
     words = -(-dtype.itemsize // 4)
