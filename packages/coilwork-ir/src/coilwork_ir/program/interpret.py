@@ -36,6 +36,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -145,6 +146,9 @@ class _Machine:
                 self.queues.synchronize()
                 self._while(instruction)
                 self._is_through(instruction)
+            case Region():
+                for inner in instruction.body:
+                    self.step(inner)
             case Comment() | Return():
                 pass
             case _:

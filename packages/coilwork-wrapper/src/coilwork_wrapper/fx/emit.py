@@ -43,11 +43,14 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -59,7 +62,6 @@ from coilwork_ir.streams import (
 )
 from coilwork_wrapper import layouts
 from coilwork_wrapper.fx import control
-from coilwork_wrapper.outer_symbols import outer_symbols
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.surface import Surface
@@ -86,6 +88,7 @@ def emit_fx(
     unbound = outer_symbols(program)
     if unbound:
         raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+    program = inline_regions(program)
     return _Emitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
 
 
@@ -241,6 +244,8 @@ class _Emitter:
                 self._define(buffer, self._view(buffer, instruction.source, self._size(instruction.offset)))
             case Free(names=names):
                 self._free(names)
+            case Region():
+                raise AssertionError("regions are inlined before a program is emitted")
             case Comment():
                 pass
             case Return(values=values):

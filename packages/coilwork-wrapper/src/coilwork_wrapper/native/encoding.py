@@ -79,6 +79,9 @@ class Code(IntEnum):
     """u8 `Ordering`, u32 number of a stream or event, u32 number of another stream, text device or ""; streams and events are
     numbered from 1, and stream 0 is the call's own"""
 
+    REGION = 33
+    """u8 1 if a capture region begins, 0 if it ends: what a driver may replay as graphs. In the first part only"""
+
 
 class Ordering(IntEnum):
     """What is done to a stream or an event."""

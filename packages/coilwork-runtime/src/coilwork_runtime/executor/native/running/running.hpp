@@ -178,6 +178,9 @@ class Runner {
       case STREAM:
         order_streams(step);
         break;
+      case REGION:
+        if (call_.backlog) call_.backlog->capture(step.kind != 0);
+        break;
       default:
         release(step);
     }
