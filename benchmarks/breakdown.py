@@ -18,8 +18,8 @@ import torch
 from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
 from benchmarks.training import training_step
-from coilwork import executors
 from coilwork_runtime import NativeProgram, load_native
+from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.timing import Taken
 
 Call = Callable[[], Any]
@@ -43,7 +43,7 @@ def breakdown(
 
     lines = []
     with torch.set_grad_enabled(train), torch._dynamo.config.patch(dict(find_case(model).dynamo)):
-        with mock.patch.object(executors, "load_native", remembering):
+        with mock.patch.object(choice, "load_native", remembering):
             call = _compiled(instance, "coilwork", dict(options) | {"executor": "native"}, train=train)
             whole = issue_us(call)
         found = list(programs)

@@ -18,8 +18,7 @@ from torch.utils import _pytree as pytree
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
-from coilwork.layout import layout_options
-from coilwork.rewriting import rewrites_of
+from coilwork.package_options import layout_options, rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork_frontend.calling_convention.alignment import aligned_inputs

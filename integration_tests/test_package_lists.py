@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from architecture import layers
-from coilwork.caching.identity import COMPONENTS
+from coilwork.caches import COMPONENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from coilwork.caching.graph_cache import open_caches
 from torch import fx
 from torch._dynamo import lookup_backend
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
 from coilwork.attempts import Attempted
-from coilwork.caching.graph_cache import open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder

@@ -19,8 +19,8 @@ import torch
 from benchmarks import measure
 from benchmarks.backends import resolve_backend
 from benchmarks.host_cost.programs import PROGRAMS, Call
-from coilwork import executors
 from coilwork_runtime import NativeProgram, load_native
+from coilwork_runtime.executor import choice
 
 CALLS = 200
 # Names of backends: a graph that does nothing; torch's; ours; ours without graphs of the driver's; ours with products by ATen.
@@ -47,7 +47,7 @@ class Bench:
             self.programs.append(load_native(data, **rest))
             return self.programs[-1]
 
-        with mock.patch.object(executors, "load_native", remembering):
+        with mock.patch.object(choice, "load_native", remembering):
             found = self.call()
         if self.backend != "dynamo":
             with torch.no_grad():

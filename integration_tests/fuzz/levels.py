@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from coilwork.backend import GraphStages
 from coilwork.compile_options import CompileOptions
 from coilwork.drive import make_call
 from coilwork.job import Job, open_job
-from coilwork.rewriting import rewrite_captured
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
@@ -76,7 +76,7 @@ class Levels:
         broadcast_selections(gm)
         if find_misplaced_writes(gm)[1] is not None:
             return gm.forward
-        rewrite_captured(gm, example_inputs, self.options)
+        GraphStages(self.options).rewrite(gm, example_inputs)
         compiler = partial(
             compile_with_aot_autograd,
             forward=assertions.noting(partial(self._compile, role="forward")),

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-
 from coilwork.caching.graph_cache import open_caches
+
 from coilwork.compile_options import CompileOptions
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz.check import Finding, check

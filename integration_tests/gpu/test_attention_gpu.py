@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from coilwork import executors
 from coilwork.backend import backend
 from coilwork_runtime import NativeProgram, load_native
+from coilwork_runtime.executor import choice
 from integration_tests.model_checks import no_fallback
 
 pytestmark = [
@@ -53,7 +53,7 @@ def test_the_backward_is_called_natively(library: str, is_causal: bool) -> None:
     with (
         sdpa_kernel(LIBRARIES[library]),
         no_fallback(),
-        mock.patch.object(executors, "load_native", remembering),
+        mock.patch.object(choice, "load_native", remembering),
     ):
         compiled = torch.compile(attend, backend=backend, options={"executor": "native", "cache": False})
         found, expected = gradients(compiled), gradients(attend)

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coilwork import executors
 from coilwork.backend import backend
 from coilwork_runtime import NativeProgram, load_native
+from coilwork_runtime.executor import choice
 from integration_tests.model_checks import no_fallback
 
 pytestmark = [
@@ -57,7 +57,7 @@ def programs() -> Iterator[list[NativeProgram]]:
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executors, "load_native", remembering)
+        patch.setattr(choice, "load_native", remembering)
         yield found
 
 

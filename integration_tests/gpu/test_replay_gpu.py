@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coilwork import executors
 from coilwork.backend import backend
 from coilwork_runtime import NativeProgram, load_native
+from coilwork_runtime.executor import choice
 from integration_tests.model_checks import no_fallback
 
 pytestmark = [
@@ -34,7 +34,7 @@ def programs() -> Iterator[list[NativeProgram]]:
         found.append(load_native(data, **rest))
         return found[-1]
 
-    with no_fallback(), mock.patch.object(executors, "load_native", remembering):
+    with no_fallback(), mock.patch.object(choice, "load_native", remembering):
         yield found
 
 

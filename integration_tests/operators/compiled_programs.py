@@ -14,12 +14,12 @@ import torch
 from coilwork import attempts
 from coilwork.backend import backend
 from coilwork.drive import boxed
-from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.program import ExternCall, Program
 from coilwork_ir.program.walk import walk
+from coilwork_runtime.executor.choice import Driven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

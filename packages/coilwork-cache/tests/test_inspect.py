@@ -10,6 +10,7 @@ from coilwork_cache import (
     Bundle,
     BundleCodec,
     GraphCache,
+    GraphEntry,
     LocalStore,
     StoreStats,
     TypedCache,
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> LocalStore:
     kernels, graphs = TypedCache(store, kind="kernel", codec=BundleCodec()), GraphCache(store)
     for name in "abc":
         kernels.put(kernels.key(name), Bundle(records={"k.so": name.encode()}))
-    graphs.put(graphs.key("g"), Bundle(records={}))
+    graphs.put(graphs.key("g"), GraphEntry(module="", report={}))
     store.put(content_key("other", "x"), b"raw")
     return store
 

@@ -12,6 +12,7 @@ from coilwork_cache import (
     BytesCodec,
     CacheCorruptionWarning,
     GraphCache,
+    GraphEntry,
     InvalidKeyError,
     JsonCodec,
     JsonValue,
@@ -25,6 +26,7 @@ from coilwork_cache import (
 )
 
 KERNEL = Bundle(records={"kernel/k0.so": b"\x7fELF", "source": b"void k0() {}"}, metadata={"entry": "k0"})
+GRAPH = GraphEntry(module="x = 1\n", program=b"p", constant_keys=("a.b",), report={"kernels": 2})
 
 
 def test_kernels_graphs_and_tuning_results_come_back(tmp_path: Path) -> None:
@@ -38,11 +40,11 @@ def test_kernels_graphs_and_tuning_results_come_back(tmp_path: Path) -> None:
 
     kernels, graphs, tuning = caches()
     kernels.put(kernels.key("ir"), KERNEL)
-    graphs.put(graphs.key("ir"), Bundle(records={"program": b"p"}))
+    graphs.put(graphs.key("ir"), GRAPH)
     tuning.put(tuning.key("ir"), {"choice": 3, "times_us": [1.5, 2.0]})
     kernels, graphs, tuning = caches()
     assert kernels.get(kernels.key("ir")) == KERNEL
-    assert graphs.get(graphs.key("ir")) == Bundle(records={"program": b"p"})
+    assert graphs.get(graphs.key("ir")) == GRAPH
     assert tuning.get(tuning.key("ir")) == {"choice": 3, "times_us": [1.5, 2.0]}
 
 
@@ -65,7 +67,7 @@ def test_another_kinds_entry_is_a_miss() -> None:
     store = MemoryStore()
     graphs, kernels = GraphCache(store), TypedCache(store, kind="kernel", codec=BundleCodec())
     key = graphs.key("x")
-    graphs.put(key, Bundle(records={}))
+    graphs.put(key, GRAPH)
     with pytest.warns(CacheCorruptionWarning, match="kernel entry"):
         assert kernels.get(key) is None
     assert not store.contains(key)

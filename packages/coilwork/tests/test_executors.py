@@ -12,13 +12,15 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import executors, stages
+from coilwork import stages
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.executors import Loadable
+from coilwork.package_options import executor_options
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError
+from coilwork_runtime.executor import choice
+from coilwork_runtime.executor.choice import Loadable
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -82,7 +84,7 @@ def test_a_program_that_is_refused_runs_in_python(
 def test_without_the_extension_python_runs(
     strictly: Compile, leniently: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(executors, "load_native", unavailable)
+    monkeypatch.setattr(choice, "load_native", unavailable)
     report = run(strictly, tmp_path / "auto", cache=False)
     assert report["executor"] == "python" and "cannot be built here" in report["executor_reason"]
     with pytest.warns(CoilworkFallbackWarning, match="cannot be built here"):
@@ -101,7 +103,7 @@ def test_lifetimes_are_checked_if_asked_for(
             heard.append(event)
 
     assert run(strictly, tmp_path / "real", check_lifetimes=True, cache=False)["executor"] == "native"
-    monkeypatch.setattr(executors, "LifetimeChecker", Listener)
+    monkeypatch.setattr(choice, "LifetimeChecker", Listener)
     run(strictly, tmp_path / "heard", check_lifetimes=True, cache=False)
     assert heard[0] == "call" and heard[-1] == "leave" and "alloc" in heard
     with pytest.warns(CoilworkFallbackWarning, match="as was asked for"):
@@ -135,10 +137,10 @@ def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool |
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    library = executors._products(graph, CompileOptions(**options))
+    library = choice._products(graph, executor_options(CompileOptions(**options)))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
-    assert executors._products(on_cpu, CompileOptions(**options)) is None
+    assert choice._products(on_cpu, executor_options(CompileOptions(**options))) is None
 
 
 @pytest.mark.parametrize(
@@ -148,8 +150,10 @@ def test_what_is_repeated_goes_to_the_driver_as_graphs(options: dict[str, Any], 
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    assert (executors._graphs(graph, CompileOptions(**options)) is not None) is replays
-    assert executors._graphs(replace(graph, devices=("cpu",)), CompileOptions(**options)) is None
+    assert (choice._graphs(graph, executor_options(CompileOptions(**options))) is not None) is replays
+    assert (
+        choice._graphs(replace(graph, devices=("cpu",)), executor_options(CompileOptions(**options))) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_who_computes_convolutions_on_gpus(options: dict[str, Any], required: bo
     graph = Loadable(
         name="g", module="", kernels=b"", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0")
     )
-    library = executors._convolutions(graph, CompileOptions(**options))
+    library = choice._convolutions(graph, executor_options(CompileOptions(**options)))
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
-    assert executors._convolutions(on_cpu, CompileOptions(**options)) is None
+    assert choice._convolutions(on_cpu, executor_options(CompileOptions(**options))) is None

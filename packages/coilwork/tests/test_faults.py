@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import attempts, drive, executors, stages
+from coilwork import attempts, drive, stages
 from coilwork import backend as backends
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
@@ -31,6 +31,8 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Target
 from coilwork_runtime import MissingCompilerError
+from coilwork_runtime.executor import choice
+from coilwork_scheduler import make_program
 
 Compile = Callable[..., Callable[..., Any]]
 Patch = pytest.MonkeyPatch
@@ -87,9 +89,10 @@ def part_with(value: object, *operators: str) -> tuple[Origin, ...]:
 
 
 def break_stage(
-    monkeypatch: Patch, name: str, fault: Callable[[object], Exception | None], module: Any = stages
+    monkeypatch: Patch, name: str, fault: Callable[[object], Exception | None], module: Any = None
 ) -> None:
     """Let stage `name` raise what `fault` makes of its first argument."""
+    module = module or (make_program if hasattr(make_program, name) else stages)
     real = getattr(module, name)
 
     def run(value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,7 +222,7 @@ def test_strict_raises(strictly: Compile, monkeypatch: Patch) -> None:
 
 DRIVERS: dict[str, tuple[str, Any, dict[str, object]]] = {
     "native bytes": ("emit_native", stages, {}),
-    "native executor": ("load_native", executors, {}),
+    "native executor": ("load_native", choice, {}),
     "fx": ("emit_fx", drive, {"wrapper": "fx"}),
     "cpp": ("_cpp_call", drive, {"wrapper": "cpp"}),
 }

@@ -12,12 +12,22 @@ from typing import Any
 import pytest
 import torch
 
+from coilwork import caches
 from coilwork.backend import backend
-from coilwork.caching.graph_cache import CachedGraph, open_caches
+from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import CompileOptions
-from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, LocalStore, NullStore
+from coilwork_cache import (
+    Bundle,
+    BundleCodec,
+    CacheCorruptionWarning,
+    GraphCache,
+    GraphEntry,
+    LocalStore,
+    NullStore,
+)
+from coilwork_cache.frame import frame_head, strip_head
 from coilwork_ir.manifest import write_kernels
-from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.explain.report import CompileReport, read_report
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -25,6 +35,7 @@ PROGRAM = """
 import sys
 
 import torch
+from coilwork import caches
 from coilwork.backend import backend
 
 torch.manual_seed(0)
@@ -142,12 +153,14 @@ def damage_by_emptying(store: LocalStore) -> None:
 
 def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
     """Well-formed entries with other contents, as another program might write."""
-    graphs = GraphCache(store)
+    codec = "graph-2/bundle-1"
     for entry in list(store.entries()):
         if entry.kind == "graph":
-            old = graphs.get(entry.key)
-            assert old is not None
-            graphs.put(entry.key, Bundle(records={**old.records, **records}))
+            data = store.get(entry.key)
+            assert data is not None
+            old = BundleCodec().decode(strip_head(data, "graph", codec))
+            changed = Bundle(records={**old.records, **records})
+            store.put(entry.key, frame_head("graph", codec) + BundleCodec().encode(changed))
 
 
 @pytest.mark.parametrize(
@@ -203,35 +216,38 @@ def test_a_damaged_module_matters_to_who_runs_it(text: bytes, strictly: Compile,
 
 
 def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
-    caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
-    entry = CachedGraph(
+    graphs = GraphCache(open_caches(CompileOptions(cache_dir=str(tmp_path / "cache"))))
+    report = CompileReport(graph_id="g", role="forward", kernels=2, saved_strides=[(1, [2, 1])])
+    entry = GraphEntry(
         module="x = 1\n",
         kernels=write_kernels(()),
         constant_keys=("a.b",),
-        report=CompileReport(graph_id="g", role="forward", kernels=2),
+        report=json.loads(report.to_json()),
     )
-    key = caches.graph_key("text", "cpu", CompileOptions(), "2.13", "0.1")
-    assert caches.get_graph(key) is None
-    caches.put_graph(key, entry)
-    assert caches.get_graph(key) == entry
+    key = graph_key(graphs, "text", "cpu", CompileOptions())
+    assert graphs.get(key) is None
+    graphs.put(key, entry)
+    assert graphs.get(key) == entry
+    assert read_report(entry.report).kernels == 2
 
 
-def test_versions_and_options_are_in_the_key(tmp_path: Path) -> None:
-    caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
-    plain = CompileOptions()
+def test_versions_and_options_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, plain = GraphCache(NullStore()), CompileOptions()
     keys = {
-        caches.graph_key("text", "cpu", plain, "2.13", "0.1"),
-        caches.graph_key("other", "cpu", plain, "2.13", "0.1"),
-        caches.graph_key("text", "cpu", CompileOptions(fusion=False), "2.13", "0.1"),
-        caches.graph_key("text", "sm_90", plain, "2.13", "0.1"),
-        caches.graph_key("text", "cpu", plain, "2.12", "0.1"),
-        caches.graph_key("text", "cpu", plain, "2.13", "0.2"),
+        graph_key(graphs, "text", "cpu", plain),
+        graph_key(graphs, "other", "cpu", plain),
+        graph_key(graphs, "text", "cpu", CompileOptions(fusion=False)),
+        graph_key(graphs, "text", "sm_90", plain),
     }
+    monkeypatch.setattr(torch, "__version__", "2.12")
+    keys.add(graph_key(graphs, "text", "cpu", plain))
+    monkeypatch.setattr(caches, "compiler_identity", lambda *_: "another compiler")
+    keys.add(graph_key(graphs, "text", "cpu", plain))
     assert len(keys) == 6
 
 
 def test_cache_off_opens_nothing() -> None:
-    assert isinstance(open_caches(CompileOptions(cache=False)).kernels, NullStore)
+    assert isinstance(open_caches(CompileOptions(cache=False)), NullStore)
 
 
 def test_unusable_folder_is_a_warning(tmp_path: Path, leniently: Compile) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import coilwork_triton
-from coilwork.caching.identity import compiler_identity, sources_digest
+from coilwork.caches import COMPONENTS
+from coilwork_cache.identity import compiler_identity, sources_digest
 from coilwork_triton.text.device_library import device_functions
 
 
 def test_identity_is_stable() -> None:
-    assert compiler_identity() == compiler_identity()
+    assert compiler_identity(COMPONENTS) == compiler_identity.__wrapped__(COMPONENTS)
 
 
 def test_every_change_of_a_source_file_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
-from coilwork.layout import layout_options
+from coilwork.package_options import layout_options
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_lowering import LayoutOptions
 
@@ -101,7 +101,7 @@ def job(role: Role) -> Job:
 
 def test_what_decides_layouts_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = job("inference")
-    monkeypatch.setattr("coilwork.layout.convolutions_use_tf32", lambda: False)
+    monkeypatch.setattr("coilwork.package_options.convolutions_use_tf32", lambda: False)
     exact = job("inference")
     assert rounded.key_text != exact.key_text
     assert rounded.graph_id != exact.graph_id

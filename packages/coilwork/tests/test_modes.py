@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from coilwork.compile_options import CompileOptions, Mode
-from coilwork.modes import search_of
+from coilwork.package_options import search_of
 from coilwork_runtime.triton_kernels.descent import Trial
 
 PROGRAM = """

@@ -72,7 +72,7 @@ def test_mappings_are_texts_by_names_or_files_of_a_folder(tmp_path: Path) -> Non
     pairs = (("one", "warps 4"), ("two_*", "warps 8"))
     for given in (dict(pairs), pairs, [list(pair) for pair in pairs]):
         assert resolve(options={"mappings": given}, environ={}).mappings == pairs
-    with pytest.raises(OptionError, match="holds no mappings"):
+    with pytest.raises(OptionError, match="holds no files"):
         resolve(options={"mappings": str(tmp_path)}, environ={})
     for graph, name, text in (("a", "one", "warps 4"), ("b", "two", "warps 8"), ("b", "two.kernel", "none")):
         (tmp_path / graph).mkdir(exist_ok=True)

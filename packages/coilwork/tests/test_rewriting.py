@@ -14,7 +14,8 @@ from torch import Tensor
 
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
-from coilwork.rewriting import check_names, rewrites_of
+from coilwork.given_options import check_names
+from coilwork.package_options import rewrites_of
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 
 Compile = Callable[..., Callable[..., Any]]

@@ -14,7 +14,8 @@ import redis
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork.caching.shared_cache import SECRET, shared_store
+from coilwork.caches import SECRET, open_caches
+from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import CacheUnavailableWarning
 
@@ -64,15 +65,17 @@ def test_without_a_secret_nothing_is_shared(leniently: Compile) -> None:
     ("url", "secret", "said"),
     [(NOBODY, "short", "at least 16"), ("http://there", "long enough a secret", "redis://")],
 )
-def test_wrong_settings(url: str, secret: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings(
+    url: str, secret: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(SECRET, secret)
     with pytest.raises(OptionError, match=said):
-        shared_store(url)
+        open_caches(CompileOptions(redis_url=url, cache_dir=str(tmp_path)))
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(SECRET, "a secret of the whole team")
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.delitem(sys.modules, "coilwork_cache.redis_store", raising=False)
     with pytest.raises(OptionError, match=r"pip install .*redis"):
-        shared_store("redis://absent")
+        open_caches(CompileOptions(redis_url="redis://absent", cache_dir=str(tmp_path)))

@@ -27,15 +27,18 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
 )
 from coilwork_cache.folder import default_root
+from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
+from coilwork_cache.identity import compiler_identity
 from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
 from coilwork_cache.key import content_key
 from coilwork_cache.local import LocalStore, open_local_store
 from coilwork_cache.memory import MemoryStore
 from coilwork_cache.null import NullStore
+from coilwork_cache.shared import connect_shared, open_store
 from coilwork_cache.stats import StoreStats
 from coilwork_cache.store import EntryInfo, InspectableStore, Store
 from coilwork_cache.tiered import TieredStore
-from coilwork_cache.typed import GraphCache, TypedCache
+from coilwork_cache.typed import TypedCache
 
 __version__ = "0.1.0"
 
@@ -49,10 +52,16 @@ __all__ = [
     "MemoryStore",
     "TieredStore",
     "NullStore",
+    "open_store",
+    "connect_shared",
     "content_key",
+    "compiler_identity",
     # typed caches and what they hold
     "TypedCache",
     "GraphCache",
+    "GraphEntry",
+    "RemedyCache",
+    "Entry",
     "Codec",
     "BytesCodec",
     "JsonCodec",

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from coilwork_cache.announce import announce
-from coilwork_cache.bundle import Bundle, BundleCodec
 from coilwork_cache.codec import Codec
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning
 from coilwork_cache.frame import frame_head, strip_head
@@ -73,16 +72,14 @@ class TypedCache(Generic[T]):
     def delete(self, key: str) -> None:
         self.store.delete(key)
 
+    def drop(self, key: str, reason: str) -> None:
+        """Remove the entry under `key`, which decodes and yet is damaged, with a warning."""
+        self.store.delete(key)
+        announce(CacheCorruptionWarning(f"{self.kind} entry {key}", reason))
+
     def contains(self, key: str) -> bool:
         return self.store.contains(key)
 
     def stats(self) -> StoreStats:
         """Counters of this view; the store's own also count its other users."""
         return self._tally.snapshot()
-
-
-class GraphCache(TypedCache[Bundle]):
-    """Whole compiled graphs, by canonical graph, target, options and versions: program and kernels as records."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, kind="graph", codec=BundleCodec())

@@ -41,6 +41,15 @@ static inline float exp_f32(float x) {
   return x != x ? x : result;
 }
 
+template <class T, T... numbers>
+struct Numbers {};
+template <i64 count>
+#ifdef __clang__
+using NumbersBelow = __make_integer_seq<Numbers, i64, count>;
+#else
+using NumbersBelow = Numbers<i64, __integer_pack(count)...>;
+#endif
+
 // The numbers of `a` and `b`, taken for one vector, at the places `at`.
 template <class Row, class Places>
 static inline Row shuffled(Row a, Row b, Places at) {
@@ -55,12 +64,14 @@ static inline Row shuffled(Row a, Row b, Places at) {
 }
 
 // The numbers of `row`, each at the place that is `apart` from its own.
+template <i64 apart, class Row, i64... l>
+static inline Row exchanged_at(Row row, Numbers<i64, l...>) {
+  const decltype(row == row) at = {(l ^ apart)...};
+  return shuffled(row, row, at);
+}
 template <i64 apart, class Row>
 static inline Row exchanged(Row row) {
-  constexpr i64 count = sizeof(row) / sizeof(row[0]);
-  decltype(row == row) at;
-  for (i64 l = 0; l < count; ++l) at[l] = l ^ apart;
-  return shuffled(row, row, at);
+  return exchanged_at<apart>(row, NumbersBelow<i64(sizeof(row) / sizeof(row[0]))>());
 }
 
 static inline float from_order(i32 order) { return __builtin_bit_cast(float, order ^ ((order >> 31) & 0x7fffffff)); }

@@ -51,3 +51,15 @@ class CoilworkWarning(UserWarning):
 
 class CoilworkFallbackWarning(CoilworkWarning):
     """A graph runs in eager mode because Coilwork could not compile it."""
+
+
+class UncachedPassWarning(CoilworkWarning):
+    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
+
+
+class IgnoredOptionWarning(CoilworkWarning):
+    """An option or an environment variable has no effect; the message says which, and why."""
+
+
+class NotBuiltYetWarning(CoilworkWarning):
+    """A mode or option is accepted, but the part of it that the message names has no effect yet."""

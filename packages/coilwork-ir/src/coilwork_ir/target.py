@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
 from coilwork_ir.capabilities import LEAST, Capabilities
+from coilwork_ir.machine import TUNING, MachineModel, read_model
 
 TargetKind = Literal["cuda", "hip", "cpu"]
 
@@ -31,6 +34,7 @@ class Target:
         matrix_tflop_s: dense bf16 matrix rate in 1e12 operations per second; 0 if none is claimed.
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
+        model: what is measured of it; None: what the data file of its name says, or that of a device like it.
     """
 
     name: str
@@ -47,6 +51,12 @@ class Target:
     matrix_tflop_s: float
     launch_us: float
     features: tuple[str, ...] = ()
+    model: MachineModel | None = field(default=None, hash=False)
+
+    @property
+    def machine(self) -> MachineModel:
+        """What is measured of it: `model`, or the figures of this package."""
+        return machine_model(self) if self.model is None else self.model
 
     @property
     def is_gpu(self) -> bool:
@@ -211,3 +221,14 @@ def target(name: str) -> Target:
         return TARGETS[name]
     except KeyError:
         raise ValueError(f"unknown target {name!r}; built in: {', '.join(TARGETS)}") from None
+
+
+def machine_model(target: Target) -> MachineModel:
+    """The figures in the data file that serves for `target`: of its name, or else of a device like it."""
+    return read_model(_find_data_file(target.name, target.is_gpu))
+
+
+@cache
+def _find_data_file(name: str, is_gpu: bool) -> Path:
+    own = TUNING / f"{name}.toml"
+    return own if own.exists() else TUNING / ("sm_90.toml" if is_gpu else "cpu.toml")

@@ -123,6 +123,8 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
         and _capabilities(context, call.args).combines
         and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
     }
+    if not candidates:
+        return assembly
     runs = gather(
         assembly.units,
         [index for run in assembly.runs for index in run],
@@ -130,6 +132,7 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
         _held(context),
         context.journal,
         launch_us=context.targets.main.launch_us,
+        loss=context.targets.main.machine.launches.shared_loss,
         max_args=context.options.max_combined_args,
     )
     return replace(assembly, runs=runs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from coilwork_ir.target import Target
 
@@ -37,14 +37,6 @@ class CostModel(Protocol):
         ...
 
 
-# Arithmetic per second on vector units, as weighted operations: about 60e12 on a large GPU, 1e11 per CPU core.
-_GPU_OPERATIONS_PER_US: Final = 15e6
-_CPU_OPERATIONS_PER_US_AND_CORE: Final = 2e4
-# Programs per multiprocessor that together keep enough loads in flight for the memory's full bandwidth. (An H200 moves
-# about 16 GB/s per program.)
-FULL_PROGRAMS: Final = 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCost:
     """Launch plus the longer of memory and arithmetic time, slower when too few programs keep the device busy."""
@@ -53,14 +45,12 @@ class RooflineCost:
 
     def kernel_us(self, work: KernelWork) -> float:
         """See `CostModel`."""
-        target = self.target
+        target, machine = self.target, self.target.machine
         units = max(target.multiprocessors, 1)
         # without reductions there are as many programs as one likes
-        wanted = units * FULL_PROGRAMS if target.is_gpu else units
+        wanted = units * machine.launches.full_programs
         busy = min(1.0, max(work.programs, 1) / wanted) if work.row_length > 1 else 1.0
         bytes_us = (work.read_bytes + work.write_bytes) / (target.bandwidth_gb_s * 1e3)
-        if target.is_gpu:
-            rate = _GPU_OPERATIONS_PER_US
-        else:
-            rate = _CPU_OPERATIONS_PER_US_AND_CORE * units
+        arithmetic = machine.arithmetic
+        rate = arithmetic.device_operations_per_us + arithmetic.unit_operations_per_us * units
         return target.launch_us + max(bytes_us, work.operations / rate) / busy

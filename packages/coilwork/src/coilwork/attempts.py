@@ -9,7 +9,6 @@ from typing import Final
 
 from coilwork.drive import make_call
 from coilwork.errors import CoilworkError
-from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled, list_calls, run_stages
 from coilwork_cache import Store
@@ -26,6 +25,7 @@ from coilwork_runtime import (
     MissingTritonError,
     ScratchFolderError,
 )
+from coilwork_runtime.executor.choice import Driven
 from coilwork_tools.explain.trace import Trace
 from coilwork_tools.op_fallback.retries import Plan
 

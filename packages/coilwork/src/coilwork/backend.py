@@ -10,54 +10,41 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
-from coilwork.caching.shared_cache import shared_store
+from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import around_options, resolve
+from coilwork.given_options import announce_unkeyed, around_options, check_names, resolve
 from coilwork.job import DECIDED
-from coilwork.layout import layout_options
-from coilwork.modes import announce_mode
-from coilwork.rewriting import (
-    NAMES,
-    announce_unkeyed,
-    check_names,
+from coilwork.package_options import (
     draws_its_own,
+    layout_options,
+    lowering_options,
     packs_weights,
-    rewrite_captured,
+    rewrite_options,
     rewrites_of,
 )
-from coilwork.stages import lowering_options
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
-from coilwork_frontend.operator_names import check_fallback
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
+from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
     decompositions,
-    lay_out_convolutions,
-    pad_products,
     partition,
     watched_decompositions,
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.registry import RULES
-from coilwork_lowering.rewrites import (
-    Fired,
-    Prepared,
-    cleaned_up,
-    complete_values,
-    pack_weights,
-    split_constants,
-)
+from coilwork_lowering.rewrites import REWRITES, Fired, Prepared, complete_values
+from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
 from coilwork_runtime import LayoutError
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
@@ -97,13 +84,10 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     """
     check_torch_version()
     settings = resolve(mode=mode, options=options)
-    announce_mode(settings.mode)
     check_names(settings)
-    check_fallback(settings.fallback, RULES)
     if settings.cache and settings.redis_url:
-        shared_store(
-            settings.redis_url
-        )  # wrong settings are the user's to know of, not a reason for eager mode
+        # wrong settings are the user's to know of, not a reason for eager mode
+        open_caches(settings)
     return settings
 
 
@@ -178,14 +162,23 @@ class GraphStages:
         return watched_decompositions(table, self.guards.append)
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        self.log.extend(rewrite_captured(gm, example_inputs, self.options))
+        options = self.options
+        asks_for_gradients = torch.is_grad_enabled() and any(
+            isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+        )
+        frozen: list[int] | None = None
+        if options.freezing and not asks_for_gradients:
+            frozen = [place for place, value in enumerate(example_inputs) if is_static_input(value)]
+        settings = rewrite_options(options, on_gpu=_on_gpu(example_inputs))
+        self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 
     def leave_out_rewrites(self, error: Exception) -> GraphStages | None:
         options = self.options
-        if options.strict or options.rewrites or set(NAMES) <= set(options.skip_rewrites):
+        names = tuple(rewrite.name for rewrite in REWRITES)
+        if options.strict or options.rewrites or set(names) <= set(options.skip_rewrites):
             return None
         warn_of_rewrites(error)
-        return GraphStages(replace(options, skip_rewrites=NAMES))
+        return GraphStages(replace(options, skip_rewrites=names))
 
     def partition(self, joint: torch.fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:
         """The halves of a joint graph, after the user's passes."""
@@ -240,12 +233,9 @@ class GraphStages:
         options = self.options
         if not options.freezing:
             return gm, (), None
-        gm, fired = cleaned_up(gm, rewrites_of("aten", options))
-        laid_out, _ = lay_out_convolutions(gm, layout_options(options))
-        laid_out, _ = pad_products(laid_out, layout_options(options))
-        if packs_weights(options):
-            laid_out, _ = pack_weights(laid_out, static_input_positions())
-        return gm, fired, split_constants(laid_out, static_input_positions())
+        frozen = static_input_positions()
+        rewrites = rewrites_of("aten", options)
+        return freeze(gm, frozen, rewrites, layout_options(options), packs=packs_weights(options))
 
     def is_other_shape(self, error: Exception) -> bool:
         return isinstance(error, LayoutError) and error.code == "operator-shape"
@@ -259,5 +249,9 @@ class GraphStages:
         passes = [name_of(one) for one in (*self.options.joint_passes, *self.options.passes)]
         if not self.options.check or not (self.log or passes):
             return call
-        same_numbers = not draws_its_own(self.options, example_inputs)
+        same_numbers = not draws_its_own(self.options, _on_gpu(example_inputs))
         return with_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
+
+
+def _on_gpu(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import coilwork
-from coilwork.caching.identity import COMPONENTS
+from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
 from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import RuntimeFault, describe_device

@@ -12,17 +12,22 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
-from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
-from coilwork.caching.identity import compiler_identity
-from coilwork.caching.remedies import RemedyCache
-from coilwork.compile_options import CompileOptions
+from coilwork.caches import graph_key, open_caches
+from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
-from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError, OptionError, describe
-from coilwork.executors import Call, Driven, Loadable, load
+from coilwork.errors import (
+    CoilworkError,
+    CoilworkFallbackWarning,
+    CompileError,
+    OptionError,
+    describe,
+    warn_of_driver,
+)
 from coilwork.job import Job, open_job
-from coilwork.modes import search_of
+from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
+from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_frontend.calling_convention.convention import Role, finish_call, finish_program
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
@@ -39,11 +44,13 @@ from coilwork_runtime import (
     ProgramBytesError,
     warm_executor,
 )
+from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.tensor_kinds import Call
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
-from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.explain.report import CompileReport, read_report
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
@@ -138,41 +145,45 @@ def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGr
 
 
 def _compile(job: Job) -> CompiledGraph:
-    caches = open_caches(job.options)
+    store = open_caches(job.options)
+    graphs = GraphCache(store)
     builder = Builder(
-        store=caches.kernels,
+        store=store,
         workers=job.options.workers,
         progress=partial(_log_progress, job.graph_id),
         search=search_of(job.options, partial(_log_search, job.graph_id)),
     )
-    key = _cache_key(job, caches)
+    OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
+    key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
-        restored = _restored(job, key, caches, builder)
+        restored = _restored(job, key, graphs, builder)
         if restored is not None:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
     if job.options.wrapper == "python" and job.options.executor != "python":
-        warm_executor(caches.kernels)
+        warm_executor(store)
     watch = GuardWatch(job.gm)
-    attempted = Attempted(job=job, builder=builder, store=caches.kernels)
-    built = build_with_retries(attempted, RemedyCache(caches=caches, key=key))
+    attempted = Attempted(job=job, builder=builder, store=store)
+    remedies = RemedyCache(store)
+    remedy = Entry(remedies, None if key is None else remedies.key(key))
+    built = build_with_retries(attempted, remedy)
     compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
     call = _watched(driven.call, compiled, job, builder)
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings
     if key is not None and not guards and not built.steps:
-        entry = CachedGraph(
+        entry = GraphEntry(
             module=compiled.module,
             kernels=compiled.kernels,
             program=compiled.native,
             refusal=compiled.refusal,
             constant_keys=tuple(compiled.constants),
-            report=report,
+            report=asdict(report),
         )
-        caches.put_graph(key, entry)
+        graphs.put(key, entry)
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
@@ -207,7 +218,7 @@ def _log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
     )
 
 
-def _cache_key(job: Job, caches: Caches) -> str | None:
+def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
@@ -215,16 +226,17 @@ def _cache_key(job: Job, caches: Caches) -> str | None:
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)
-    return caches.graph_key(job.key_text, targets, job.options, torch.__version__, compiler_identity())
+    return graph_key(graphs, job.key_text, targets, job.options)
 
 
-def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledGraph | None:
+def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
     """The graph from the cache. An entry that does not load is dropped with a warning, and the graph compiled."""
     with job.clock.stage("cache"):
-        entry = caches.get_graph(key)
+        entry = graphs.get(key)
     if entry is None:
         return None
     try:
+        told = read_report(entry.report)
         constants = {name: resolve_constant(job.constant(name)) for name in entry.constant_keys}
         with job.clock.stage("build"):
             graph = Loadable(
@@ -235,17 +247,23 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 refusal=entry.refusal,
                 constants=constants,
                 devices=devices_of(job.gm),
-                operators=job.operators(_saved_strides(entry.report)),
+                operators=job.operators(_saved_strides(told)),
                 kinds=job.kinds(),
                 is_stored=True,
             )
-            driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
-    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:
-        caches.drop_graph(key, f"its module does not load: {error}")
+            driven = load(
+                graph,
+                options=executor_options(job.options),
+                builder=builder,
+                store=graphs.store,
+                warn=warn_of_driver,
+            )
+    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        graphs.drop(key, f"its module does not load: {error}")
         return None
     job.trace.write("module.py", entry.module)
     report = replace(
-        entry.report,
+        told,
         graph_id=job.graph_id,
         role=job.role,
         cache_hit=True,

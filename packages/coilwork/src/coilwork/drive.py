@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 from coilwork.errors import warn_of_driver
-from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.job import Job
+from coilwork.package_options import executor_options
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_ir.program.walk import all_kernels
 from coilwork_runtime import Builder, KernelBuildError, Launcher, MissingCompilerError, generated, guard_call
+from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.tensor_kinds import Call
 from coilwork_wrapper import emit_fx
 
 
@@ -52,7 +54,9 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         operators=job.operators(compiled.saved_strides),
         kinds=job.kinds(),
     )
-    return load(graph, options=job.options, builder=builder, store=store)
+    return load(
+        graph, options=executor_options(job.options), builder=builder, store=store, warn=warn_of_driver
+    )
 
 
 def _try_driver(compiled: Compiled, job: Job, language: str, make: Callable[[], Call]) -> Call | None:

@@ -9,8 +9,11 @@ from coilwork_frontend.errors import (
     CoilworkFallbackWarning,
     CoilworkWarning,
     CompileError,
+    IgnoredOptionWarning,
+    NotBuiltYetWarning,
     OptionError,
     PassError,
+    UncachedPassWarning,
     UnsupportedTorchError,
     describe,
 )
@@ -48,15 +51,3 @@ def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
         CoilworkFallbackWarning,
         stacklevel=3,
     )
-
-
-class UncachedPassWarning(CoilworkWarning):
-    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
-
-
-class IgnoredOptionWarning(CoilworkWarning):
-    """An option or an environment variable has no effect; the message says which, and why."""
-
-
-class NotBuiltYetWarning(CoilworkWarning):
-    """A mode or option is accepted, but the part of it that the message names has no effect yet."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork.compile_options import Accumulation, CompileOptions
-from coilwork.layout import layout_options
+from coilwork.compile_options import CompileOptions
+from coilwork.package_options import layout_options
 from coilwork.targets import devices_of
 from coilwork_frontend.calling_convention.convention import (
     NOTHING_MOVED,
@@ -26,6 +26,7 @@ from coilwork_frontend.calling_convention.updates import aligned_updates
 from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
+from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import TensorKinds, any_unaligned, collect_kinds
 from coilwork_tools.explain.clock import StageClock

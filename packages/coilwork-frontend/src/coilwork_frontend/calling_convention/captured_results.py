@@ -5,7 +5,8 @@ All of it is read off the tensors that Dynamo computed with, before anything is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from coilwork_frontend.torch_compat.tensors import (
     Creation,
     Marks,
     creation_of,
+    is_view_outside_dynamo,
     marks_of,
     set_creation,
     shared_counts,
+    show_memory_of,
     strided_storage,
     view_whole,
 )
@@ -47,16 +50,18 @@ class CapturedResult:
 
 def captured_results(gm: fx.GraphModule) -> tuple[CapturedResult, ...]:
     """The results of Dynamo's graph."""
+    nodes = leaves_of(gm.graph.output_node().args)
     values = _values(gm)
     positions = {
         id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
     }
+    several = _storages_of_several(gm)
     hidden: dict[int, int] = {}
     counts = shared_counts(values)
     found = []
-    for value, count in zip(values, counts, strict=True):
+    for node, value, count in zip(nodes, values, counts, strict=True):
         base = value._base if value is not None and value._is_view() else None
-        if value is None or base is None:
+        if value is None or base is None or _is_view_in_eager(node, value, several) is False:
             found.append(CapturedResult(count=count, marks=_marks(value)))
             continue
         place = positions.get(id(base))
@@ -85,11 +90,13 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
     showed before. A view that comes alone, of memory that the caller does not see, comes back as a tensor of
     its own as well. Other views are made by `boundary.shared_results`. `gm` is looked at at once.
     """
-    given = {
-        strided_storage(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")
-    } - {None}
+    placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    given = {strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
+    given.pop(None, None)
+    several = _storages_of_several(gm)
     views = []
     lone = []
+    nodes = leaves_of(gm.graph.output_node().args)
     values = _values(gm)
     storages = [None if value is None else strided_storage(value) for value in values]
     recorded = any(value is not None and value.requires_grad for value in values)
@@ -100,20 +107,34 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
         if is_changed or storages[position] in given:
             views.append((position, creation))
-        elif recorded and storages.count(storages[position]) == 1 and _shows_another(gm, value):
+        elif (
+            recorded
+            and storages.count(storages[position]) == 1
+            and _is_view_in_eager(nodes[position], value, several)
+        ):
             lone.append((position, creation))
+    # `unsafe_split` and the like: AOTAutograd does not make these anew
+    shown = tuple(
+        (position, given[storages[position]], value._is_view())
+        for position, value in enumerate(values)
+        if value is not None
+        and storages[position] in given
+        and not any(value is one or value._base is one for one in placeholders)
+    )
     first: dict[int, int] = {}
     repeated = tuple(
         (position, first[id(value)])
         for position, value in enumerate(values)
         if storages[position] in given and first.setdefault(id(value), position) != position
     )
-    if not views and not lone and not repeated:
+    if not (views or lone or repeated or shown):
         return lambda compiled: compiled
 
     def around(compiled: Compiled) -> Compiled:
         def called(*args: Any) -> Any:
             results = list(compiled(*args))
+            for position, place, is_view in shown:
+                results[position] = show_memory_of(results[position], args[place], is_view=is_view)
             for position, creation in views:
                 results[position] = set_creation(results[position], creation)
             # autograd's function gives one that comes alone as no view
@@ -130,11 +151,21 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
     return around
 
 
-def _shows_another(gm: fx.GraphModule, value: torch.Tensor) -> bool:
-    """Tell if `value` is a view of what another call gave: fakes are views of copies that calls make, too."""
-    storage = strided_storage(value)
-    others = (node.meta.get("example_value") for node in gm.graph.nodes)
-    return any(other is not value and strided_storage(other) == storage for other in others)
+def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:
+    """The memory that several calls of `gm` show, or one shows of what it is given."""
+    values = {id(node.meta.get("example_value")): node.meta.get("example_value") for node in gm.graph.nodes}
+    counted = Counter(strided_storage(value) for value in values.values())
+    return {storage for storage, count in counted.items() if count > 1}
+
+
+def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int | None]) -> bool | None:
+    """Tell if `value` of `node`, which is a view where Dynamo computed it, is one in eager mode; `None`: unknown.
+
+    A view of what another call gave is one; `several` are the storages of such values. Else the call made
+    memory and showed that: Dynamo may have called torch's decomposition, which shows what the operator itself
+    makes at once.
+    """
+    return True if strided_storage(value) in several else is_view_outside_dynamo(node)
 
 
 def _marks(value: torch.Tensor | None) -> Marks | None:

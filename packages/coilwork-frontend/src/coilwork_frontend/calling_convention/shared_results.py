@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from torch import fx
 
@@ -26,9 +26,21 @@ from coilwork_frontend.torch_compat.tensors import (
 )
 
 Call = Callable[[list[Any]], Sequence[Any]]
-# The positions of the first result in the same memory, and of the first that is the same object.
-ResultObject: TypeAlias = tuple[int, int]
 _HIDDEN: Final = -1 << 20
+
+
+class ResultObject(NamedTuple):
+    """A result of a graph.
+
+    Attributes:
+        memory: the position of the first result in the same memory.
+        same: the position of the first result that is the same object.
+        is_shown: a program calls an operator for it, and torch may make a view of what eager makes anew.
+    """
+
+    memory: int
+    same: int
+    is_shown: bool = False
 
 
 class SharedView(NamedTuple):
@@ -69,7 +81,8 @@ class SharedMemory:
 def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[ResultObject | None, ...]:
     """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `count` are results.
 
-    `None` stands for results in the memory of inputs, which AOTAutograd makes, and for what is no tensor.
+    `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
+    is no tensor.
     """
     given = {_storage(node) for node in gm.graph.nodes if node.op == "placeholder"}
     memories: dict[int, int] = {}
@@ -77,10 +90,13 @@ def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[Result
     found: list[ResultObject | None] = []
     for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:count]):
         storage = _storage(node)
-        if storage is None or storage in given:
+        is_shown = storage is not None and _is_shown(node)
+        if storage is None or (storage in given and not is_shown):
             found.append(None)
-        else:
-            found.append((memories.setdefault(storage, position), objects.setdefault(node, position)))
+            continue
+        same = objects.setdefault(node, position)
+        memory = same if storage in given else memories.setdefault(storage, position)
+        found.append(ResultObject(memory, same, is_shown))
     return tuple(found)
 
 
@@ -99,8 +115,7 @@ def plan_shared_results(
     groups: dict[int, dict[int, int]] = {}
     for position, found in enumerate(objects):
         if found is not None and position not in facts.remade:
-            memory, same = found
-            groups.setdefault(memory, {})[position] = same
+            groups.setdefault(found.memory, {})[position] = found.same
     # subclasses that are taken apart have more results than were captured
     known = captured if len(captured) == facts.count else ()
     views: dict[int, SharedView] = {}
@@ -113,11 +128,12 @@ def plan_shared_results(
         counts.setdefault(base, result.count)
         if position in facts.constant or not recorded:
             views[position] = SharedView(position, base, result.creation)
-    # a view that comes alone is one of a hidden base
+    shown = {position for position, found in enumerate(objects) if found is not None and found.is_shown}
+    # a view that comes alone is one of a hidden base; one that torch alone takes for a view becomes none
     return tuple(
         _plan(group, views, counts)
         for group in groups.values()
-        if len(set(group.values())) > 1 or min(group) in views
+        if len(set(group.values())) > 1 or min(group) in views or min(group) in shown
     )
 
 
@@ -195,6 +211,12 @@ def _plan(
             (position, first[same]) for position, same in group.items() if position != first[same]
         ),
     )
+
+
+def _is_shown(node: fx.Node) -> bool:
+    """Tell if a program calls operators for `node`: kernels compute neither complex nor quantized numbers."""
+    value = node.meta["val"]
+    return node.op == "call_function" and (value.is_complex() or value.is_quantized)
 
 
 def _storage(node: object) -> int | None:

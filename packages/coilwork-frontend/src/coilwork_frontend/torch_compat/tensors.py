@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
+
+from coilwork_frontend.torch_compat.sizes import hint_of
 
 # Tells if two tensors share memory; torch's stubs do not know it.
 _is_alias_of: Final[Callable[[torch.Tensor, torch.Tensor], bool]] = vars(torch._C)["_is_alias_of"]
@@ -42,6 +44,49 @@ def run_on_fakes(node: torch.fx.Node) -> Any:
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
     with tensors[0].fake_mode if tensors else nullcontext():
         return target(*args, **kwargs)
+
+
+def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
+    """Tell if a call of Dynamo's graph gives a view where torch's operators do not run as decompositions.
+
+    It is made on fake tensors of the sizes that the graph was traced with. `None`: those are unknown, or the
+    call refuses them.
+    """
+    if node.op not in ("call_function", "call_method"):
+        return None
+    mode = FakeTensorMode()
+    try:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: _close(argument, mode))
+        with mode:
+            target: Any = node.target
+            made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else None
+            made = target(*args, **kwargs) if node.op == "call_function" else made
+    # whatever a call refuses so, what Dynamo computed is kept
+    except Exception:  # noqa: BLE001
+        return None
+    return made._is_view() if isinstance(made, torch.Tensor) else None
+
+
+def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
+    """What stands for the value of `node` in `mode`, with closed sizes."""
+    value = node.meta["example_value"]
+    if isinstance(value, torch.SymInt):
+        return _closed_size(value)
+    if type(value) is not FakeTensor:
+        raise TypeError(f"{type(value)} is no plain tensor")
+    sizes, strides = ([_closed_size(size) for size in part] for part in (value.shape, value.stride()))
+    with mode:
+        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _closed_size(size: int | torch.SymInt) -> int:
+    if isinstance(size, int):
+        return size
+    closed = hint_of(size)
+    if closed is None:
+        raise ValueError(f"{size} is unknown before the call")
+    return closed
 
 
 def remembered_views() -> AbstractContextManager[object]:
@@ -84,6 +129,17 @@ def share_count(value: object, source: object) -> Any:
     if value is not source:
         counted.data = value
     return counted
+
+
+def show_memory_of(value: Any, source: Any, *, is_view: bool) -> Any:
+    """A tensor like `value`, which shows memory of `source`, and like that one of inference mode or not.
+
+    It is no view of `source`; a view of something else if `is_view`.
+    """
+    if value.is_inference() is source.is_inference() or value.dtype != source.dtype:
+        return value
+    made = source.detach().as_strided(value.shape, value.stride(), value.storage_offset())
+    return made if is_view else made.detach()
 
 
 def count_apart(value: object) -> Any:

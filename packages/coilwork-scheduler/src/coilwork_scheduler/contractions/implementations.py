@@ -30,7 +30,7 @@ from coilwork_ir.product_rates import HALVES_PER_VECTOR, KERNEL_RATE, SKINNY, UN
 from coilwork_ir.scalar import Op, loads, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
-from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
+from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
@@ -310,7 +310,7 @@ class SumsOfProducts:
         ):
             return 1
         strips = self._strips(product)
-        wanted = target.multiprocessors * FULL_PROGRAMS
+        wanted = target.multiprocessors * target.machine.launches.full_programs
         pieces = 1
         while (
             strips * pieces < wanted

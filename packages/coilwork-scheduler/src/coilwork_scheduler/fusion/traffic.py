@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.capabilities import RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
+from coilwork_ir.machine.model import Memory
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
 from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.sizes import SizeHints
-
-# Products that matrix units add in the time of one operation on vectors.
-_MATRIX_RATE: Final = 64
-# What a GPU's memory gives at a time, in bytes, and the elements of a row, or of some, that a block of threads has at a time.
-_SECTOR: Final = 32
-_TILE: Final = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,19 +106,23 @@ class Traffic:
         if self.across(cluster):
             return 0
         parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
-        rows, vain = max(_TILE // length, 1), 0
+        rows, vain = max(self._memory(cluster).tile_elements // length, 1), 0
         for touch in cluster.read:
             unit = self._contiguous(touch)
             free = frozenset().union(*(e.free_symbols for e in touch.index))
             if touch.buffer in cluster.written or unit & reduced or not unit & parallel or not free & reduced:
                 continue
-            vain += self._lost(touch, rows)
+            vain += self._lost(cluster, touch, rows)
         return vain
 
-    def _lost(self, touch: Touch, together: int) -> int:
+    def _lost(self, cluster: Cluster, touch: Touch, together: int) -> int:
         """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a time."""
-        used = min(together * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
-        return self._touched(touch) * _SECTOR // used - self._touched(touch)
+        fetched = self._memory(cluster).fetched_bytes
+        used = min(together * self.buffers[touch.buffer].dtype.itemsize, fetched)
+        return self._touched(touch) * fetched // used - self._touched(touch)
+
+    def _memory(self, cluster: Cluster) -> Memory:
+        return self.targets.of(cluster.device).machine.memory
 
     def _torn(self, cluster: Cluster, stored: Collection[str], *, resident: bool) -> tuple[int, int]:
         """Bytes read, and written, beside those asked for, where rows of several ranges are touched in different orders of memory.
@@ -154,7 +152,7 @@ class Traffic:
             inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
             if inside:
                 apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
-                lost = self._lost(touch, max(_TILE // apart, 1))
+                lost = self._lost(cluster, touch, max(self._memory(cluster).tile_elements // apart, 1))
                 vain[touch.buffer in cluster.written] += lost * passes.get(touch, 1)
         return vain[0], vain[1]
 
@@ -168,6 +166,7 @@ class Traffic:
         """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
         reduced = frozenset(cluster.reduced)
         operations = reads = 0
+        target = self.targets.of(cluster.device)
         counted: set[tuple[Touch, int]] = set()
         for part, depth in zip(cluster.parts, depths(cluster), strict=True):
             # a ragged row is taken to have one point
@@ -176,7 +175,7 @@ class Traffic:
                 part.cost
                 * rows
                 * (length if walks and not part.ragged else 1)
-                // (_MATRIX_RATE if part.contracted else 1)
+                // (target.machine.arithmetic.matrix_rate if part.contracted else 1)
             )
             again = 0 if resident or not walks else depth
             for touch in part.reads:

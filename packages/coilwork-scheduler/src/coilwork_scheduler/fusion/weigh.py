@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
@@ -30,9 +29,6 @@ from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.contraction import is_contraction
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
-
-# Times its launch that a kernel takes at most, to share another's though the two read nothing alike.
-LAUNCH_BOUND: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +189,9 @@ class Weigher:
     def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
         """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its launch."""
         target = self.around.targets.of(cluster.device)
-        return target.is_gpu and self.around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
+        if not target.is_gpu:
+            return False
+        return self.around.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
 
     def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
         """`work` with the operations of `cluster` as its kernel has them, each value computed once per point."""

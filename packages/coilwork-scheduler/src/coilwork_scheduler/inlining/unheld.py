@@ -27,10 +27,6 @@ from coilwork_scheduler.sizes import SizeHints
 
 # A position is written and read where what it stands for need not be.
 _WRITTEN_AND_READ: Final = 2
-# Bytes that memory gives at a time. Shorter rows are fetched once on a GPU, as it would fetch as much again for another
-# consumer; and by all threads on a CPU, as few of them share a scatter.
-_SECTOR: Final = 32
-_LINE: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +78,10 @@ class Unheld:
         name, size = node.output.name, self.sizes.size_bytes(node.output)
         target = self.targets.of(node.output.device)
         users = self.readers[name]
-        if self._row_bytes(node) < (_SECTOR if target.is_gpu else _LINE) and (
-            len(users) > 1 or not target.is_gpu
-        ):
+        # Shorter rows are fetched once on a GPU, as it would fetch as much again for another consumer; and by all
+        # threads on a CPU, as few of them share a scatter.
+        is_short = self._row_bytes(node) < target.machine.memory.fetched_bytes
+        if is_short and (len(users) > 1 or not target.is_gpu):
             return "what it looks up at a position is too short to be fetched again"
         if handed:
             return None

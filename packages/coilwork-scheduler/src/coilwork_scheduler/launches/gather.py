@@ -22,8 +22,6 @@ from coilwork_scheduler.sizes import SizeHints
 
 # Steps over which a call that allocates may move.
 _WINDOW: Final = 256
-# What of a kernel's time may be lost in a shared launch: masks, one configuration for all, a few branches per program.
-_LOSS: Final = 0.05
 _SHOWN: Final = 4
 
 
@@ -84,9 +82,13 @@ def gather(
     journal: Journal,
     *,
     launch_us: float,
+    loss: float,
     max_args: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """`sequence` of `units` with those of `candidates` that share a launch as one entry, at the place of the first."""
+    """`sequence` of `units` with those of `candidates` that share a launch as one entry, at the place of the first.
+
+    A launch takes `launch_us`; `loss` is the share of a kernel's time that may be lost in a shared one.
+    """
     slots: list[list[int]] = [[] for _ in sequence]
     place: dict[int, int] = {}
     open_launches: dict[str, _Launch] = {}
@@ -94,7 +96,7 @@ def gather(
     for position, index in enumerate(sequence):
         unit, candidate = units[index], candidates.get(index)
         at = position
-        if candidate is not None and candidate.time_us * _LOSS <= launch_us:
+        if candidate is not None and candidate.time_us * loss <= launch_us:
             launch = open_launches.get(candidate.kind)
             obstacle = "" if launch is None else _obstacle(launch, unit, candidate, place, max_args)
             grown = sum(size for _, size in unit.allocates)
@@ -119,7 +121,7 @@ def gather(
                 "of one kind, and none waits for another",
                 members=len(run),
                 saved_us=(len(run) - 1) * launch_us,
-                loss_us=_LOSS * sum(candidates[index].time_us for index in run),
+                loss_us=loss * sum(candidates[index].time_us for index in run),
             )
     return found
 

@@ -23,7 +23,7 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
+from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
@@ -105,7 +105,8 @@ class _Weigher:
         target, can = self._target(node), self._capabilities(node)
         across = _across(node)
         stays = not across and can.rows.keeps(size)
-        programs = max(1, FULL_PROGRAMS * max(rows, read_bytes // size) // _SECTOR) if across else rows
+        full = target.machine.launches.full_programs
+        programs = max(1, full * max(rows, read_bytes // size) // _SECTOR) if across else rows
         whole_us = self.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
         numbers = {"whole_us": round(whole_us, 3)}
         length = None

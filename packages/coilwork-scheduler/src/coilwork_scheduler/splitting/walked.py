@@ -13,7 +13,7 @@ from coilwork_ir.index import Expr, bounds, extent_of, product
 from coilwork_ir.loops import Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
-from coilwork_scheduler.cost import FULL_PROGRAMS, KernelWork
+from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
@@ -75,11 +75,12 @@ def walked_of(
     if not beside:
         return None
     axes, refined = _refined(family.axes, [found for found in partners.values() if found is not None])
+    target = figures.target(family.members[0])
     pieces = cut_axes(
         axes,
         axes,
         {axis: figures.sizes.value(extent_of(axis)) for axis in axes},
-        wanted=figures.target(family.members[0]).multiprocessors * FULL_PROGRAMS,
+        wanted=target.multiprocessors * target.machine.launches.full_programs,
         skip=False,
         miss=_MISS,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +71,12 @@ class CompileReport:
             f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
             f"{self.extern_calls} operator calls{rewritten}; seconds: {seconds}"
         )
+
+
+def read_report(facts: Mapping[str, Any]) -> CompileReport:
+    """The report whose JSON object is `facts`.
+
+    Raises:
+        TypeError: it has other fields.
+    """
+    return replace(CompileReport(graph_id="", role=""), **facts)

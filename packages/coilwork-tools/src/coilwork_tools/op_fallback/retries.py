@@ -10,9 +10,9 @@ number drawn.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe
@@ -91,13 +91,35 @@ class StoredStep:
 
 
 class StoredRemedy(Protocol):
-    """Where the remedy of one graph is kept."""
+    """Where the remedy of one graph is kept, as a JSON object."""
 
-    def read(self) -> tuple[StoredStep, ...]:
-        """The steps found before; none if there are none."""
+    def read(self) -> Mapping[str, Any] | None:
+        """What was found before; None if there is nothing."""
 
-    def write(self, steps: tuple[StoredStep, ...]) -> None:
-        """Keep `steps`."""
+    def write(self, value: dict[str, Any], /) -> None:
+        """Keep `value`."""
+
+
+def write_steps(steps: Sequence[StoredStep]) -> dict[str, Any]:
+    """`steps` as a JSON object."""
+    return {"steps": [{**asdict(step), "positions": list(step.positions)} for step in steps]}
+
+
+def read_steps(record: Mapping[str, Any] | None) -> tuple[StoredStep, ...]:
+    """The steps in a JSON object; none if they do not decode: they are a hint, and found again."""
+    if record is None:
+        return ()
+    try:
+        return tuple(
+            StoredStep(
+                positions=tuple(int(position) for position in step["positions"]),
+                apart=bool(step["apart"]),
+                reason=str(step["reason"]),
+            )
+            for step in record["steps"]
+        )
+    except (KeyError, TypeError, ValueError):
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +206,12 @@ def build_with_retries(subject: Subject[_C, _D], remembered: StoredRemedy | None
         raise RefusedCallError(str(first.error)) from first.error
     if not subject.may_retry or isinstance(first.error, OptionError):
         raise first.error
-    repeated = None if remembered is None else attempts.repeat(remembered.read())
+    repeated = None if remembered is None else attempts.repeat(read_steps(remembered.read()))
     if repeated is not None:
         return repeated
     built = attempts.mend(first)
     if remembered is not None:
-        remembered.write(attempts.describe_steps())
+        remembered.write(write_steps(attempts.describe_steps()))
     return built
 
 

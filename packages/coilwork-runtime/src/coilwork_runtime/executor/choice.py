@@ -5,29 +5,49 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from coilwork.compile_options import CompileOptions, Executor
-from coilwork.errors import warn_of_driver
 from coilwork_cache import Store
-from coilwork_runtime import (
-    Builder,
-    ConvolutionLibrary,
-    DriverGraphs,
-    ExecutorUnavailableError,
-    LifetimeChecker,
-    NativeProgram,
-    ProductLibrary,
-    guard_call,
-    load_native,
-)
+from coilwork_runtime.builder import Builder
+from coilwork_runtime.errors import ExecutorUnavailableError
+from coilwork_runtime.executor.convolutions import ConvolutionLibrary
+from coilwork_runtime.executor.graphs import DriverGraphs
+from coilwork_runtime.executor.lifetimes import LifetimeChecker
+from coilwork_runtime.executor.products import ProductLibrary
+from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import execute_module, load_kernels
-from coilwork_runtime.tensor_kinds import PLAIN, TensorKinds, refuse_operators
+from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 
-Call = Callable[[list[Any]], Sequence[Any]]
-log = logging.getLogger("coilwork")
+Executor = Literal["auto", "native", "python"]
+Products = Literal["auto", "aten", "cublaslt"]
+Convolutions = Literal["auto", "aten", "cudnn"]
+log = logging.getLogger("coilwork.runtime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorOptions:
+    """What a caller may choose of how a program runs. None of it changes what is compiled.
+
+    Attributes:
+        executor: `native`, `python`, or `auto`, which is native where that loads. Default: `auto`.
+        strict: raise where the native executor does not load, instead of taking the Python module.
+        check_lifetimes: the native executor verifies each allocation and free.
+        products: who computes matrix products on GPUs; `auto` may choose another library than ATen where
+            results may differ in their last bits.
+        convolutions: the same of convolutions.
+        rounds_freely: results may differ from eager's in their last bits.
+        replay: stretches of launches that repeat go to the driver as one graph.
+    """
+
+    executor: Executor = "auto"
+    strict: bool = False
+    check_lifetimes: bool = False
+    products: Products = "auto"
+    convolutions: Convolutions = "auto"
+    rounds_freely: bool = True
+    replay: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +99,18 @@ class Loadable:
     is_stored: bool = False
 
 
-def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: Store | None) -> Driven:
-    """Build the kernels of `graph`, and load it for the executor that `options` ask for. `store` keeps the executor itself.
+def load(
+    graph: Loadable,
+    *,
+    options: ExecutorOptions,
+    builder: Builder,
+    store: Store | None,
+    warn: Callable[[str, str, str], None],
+) -> Driven:
+    """Build the kernels of `graph`, and load it for the executor that `options` ask for.
+
+    `store` keeps the executor itself. `warn` hears of a graph that Python drives instead of what was asked
+    for, and why.
 
     Raises:
         ModuleTextError, ProgramBytesError: the module or the program is damaged.
@@ -122,7 +152,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
             reason = f"{type(error).__name__}: {error}"
             is_faulty = True
     if wanted == "native" or options.check_lifetimes or is_faulty:
-        warn_of_driver(graph.name, "the native executor", reason or "as was asked for")
+        warn(graph.name, "the native executor", reason or "as was asked for")
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
     call = guard_call(in_python(), graph.operators or refuse_operators, graph.kinds)
@@ -136,37 +166,33 @@ def _native(program: NativeProgram) -> Driven:
     return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)
 
 
-def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
+def _products(graph: Loadable, options: ExecutorOptions) -> ProductLibrary | None:
     """Who computes matrix products instead of ATen."""
     if not _by_library(graph, options, options.products):
         return None
     return ProductLibrary(required=options.products == "cublaslt")
 
 
-def _convolutions(graph: Loadable, options: CompileOptions) -> ConvolutionLibrary | None:
+def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibrary | None:
     """Who computes convolutions instead of ATen."""
     if not _by_library(graph, options, options.convolutions):
         return None
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
 
-def _graphs(graph: Loadable, options: CompileOptions) -> DriverGraphs | None:
+def _graphs(graph: Loadable, options: ExecutorOptions) -> DriverGraphs | None:
     """Where the driver's graphs come from, for work that is the same in call after call."""
-    wanted = options.replay and options.check_nan == "off"
-    return DriverGraphs() if wanted and _on_gpu(graph) else None
+    return DriverGraphs() if options.replay and _on_gpu(graph) else None
 
 
 def _on_gpu(graph: Loadable) -> bool:
     return any(device.startswith("cuda") for device in graph.devices)
 
 
-def _by_library(graph: Loadable, options: CompileOptions, wanted: str) -> bool:
-    """Whether a library is called directly.
-
-    Where results should be eager's to the last bit, or the same whatever is beside them, it is not unless it is asked for.
-    """
-    free = options.numerics == "fast" and not options.batch_invariant
-    return _on_gpu(graph) and wanted != "aten" and (wanted != "auto" or free)
+def _by_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
+    """Tell if a library is called directly: where results should be eager's to the last bit, or the same
+    whatever is beside them, only if it is asked for."""
+    return _on_gpu(graph) and wanted != "aten" and (wanted != "auto" or options.rounds_freely)
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:

@@ -1,0 +1,108 @@
+"""Every kernel of a program as source text: which generator writes it, for which device, and whose fault an error is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from coilwork_ir.codegen import Codegen, Describing
+from coilwork_ir.errors import CoilworkIRError, EmitError
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.program.nodes import Launch, Program
+from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.target import Target, Targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What kernels are generated for, by whom, and how.
+
+    Attributes:
+        targets: of the program's devices.
+        find: the generator for a target.
+        settings: of the generators; a third party's need not know one that nobody asks for.
+        likely: by name of a kernel what it is likely called with, one number per size; generators that
+            propose versions by size are told.
+    """
+
+    targets: Targets
+    find: Callable[[Target], Codegen]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    likely: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def settings_of(self, kernel: Kernel, codegen: Codegen, target: Target) -> dict[str, object]:
+        """The settings of `codegen` for `kernel`."""
+        likely = self.likely.get(kernel.name, ())
+        if likely and codegen.capabilities(target).versions_by_size:
+            return {**self.settings, "likely": likely}
+        return dict(self.settings)
+
+
+def emit_kernels(
+    program: Program, generation: Generation, *, write: Callable[[str, str], None] | None = None
+) -> dict[str, KernelSource]:
+    """Source text for every kernel of `program`, by name; each for the device its buffers are on.
+
+    `write` gets the name and the text of files that show each kernel, if anyone wants them.
+
+    Raises:
+        EmitError: a generator cannot express a kernel; the error names the kernel's operators.
+    """
+    sources: dict[str, KernelSource] = {}
+    for kernel, codegen, target in _assigned(program, generation):
+        source = sources[kernel.name] = _emit(kernel, codegen, target, generation)
+        if write is not None:
+            write(f"kernels/{kernel.name}.{'cpp' if source.language == 'cpp' else 'py'}", source.text)
+            write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
+    return sources
+
+
+def describe_kernels(program: Program, generation: Generation) -> dict[str, str]:
+    """How every kernel of `program` runs, as text, by name, but those whose generator does not say."""
+    return {
+        kernel.name: codegen.describe(kernel, target, generation.settings_of(kernel, codegen, target))
+        for kernel, codegen, target in _assigned(program, generation)
+        if isinstance(codegen, Describing)
+    }
+
+
+def _assigned(program: Program, generation: Generation) -> Iterator[tuple[Kernel, Codegen, Target]]:
+    devices = _kernel_devices(program)
+    for kernel in all_kernels(program):
+        target = generation.targets.of(devices[kernel.name])
+        yield kernel, generation.find(target), target
+
+
+def _emit(kernel: Kernel, codegen: Codegen, target: Target, generation: Generation) -> KernelSource:
+    """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
+    try:
+        return codegen.emit(kernel, target, generation.settings_of(kernel, codegen, target))
+    except CoilworkIRError as error:
+        if error.origins or error.code.startswith("mapping"):
+            # a mapping is the user's, who is to hear of it
+            raise
+        raise EmitError(
+            error.code, error.what, node=f"kernel @{kernel.name}", origins=kernel.origins
+        ) from error
+    # A fault of the generator's is as much about these calls, which the graph can do without kernels for.
+    except Exception as error:
+        raise EmitError(
+            "codegen-failed",
+            f"no kernel can be generated: {type(error).__name__}: {error}",
+            node=f"kernel @{kernel.name}",
+            origins=kernel.origins,
+        ) from error
+
+
+def _kernel_devices(program: Program) -> dict[str, str]:
+    """Kernel name -> device of the buffers it is launched on; the CPU for a kernel without any, which checks sizes."""
+    devices: dict[str, str] = {}
+    for part in walk(program):
+        known = buffers(part)
+        for instruction in part.instructions:
+            if isinstance(instruction, Launch):
+                device = known[instruction.args[0]].device if instruction.args else "cpu"
+                devices.setdefault(instruction.kernel, device)
+    return devices

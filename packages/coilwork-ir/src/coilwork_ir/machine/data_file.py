@@ -1,0 +1,150 @@
+"""Reads the data files of `tuning/`: figures with unit and source, and the model that the figures make.
+
+A file is TOML of one shape, a line per figure, so that reading one takes a fraction of a millisecond. (Importing
+`tomllib` takes fourteen, and reading two hundred figures with it seven. A test reads each file both ways.)
+
+    [launches]
+    bound = { value = 1.5, unit = "launches", source = "memory-set" }
+
+Comments are lines of their own. `[stand-in]` says of subjects whose figures serve for those that were not measured
+on this device: `scans = "sm_90"`. What the file itself says of such a subject is this device's own. `[sources]` is
+the last table: what each source is, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, get_type_hints
+
+from coilwork_ir.machine.model import MachineModel
+
+TUNING: Final = Path(__file__).parent / "tuning"
+"""The folder of the data files of devices that are measured here."""
+
+STAND_IN: Final = "stand-in"
+SOURCES: Final = "sources"
+_VALUE: Final = " = { value = "
+_UNIT: Final = ', unit = "'
+_SOURCE: Final = '", source = "'
+_END: Final = '" }'
+
+
+class MachineFileError(ValueError):
+    """A data file of a machine that cannot be used: it names the file, and the figure or the line."""
+
+
+class Entry(NamedTuple):
+    """One figure, as its file says it."""
+
+    value: int | float
+    unit: str
+    source: str
+
+
+class MachineFile(NamedTuple):
+    """A data file as it is written.
+
+    Attributes:
+        subjects: figures by name, by subject.
+        stand_ins: subject -> the device whose figures stand in for those that are left out.
+    """
+
+    subjects: Mapping[str, Mapping[str, Entry]]
+    stand_ins: Mapping[str, str]
+
+
+@cache
+def read_model(path: Path) -> MachineModel:
+    """The model in the data file at `path`. A file is read once in a process.
+
+    Raises:
+        MachineFileError: a line has another shape, a figure is unknown, missing, or of another type.
+    """
+    read = read_file(path)
+    known = get_type_hints(MachineModel)
+    unknown = [name for name in (*read.subjects, *read.stand_ins) if name not in known or name == "name"]
+    if unknown:
+        raise MachineFileError(f"{path}: no subject is called {', '.join(sorted(set(unknown)))}")
+    subjects = {name: _subject(path, name, kind, read) for name, kind in known.items() if name != "name"}
+    return MachineModel(name=path.stem, **subjects)
+
+
+def read_entries(path: Path) -> Mapping[str, Entry]:
+    """The figures that stand in the data file at `path`, each with unit and source, by `subject.name`.
+
+    Raises:
+        MachineFileError: a line has another shape.
+    """
+    subjects = read_file(path).subjects.items()
+    return {f"{subject}.{name}": entry for subject, entries in subjects for name, entry in entries.items()}
+
+
+def read_file(path: Path) -> MachineFile:
+    """The data file at `path`, as it is written.
+
+    Raises:
+        MachineFileError: a line has another shape.
+    """
+    subjects: dict[str, dict[str, Entry]] = {}
+    stand_ins: dict[str, str] = {}
+    table = ""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line or line[0] == "#":
+            continue
+        if line[0] == "[":
+            table = line[1:-1]
+            if table == SOURCES:
+                break
+            if table in subjects:
+                raise MachineFileError(f"{path}:{number}: a second table [{table}]")
+            if table != STAND_IN:
+                subjects[table] = {}
+        elif table == STAND_IN:
+            subject, _, device = line.partition(" = ")
+            stand_ins[subject] = device.strip('"')
+        else:
+            name, entry = _entry(line, f"{path}:{number}")
+            if table not in subjects or name in subjects[table]:
+                raise MachineFileError(f"{path}:{number}: {name} stands in no table, or twice in [{table}]")
+            subjects[table][name] = entry
+    return MachineFile(subjects, stand_ins)
+
+
+def _entry(line: str, where: str) -> tuple[str, Entry]:
+    name, is_entry, rest = line.partition(_VALUE)
+    value, has_unit, rest = rest.partition(_UNIT)
+    unit, has_source, rest = rest.partition(_SOURCE)
+    source, has_end, behind = rest.partition(_END)
+    if not (is_entry and has_unit and has_source and has_end and unit and source) or behind:
+        raise MachineFileError(
+            f"{where}: a figure is written `name{_VALUE}1.5{_UNIT}bytes{_SOURCE}memory-set{_END}`"
+        )
+    try:
+        number: int | float = int(value) if value.replace("_", "").isdecimal() else float(value)
+    except ValueError:
+        raise MachineFileError(f"{where}: the value of {name} is no number: {value}") from None
+    return name, Entry(number, unit, source)
+
+
+def _subject(path: Path, name: str, kind: type[Any], read: MachineFile) -> Any:
+    """The figures of subject `name`, of the class `kind`."""
+    given = read.subjects.get(name, {})
+    other = read.stand_ins.get(name)
+    types = {field.name: field.type for field in fields(kind)}
+    values: dict[str, int | float] = {}
+    if other is not None:
+        rest = getattr(read_model(path.with_name(f"{other}.toml")), name)
+        values.update((figure, getattr(rest, figure)) for figure in types)
+    for figure, entry in given.items():
+        if figure not in types:
+            raise MachineFileError(f"{path}: [{name}] knows no figure {figure}")
+        if types[figure] == "int" and not isinstance(entry.value, int):
+            raise MachineFileError(f"{path}: [{name}] {figure} is a whole number, not {entry.value}")
+        values[figure] = entry.value
+    missing = [figure for figure in types if figure not in values]
+    if missing:
+        raise MachineFileError(f"{path}: [{name}] says nothing of {', '.join(missing)}")
+    return kind(**values)

@@ -1,1 +1,0 @@
-"""Compiled graphs that are kept: under which key, as what, and where machines share them."""

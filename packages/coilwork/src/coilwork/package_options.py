@@ -1,0 +1,138 @@
+"""The settings of each package, from the options and from what torch allows at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from coilwork.compile_options import CompileOptions
+from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
+from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
+from coilwork_lowering.rewrites import Rewrite, chosen
+from coilwork_lowering.rewrites.rewrite import Level
+from coilwork_runtime import Search
+from coilwork_runtime.executor.choice import ExecutorOptions
+from coilwork_runtime.triton_kernels.descent import Trial
+from coilwork_scheduler import ScheduleOptions
+
+
+def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
+    """The settings of lowering. `fallback` are operators to leave to ATen."""
+    return LoweringOptions(
+        fallback=fallback,
+        numerics=options.numerics,
+        accumulation=options.accumulation,
+        random=options.random,
+        sorting=options.sorting,
+        sorts_in_memory=not options.triton_on_cpu,
+        decompose_sdpa=options.batch_invariant,
+        sum_products=options.batch_invariant,
+        updates_in_place=options.reuse,
+    )
+
+
+def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
+    """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in
+    cache keys as a whole.
+
+    With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
+    lowering `joins_scheduler`, which sees whole inference graphs, convolutions in 16 bits are the scheduler's to lay
+    out on GPUs whose library is known to follow its operands.
+    """
+    layout = options.conv_layout
+    if layout == "auto" and options.numerics == "strict":
+        layout = "captured"
+    is_scheduled = joins_scheduler and not options.batch_invariant and torch.version.hip is None
+    return LayoutOptions(
+        layout=layout,
+        scheduled_devices=("cuda",) if is_scheduled else (),
+        tf32_convolutions=convolutions_use_tf32(),
+        # a kernel of ours stores rows of any length
+        pad_products=options.numerics != "strict" and options.contractions != "generated",
+        by_rows=options.contractions == "aten" or torch.version.hip is not None,
+    )
+
+
+def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
+    """The rewrites of `level`, Coilwork's and the user's own."""
+    return chosen(level, rewrite_options(options, on_gpu=on_gpu), options.rewrites)
+
+
+def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
+    """Which rewrites of graphs are allowed.
+
+    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them. Batch
+    invariance and deterministic algorithms are promises about the captured operators: then nothing that rounds
+    otherwise is done.
+    """
+    numerics = "eager" if _keeps_operators(options) and options.numerics == "fast" else options.numerics
+    return RewriteOptions(
+        numerics=numerics, random=draws_its_own(options, on_gpu), skip=options.skip_rewrites
+    )
+
+
+def draws_its_own(options: CompileOptions, on_gpu: bool) -> bool:
+    """Tell if random numbers may be others than eager's."""
+    return options.random == "generated" or (options.random == "auto" and on_gpu)
+
+
+def packs_weights(options: CompileOptions) -> bool:
+    """Tell if frozen weights are packed for oneDNN, which rounds sums otherwise than the captured calls do."""
+    return options.freezing and options.numerics == "fast" and not _keeps_operators(options)
+
+
+def _keeps_operators(options: CompileOptions) -> bool:
+    return options.batch_invariant or torch.are_deterministic_algorithms_enabled()
+
+
+def schedule_options(
+    options: CompileOptions,
+    *,
+    aligned_inputs: tuple[str, ...] = (),
+    donated_inputs: tuple[str, ...] = (),
+    size_hints: tuple[tuple[str, int], ...] = (),
+    apart: frozenset[str] = frozenset(),
+) -> ScheduleOptions:
+    """The settings of the scheduler, for a graph with such inputs and sizes. `apart` share no kernel with others."""
+    return ScheduleOptions(
+        numerics=options.numerics,
+        inline=options.fusion,
+        fuse=options.fusion,
+        combine=options.fusion and options.combine,
+        contractions=options.contractions,
+        convolution_layouts=options.conv_layout != "captured",
+        batch_invariant=options.batch_invariant,
+        aligned_inputs=aligned_inputs,
+        donated_inputs=donated_inputs,
+        size_hints=size_hints,
+        apart=apart,
+    )
+
+
+def generator_settings(options: CompileOptions) -> dict[str, object]:
+    """The settings of code generators; those of other packages need not know one that nobody asks for."""
+    asked: dict[str, object] = {"batch_invariant": True} if options.batch_invariant else {}
+    if options.mappings:
+        asked["mappings"] = options.mappings
+    return asked
+
+
+def executor_options(options: CompileOptions) -> ExecutorOptions:
+    """The settings of who runs programs."""
+    return ExecutorOptions(
+        executor=options.executor,
+        strict=options.strict,
+        check_lifetimes=options.check_lifetimes,
+        products=options.products,
+        convolutions=options.convolutions,
+        rounds_freely=options.numerics == "fast" and not options.batch_invariant,
+        replay=options.replay and options.check_nan == "off",
+    )
+
+
+def search_of(options: CompileOptions, told: Callable[[str, int, Trial], None]) -> Search | None:
+    """The search that `options` ask for; `told` hears of its progress."""
+    if not options.mode.startswith("max-autotune") or not options.autotune_budget:
+        return None
+    return Search(most=options.autotune_budget, told=told)
