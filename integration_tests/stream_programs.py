@@ -1,4 +1,4 @@
-"""Programs on streams as text, and every driver for one: the native executor, the Python module, FX and, on the host, C++."""
+"""Programs on streams as text, and every driver for one: native, Python, FX and, on the host, C++."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def program_on(device: str, text: str) -> Program:
 
 
 def draw_program(device: str, seed: int) -> Program:
-    """A random verified program on `device`: work of operators and copies on streams, waits, reuse and regions."""
+    """A random verified program on `device`: operators and copies on streams, waits, reuse and a region."""
     rng = Random(seed)
     at = "" if device == "cpu" else f"@{device}"
     lines, alive, streams, events = [], ["x", "w"], [], 0
@@ -125,7 +125,7 @@ def _refuse() -> Call:
 
 
 def make_drivers(program: Program, *, cpp: bool = True) -> dict[str, Call]:
-    """`program`, which has no kernels, by each driver that the device of its inputs has; C++ takes long to build."""
+    """`program`, which has no kernels, by each driver that its device has; C++ takes long to build."""
     module = execute_module(emit_python(program, {}), program.name)
     native = load_native(emit_native(program), launchers={}, constants={}, fallback=_refuse)
     graph = emit_fx(program, {}, runtime=generated)

@@ -1,4 +1,4 @@
-"""Programs on streams by all four drivers: the interpreter's results, and the streams and events that the program names."""
+"""Programs on streams by all four drivers: the interpreter's results, on the streams that they name."""
 
 from __future__ import annotations
 

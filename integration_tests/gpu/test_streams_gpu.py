@@ -1,4 +1,4 @@
-"""Programs on a GPU's streams: work of two streams overlaps, results are the interpreter's, torch's current stream stays."""
+"""Programs on a GPU's streams: results are the interpreter's, and torch's current stream stays."""
 
 from __future__ import annotations
 

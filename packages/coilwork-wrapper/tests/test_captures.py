@@ -1,4 +1,4 @@
-"""Capture regions: which stretches of a program are in one, what ends them, and what of it the native executor is told."""
+"""Capture regions: which stretches of a program are in one, what ends them, and their bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ CUTS = {
     'extern "aten._local_scalar_dense.default" (%i) implements "product" defines (size u0 in [0, inf])': (
         "sizes are read of what aten._local_scalar_dense.default returns"
     ),
-    'extern "aten.mul_.Scalar" (%x, item %i) implements "product"': "the host reads a number for aten.mul_.Scalar",
+    'extern "aten.mul_.Scalar" (%x, item %i) implements "product"': (
+        "the host reads a number for aten.mul_.Scalar"
+    ),
     f'extern "{COLLECTIVE}" (%h, "sum", "0") defines (%r: f32[8]) in_flight (%h, %r) until (%r)': (
         f"{COLLECTIVE} goes on behind its call"
     ),

@@ -114,7 +114,8 @@ class ExternCall:
     until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without
     any, until the program ends.
 
-    The call puts its work on `stream`. On any but the program's own it returns nothing: what it writes is there before.
+    The call puts its work on `stream`. On any but the program's own it returns nothing: what it writes is
+    there before.
     """
 
     target: str
@@ -171,12 +172,13 @@ class WhileCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A stretch of instructions that somebody takes as one. It has the names of its surroundings, and its boundary is exact.
+    """A stretch of instructions that somebody takes as one, with the names of its surroundings.
 
     Attributes:
-        kind: `capture`, what a driver may replay as one graph: no host takes part. `partition`, what one executor owns: another
-            device, a part that Python drives, a module that the user marked. `nested`, a part that runs as a function of
-            its inputs, as a fallback does; branches and loops hold programs instead, whose inputs are bound anew in each run.
+        kind: `capture`, what a driver may replay as graphs: no host takes part. `partition`, what one
+            executor owns: another device, a part that Python drives, a module that the user marked. `nested`, a part
+            that runs as a function of its inputs, as a fallback does; branches and loops hold programs
+            instead, whose inputs are bound anew in each run.
         inputs: names from outside that the body uses, in the order of their first use.
         outputs: names that it defines and leaves alive, in order.
         symbols: sizes from outside that it uses, in order.

@@ -127,10 +127,10 @@ def _named(values: Sequence[Argument]) -> tuple[str, ...]:
 
 
 def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer], device: str) -> str:
-    """Find why `instruction` cannot be in a capture region of `device`: a driver replays what it has put there; "" if it can.
+    """Find why `instruction` cannot be in a capture region of `device`, which a driver replays; "" if it can.
 
-    Memory is what it was when the region was captured, or the driver does the work piece by piece: allocations and views
-    are fine anywhere.
+    Memory is what it was when the region was captured, or the driver does the work piece by piece:
+    allocations and views are fine anywhere.
     """
     match instruction:
         case Alloc() | AllocPool() | PoolView() | Reuse() | Reinterpret() | Free() | CheckSize() | Comment():
@@ -193,7 +193,7 @@ def find_device(instruction: Instruction, buffers: Mapping[str, Buffer]) -> str:
 
 
 def inline_regions(program: Program, *, remarks: bool = False) -> Program:
-    """`program`, and those nested in it, with what is in regions in their places, with `remarks` behind a comment."""
+    """`program`, and those nested in it, without regions: with what is in them, `remarks` say of which."""
     inlined = tuple(_inlined(program.instructions, remarks))
     same = len(inlined) == len(program.instructions)
     if same and all(a is b for a, b in zip(inlined, program.instructions, strict=True)):

@@ -39,7 +39,7 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
 
 
 def used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
-    """Symbols that `instruction` needs, in the order of their first use; of a region, those of its boundary."""
+    """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
     if isinstance(instruction, Region):
         return instruction.symbols
     return tuple(dict.fromkeys(_symbols(_expressions(instruction, {}), set())))

@@ -102,7 +102,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a program does not end in a region, and a nested region is not divided", "end the region before"
         ),
         "region-capture": Rule(
-            "a driver can replay all that is in a capture region: work of one device on the call's own stream",
+            "a driver can replay all that is in a capture region: one device's work on the call's own stream",
             "end the region before the instruction",
         ),
         "region-signature": Rule(

@@ -96,7 +96,7 @@ def as_call(instruction: Instruction) -> ExternCall | None:
 
 
 def may_write_operands(call: ExternCall) -> bool:
-    """Tell if `call` may write what it is given beside `out`: in place, or of a library that nobody knows here."""
+    """Tell if `call` may write what it is given beside `out`: in place, or as libraries' operators may."""
     namespace, _, operator = call.target.partition(".")
     return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 

@@ -1,4 +1,4 @@
-"""Capture regions of a program for the native executor: the stretches of work that its replay may hand to the driver as graphs.
+"""Capture regions of a program for the native executor: the work that it may hand to the driver as graphs.
 
 What splits them is said once, with the verifier: `coilwork_ir.program.regions.find_capture_refusal`.
 """
@@ -23,7 +23,7 @@ LEAST_WORK: Final = 4
 
 
 def mark_captures(program: Program) -> Program:
-    """`program` with capture regions where work can be replayed. Regions that it has stay; those of nested programs go."""
+    """`program` with capture regions where work can be replayed. Its own stay, nested programs' go."""
     if any(isinstance(instruction, Region) for instruction in program.instructions):
         return replace(program, instructions=tuple(map(inline_nested_regions, program.instructions)))
     return replace(program, instructions=tuple(_Stretches(program).split()))
