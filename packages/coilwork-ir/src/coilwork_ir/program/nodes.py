@@ -176,9 +176,9 @@ class Region:
 
     Attributes:
         kind: `capture`, what a driver may replay as graphs: no host takes part. `partition`, what one
-            executor owns: another device, a part that Python drives, a module that the user marked. `nested`, a part
-            that runs as a function of its inputs, as a fallback does; branches and loops hold programs
-            instead, whose inputs are bound anew in each run.
+            executor owns: another device, a part that Python drives, a module that the user marked.
+            `nested`, a part that runs as a function of its inputs, as a fallback does; branches and loops
+            hold programs instead, whose inputs are bound anew in each run.
         inputs: names from outside that the body uses, in the order of their first use.
         outputs: names that it defines and leaves alive, in order.
         symbols: sizes from outside that it uses, in order.
