@@ -1,4 +1,4 @@
-"""Schedules on streams: whatever runs first, memory is handed on only when nothing uses it, and as much as without."""
+"""Schedules on streams: whatever runs first, memory is handed on only when nothing uses it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ STREAMS = ("s", "t")
 
 
 def on_streams(made: Schedule, rng: Random) -> Schedule:
-    """`made` with its kernels on random streams, and waits for what touched the same memory; beside them few others.
+    """`made` with its kernels on random streams, and waits for what touched the same memory; beside them few
+    others.
 
     The waits order values. Where memory goes is the planner's business.
     """

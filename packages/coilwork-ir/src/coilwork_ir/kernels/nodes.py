@@ -160,7 +160,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
-    """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size symbol).
+    """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size
+    symbol).
 
     `into` pairs (new buffer, old buffer) are outputs that take over older memory. `origins` are those of this call;
     a kernel that several calls share keeps the first call's.

@@ -36,6 +36,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -58,8 +59,8 @@ class Hooks:
         before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a condition or loop, too,
             behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
-        turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else at once. Memory is
-            then handed out again when it is freed.
+        turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else
+            at once. Memory is then handed out again when it is freed.
     """
 
     launch: LaunchKernel | None = None
@@ -145,6 +146,9 @@ class _Machine:
                 self.queues.synchronize()
                 self._while(instruction)
                 self._is_through(instruction)
+            case Region():
+                for inner in instruction.body:
+                    self.step(inner)
             case Comment() | Return():
                 pass
             case _:
@@ -175,7 +179,7 @@ class _Machine:
                     self._free(name)
 
     def _allocate(self, buffer: Buffer) -> None:
-        """Memory for `buffer`: where work runs late, what was freed comes back as it was left, as from an allocator."""
+        """Memory for `buffer`: where work runs late, what was freed comes back as it was left."""
         memory = self.memory
         size_bytes = memory.size(buffer.span * buffer.dtype.itemsize)
         for number, freed in enumerate(self.freed):

@@ -31,10 +31,11 @@ class Storage:
             `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`) or of which nothing is known
             (`callee`).
         first: step that defines the root; -1 for inputs and constants.
-        begin: step before which the memory is allocated: `first`, or of what a stream defines, the last one that the stream is
-            behind, since what had the memory before may run until then.
-        last: last step that touches any name, or that waits for an operator which goes on using the memory after its call, or
-            for a stream; the number of steps for returned memory, and for what is in use when the program ends.
+        begin: step before which the memory is allocated: `first`, or of what a stream defines, the last one
+            that the stream is behind, since what had the memory before may run until then.
+        last: last step that touches any name, or that waits for an operator which goes on using the memory
+            after its call, or for a stream; the number of steps for returned memory, and for what is in use
+            when the program ends.
         retained: an operator was given it that may keep a reference and read it at any time: nobody else gets the memory.
     """
 
@@ -116,7 +117,7 @@ def step_touches(step: Step) -> tuple[str, ...]:
 
 
 class _Begins:
-    """Where memory that streams use may be allocated: what the call's own stream has done is known by its steps."""
+    """Where memory that streams use may be allocated: which steps of the call's own each stream is behind."""
 
     def __init__(self, schedule: Schedule, in_flight: InFlight[int]) -> None:
         self._in_flight = in_flight
