@@ -210,6 +210,16 @@ def package(session: nox.Session, name: str) -> None:
 
 
 @nox.session
+def alone(session: nox.Session) -> None:
+    """Every package alone from its wheel: what of ours it pulls in, its import, its README's program; writes
+    docs/packages-alone.md. `-- --beside` takes torch and the like from the Python that runs nox."""
+    folder = wheelhouse(session, list(PACKAGES))
+    words = ("--wheels", str(folder), "--page", str(ROOT / "docs" / "packages-alone.md"), *session.posargs)
+    # with nox's own Python, whose torch `--beside` takes
+    session.run(sys.executable, "devtools/packages_alone.py", *words, external=True)
+
+
+@nox.session
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")

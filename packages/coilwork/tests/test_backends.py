@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 from coilwork.backends import registry
-from coilwork.backends.registry import (
-    ENTRY_POINT_GROUP,
-    OWN,
-    backend_of_device,
-    codegen_for,
-    list_backends,
-    load_backend,
-)
+from coilwork.backends.registry import BACKENDS, backend_of_device, codegen_for
+from coilwork.caches import graph_key
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CompileError
 from coilwork.targets import target_of_device
-from coilwork_cache.identity import compiler_identity
+from coilwork_cache import GraphCache, NullStore, compiler_identity
+from coilwork_ir import registration
 from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
 from coilwork_ir.kernel_source import KernelSource
@@ -85,14 +80,17 @@ BACKEND = StrangeBackend()
 NO_BACKEND = 3
 
 
+def read_again() -> None:
+    """What is installed is read again."""
+    for cached in (registration._list, compiler_identity, traits_of):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def forget() -> Iterator[None]:
-    """What is installed is read again."""
-    for cached in (list_backends, load_backend, compiler_identity, traits_of):
-        cached.cache_clear()
+    read_again()
     yield
-    for cached in (list_backends, load_backend, compiler_identity, traits_of):
-        cached.cache_clear()
+    read_again()
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None) -> 
     folder = tmp_path / "npu-2.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: npu\nVersion: 2.0\n")
-    (folder / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nstrange = {__name__}:BACKEND\n")
+    (folder / "entry_points.txt").write_text(f"[{BACKENDS.group}]\nstrange = {__name__}:BACKEND\n")
     monkeypatch.syspath_prepend(tmp_path)
     return folder / "entry_points.txt"
 
@@ -118,14 +116,14 @@ def test_ours_are_what_the_metadata_registers() -> None:
     path = Path(registry.__file__).parents[3] / "pyproject.toml"
     if not path.exists():
         path = Path(__file__).parents[1] / "pyproject.toml"
-    assert tomllib.loads(path.read_text())["project"]["entry-points"][ENTRY_POINT_GROUP] == OWN
+    assert tomllib.loads(path.read_text())["project"]["entry-points"][BACKENDS.group] == BACKENDS.own
 
 
 def test_a_target_nobody_serves() -> None:
     with pytest.raises(CompileError, match="no code generator supports target npu_1") as caught:
         codegen_for(STRANGE)
     assert caught.value.code == "no-codegen"
-    assert ENTRY_POINT_GROUP in str(caught.value)
+    assert BACKENDS.group in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_another_packages_back_end_is_asked_like_ours() -> None:
     assert codegen_for(STRANGE).name == "strange"
     assert backend_of_device("npu:1") is BACKEND
     assert target_of_device("npu:1", CompileOptions()).arch == "npu:1"
-    assert list_backends()[-1].origin == "npu 2.0"
+    assert BACKENDS.list()[-1].origin == "npu 2.0"
 
 
 @pytest.mark.usefixtures("installed")
@@ -160,15 +158,17 @@ def test_a_back_end_says_what_its_devices_are_like() -> None:
 
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:
-    here = compiler_identity((), (ENTRY_POINT_GROUP,))
+    def key() -> str:
+        return graph_key(GraphCache(NullStore()), "graph", "cpu", CompileOptions())
+
+    here = key()
     installed.write_text("")
-    for cached in (list_backends, compiler_identity):
-        cached.cache_clear()
-    assert compiler_identity((), (ENTRY_POINT_GROUP,)) != here
+    read_again()
+    assert key() != here
 
 
 def test_what_is_no_back_end_says_so_and_who_brings_it(installed: Path) -> None:
-    installed.write_text(f"[{ENTRY_POINT_GROUP}]\nstrange = {__name__}:NO_BACKEND\n")
+    installed.write_text(f"[{BACKENDS.group}]\nstrange = {__name__}:NO_BACKEND\n")
     with pytest.raises(RegistrationError, match="is no back end") as caught:
         codegen_for(STRANGE)
     assert "it has no codegen, compiler" in str(caught.value)
@@ -187,7 +187,7 @@ import sys
 import coilwork.backend
 from coilwork.backends.registry import codegen_for
 from coilwork.caches import COMPONENTS
-from coilwork_cache.identity import compiler_identity
+from coilwork_cache import compiler_identity
 from coilwork_ir.target import TARGETS
 compiler_identity(COMPONENTS)
 assert not {{"coilwork_cpp", "coilwork_triton", "coilwork_cpp_wrapper"}} & set(sys.modules)

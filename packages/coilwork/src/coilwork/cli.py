@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,23 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 import coilwork
-from coilwork.backends.registry import list_backends, load_backend
+from coilwork.backends.registry import BACKENDS
 from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
-from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
+from coilwork_cache import CacheError, LocalStore
+from coilwork_cache.commands import cache
 from coilwork_ir.registration import Registered, RegistrationError
 from coilwork_ir.target import Target
 from coilwork_runtime import RuntimeFault
-from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
+from coilwork_runtime.executor_costs import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
-from coilwork_tools.bench.comparison import findings, to_json, to_markdown
-from coilwork_tools.bench.worker import Finding
+from coilwork_tools.bench.command import bench
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
-
-
-_PLACES = MappingProxyType({"coilwork": "coilwork.backend:backend"})
 
 
 class ToldErrors(click.Group):
@@ -49,8 +45,10 @@ class ToldErrors(click.Group):
 
 @click.group(cls=ToldErrors)
 @click.version_option(coilwork.__version__, prog_name="coilwork")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Coilwork, a deep-learning compiler for PyTorch."""
+    context.obj = {"coilwork": "coilwork.backend:backend"}
 
 
 @main.command()
@@ -68,7 +66,7 @@ def info() -> None:
     devices = Table(title="devices")
     for heading in ("device", "target", "multiprocessors", "shared memory, KiB", "L2, MiB"):
         devices.add_column(heading)
-    for entry in list_backends():
+    for entry in BACKENDS.list():
         for device, target in _described(entry):
             sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
             devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
@@ -80,10 +78,10 @@ def _backends_table() -> Table:
     table = Table(title="back ends")
     for heading in ("back end", "serves", "from", "refuses"):
         table.add_column(heading, overflow="fold")
-    for entry in list_backends():
+    for entry in BACKENDS.list():
         origin = entry.origin or "a source tree"
         try:
-            backend = load_backend(entry)
+            backend = BACKENDS.find(entry.name)
         except RegistrationError as error:
             table.add_row(entry.name, "-", origin, f"everything: {error.reason}")
             continue
@@ -96,7 +94,7 @@ def _backends_table() -> Table:
 def _described(entry: Registered) -> list[tuple[str, Target]]:
     """The devices of a back end that are there; none of one that does not load, as the table of back ends says."""
     try:
-        backend = load_backend(entry)
+        backend = BACKENDS.find(entry.name)
     except RegistrationError:
         return []
     return [(device, backend.describe(device)) for device in backend.devices()]
@@ -113,11 +111,10 @@ def conform(name: str) -> None:
     # the kits are no small import
     from coilwork.backends.conform import check_backend
 
-    found = {entry.name: entry for entry in list_backends()}
-    if name not in found:
-        raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(found)}")
+    if name not in BACKENDS.names():
+        raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(BACKENDS.names())}")
     failed = 0
-    for result in check_backend(load_backend(found[name]), None):
+    for result in check_backend(BACKENDS.find(name), None):
         failed += len(result.failures)
         counts = f"{result.passed} passed, {len(result.failures)} failed, {result.refused} refused"
         click.echo(f"{result.kit}: {counts}")
@@ -180,84 +177,6 @@ def options(markdown: bool) -> None:
     click.echo(formatter.getvalue(), nl=False)
 
 
-@main.command()
-@click.argument("subject", metavar="FILE.py:FUNCTION")
-@click.option(
-    "--backends",
-    default="eager,inductor,coilwork",
-    show_default=True,
-    help="What to compare, the first being the measure of the others: `name`, `name:mode`, or `name-max` for its mode "
-    "max-autotune-no-cudagraphs.",
-)
-@click.option("--backward", is_flag=True, help="Take gradients of parameters and inputs, too.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the findings there as JSON."
-)
-@click.option(
-    "--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write the table there, too."
-)
-@click.option("--timeout", default=900.0, show_default=True, help="Seconds per backend.")
-def bench(
-    subject: str,
-    backends: str,
-    backward: bool,
-    json_path: Path | None,
-    markdown_path: Path | None,
-    timeout: float,
-) -> None:
-    """Measure a function of yours under several backends.
-
-    FUNCTION, of a file or of a module by its dotted name, takes nothing and returns what is to be compiled, a function or a module, and a tuple of its arguments. Each
-    backend compiles in a process of its own with empty caches; its results are judged by eager's and float64's before
-    they are timed. The exit status is 1 if a backend failed.
-    """
-    script, colon, name = subject.rpartition(":")
-    if not colon or not script or not name:
-        raise click.UsageError(f"{subject!r} is not of the form FILE.py:FUNCTION")
-    if script.endswith(".py") and not Path(script).is_file():
-        raise click.UsageError(f"there is no file {script!r}")
-    for path in filter(None, (json_path, markdown_path)):
-        if not path.absolute().parent.is_dir():
-            raise click.UsageError(f"there is no folder for {str(path)!r}")
-    found: list[Finding] = []
-    for finding in findings(
-        script, name, backends.split(","), backward=backward, timeout_s=timeout, places=_PLACES
-    ):
-        found.append(finding)
-        said = finding.failure or f"{finding.busy_us or 0.0:.1f} us"
-        click.echo(f"{finding.backend}: {said}", err=True)
-    table = to_markdown(subject, found)
-    click.echo(table)
-    if json_path is not None:
-        json_path.write_text(to_json(subject, found))
-    if markdown_path is not None:
-        markdown_path.write_text(table)
-    if any(finding.failure for finding in found):
-        raise SystemExit(1)
-
-
-@main.group()
-@click.option("--dir", "folder", type=click.Path(path_type=Path), default=None, help="Cache folder.")
-@click.pass_context
-def cache(context: click.Context, folder: Path | None) -> None:
-    """Inspect and maintain the on-disk cache."""
-    context.obj = LocalStore(folder)
-
-
-@cache.command()
-@click.pass_obj
-def stats(store: LocalStore) -> None:
-    """Show how many entries of each kind there are, and their size."""
-    report = describe(store)
-    table = Table(title=str(store.root))
-    for heading in ("kind", "entries", "MiB"):
-        table.add_column(heading)
-    for kind in report.kinds:
-        table.add_row(kind.kind, str(kind.entries), f"{kind.size_bytes / 2**20:.2f}")
-    table.add_row("total", str(len(report.entries)), f"{report.size_bytes / 2**20:.2f}")
-    Console().print(table)
-
-
 @cache.command()
 @click.option(
     "--write", "folder", type=click.Path(path_type=Path), default=None, help="Write a file for each kernel."
@@ -280,45 +199,8 @@ def mappings(store: LocalStore, folder: Path | None) -> None:
                 (folder / f"{one.kernel}{MAPPING_SUFFIX}").write_text(f"{one.mapping}\n")
 
 
-@cache.command(name="clear")
-@click.option("--kind", default=None, help="Only entries of this kind.")
-@click.pass_obj
-def clear_command(store: LocalStore, kind: str | None) -> None:
-    """Remove entries."""
-    click.echo(f"removed {clear(store, kind=kind)} entries")
-
-
-@cache.command(name="verify")
-@click.pass_obj
-def verify_command(store: LocalStore) -> None:
-    """Read every entry, and remove the damaged ones.
-
-    They are reported, and make the exit status 1.
-    """
-    report = verify(store)
-    for problem in report.problems:
-        click.echo(problem)
-    click.echo(f"{report.intact} intact, {len(report.problems)} damaged")
-    if report.problems:
-        raise SystemExit(1)
-
-
-@cache.command(name="export")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.pass_obj
-def export_command(store: LocalStore, path: Path) -> None:
-    """Write every entry to one archive that another machine can import."""
-    report = export_archive(store, path)
-    click.echo(f"exported {report.entries} entries, {report.size_bytes / 2**20:.2f} MiB")
-
-
-@cache.command(name="import")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
-@click.pass_obj
-def import_command(store: LocalStore, path: Path) -> None:
-    """Add the entries of an archive. Import only archives you trust: they hold code that will run."""
-    report = import_archive(store, path)
-    click.echo(f"imported {report.entries} entries, {report.size_bytes / 2**20:.2f} MiB")
+main.add_command(bench)
+main.add_command(cache)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import torch
 
 from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops.access import defined
+from coilwork_ir.graph_targets import declare_capabilities, describe_targets
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Target, Targets
 
@@ -20,17 +18,7 @@ _INTERPRETED: Final = "sm_90"
 
 def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
-    devices: dict[str, None] = {}
-    for entry in graph.inputs:
-        if isinstance(entry, Buffer):
-            devices.setdefault(entry.device)
-    for node in graph.nodes:
-        for buffer in defined(node):
-            devices.setdefault(buffer.device)
-    found = tuple((device, target_of_device(device, options)) for device in devices)
-    gpus = [target for _, target in found if target.is_gpu]
-    main = gpus[0] if gpus else (found[0][1] if found else target_of_device("cpu", options))
-    return declare(Targets(main=main, by_device=found))
+    return describe_targets(graph, lambda device: target_of_device(device, options), codegen_for)
 
 
 def declare(targets: Targets) -> Targets:
@@ -39,9 +27,7 @@ def declare(targets: Targets) -> Targets:
     Raises:
         CompileError: no generator supports one of them.
     """
-    known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
-    found = ((name, codegen_for(target).capabilities(target)) for name, target in known.items())
-    return replace(targets, declared=tuple(found))
+    return declare_capabilities(targets, codegen_for)
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:

@@ -6,54 +6,25 @@ nobody before it serves what is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
-from coilwork.backends.protocol import Backend
+from coilwork.backends.protocol import GROUP, Backend
 from coilwork.errors import CompileError
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
-from coilwork_ir.device_traits import GROUP
-from coilwork_ir.registration import Registered, RegistrationError, list_registered
+from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
 from coilwork_runtime import DeviceError, DeviceLanguage, Language
 
-ENTRY_POINT_GROUP: Final = GROUP
-OWN: Final[Mapping[str, str]] = MappingProxyType(
-    {"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}
+# As this package's metadata says, for processes that run from a source tree.
+BACKENDS: Final[Registry[Backend]] = Registry(
+    group=GROUP,
+    protocol=Backend,
+    noun="back end",
+    own=MappingProxyType({"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}),
 )
-"""What this package's metadata registers, for a source tree that has none."""
-
-
-@cache
-def list_backends() -> tuple[Registered, ...]:
-    """The back ends that are installed, not yet imported.
-
-    Raises:
-        RegistrationError: two packages register one name.
-    """
-    return list_registered(ENTRY_POINT_GROUP, own=OWN)
-
-
-@cache
-def load_backend(entry: Registered) -> Backend:
-    """The back end that `entry` names.
-
-    Raises:
-        RegistrationError: it cannot be imported, or is no back end.
-    """
-    value = entry.load()
-    if not isinstance(value, Backend):
-        missing = sorted(name for name in _parts() if not hasattr(value, name))
-        raise RegistrationError(
-            "no-backend",
-            f"{entry.place}, registered as {entry.name!r} for {entry.group}, is no back end",
-            reason=f"it has no {', '.join(missing)}",
-            remedy=f"upgrade or uninstall {entry.origin}" if entry.origin else "",
-        )
-    return value
 
 
 def backend_of_device(device: str) -> Backend:
@@ -97,7 +68,7 @@ def backend_of_target(target: Target) -> Backend:
     raise CompileError(
         "no-codegen",
         f"no code generator supports target {target.name}",
-        remedy=f"install a package that registers a back end for it under the entry point group {ENTRY_POINT_GROUP!r}",
+        remedy=f"install a package that registers a back end for it under the entry point group {GROUP!r}",
     )
 
 
@@ -127,8 +98,4 @@ def find_language(name: str, store: Store | None) -> Language | None:
 
 
 def _loaded() -> Iterator[Backend]:
-    return map(load_backend, list_backends())
-
-
-def _parts() -> tuple[str, ...]:
-    return tuple(name for name in vars(Backend) if not name.startswith("_"))
+    return map(BACKENDS.find, BACKENDS.names())
