@@ -94,7 +94,7 @@ class AllLevels:
         constants = compiled.constants
         scheduled = schedule(
             compiled.graph,
-            declare(Targets(main=TARGETS[compiled.target]), CompileOptions()),
+            declare(Targets(main=TARGETS[compiled.target])),
             ScheduleOptions(),
         )
         levels: dict[str, Call] = {

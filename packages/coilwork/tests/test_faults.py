@@ -31,6 +31,7 @@ from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Target
+from coilwork_lowering import prepare
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
 from coilwork_scheduler import make_program
@@ -145,9 +146,7 @@ class Broken:
 
 
 def break_generator(monkeypatch: Patch, *operators: str, emits: bool) -> None:
-    monkeypatch.setattr(
-        stages, "codegen_for", lambda target, options: Broken(frozenset(operators), emits=emits)
-    )
+    monkeypatch.setattr(stages, "codegen_for", lambda target: Broken(frozenset(operators), emits=emits))
 
 
 STAGES: dict[str, Callable[[Patch], None]] = {
@@ -255,9 +254,9 @@ def test_a_fault_of_a_driver_costs_no_call(
 
 REWRITES: dict[str, tuple[str, Any]] = {
     "of the captured graph": ("rewrite_captured", backends),
-    "of the ATen graph": ("cleaned_up", stages),
-    "layouts": ("lay_out_convolutions", stages),
-    "padding": ("pad_products", stages),
+    "of the ATen graph": ("cleaned_up", prepare),
+    "layouts": ("lay_out_convolutions", prepare),
+    "padding": ("pad_products", prepare),
 }
 
 

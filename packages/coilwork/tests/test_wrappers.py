@@ -14,7 +14,7 @@ import coilwork
 from coilwork.compile_options import CompileOptions, list_options
 from coilwork.errors import CoilworkFallbackWarning, IgnoredOptionWarning, OptionError
 from coilwork.package_options import executor_options
-from coilwork.wrappers import OWN, find_wrapper, list_wrappers
+from coilwork.wrappers import WRAPPERS
 from coilwork_cpp import CppCodegen
 from coilwork_ir.conformance import check_wrapper, failures
 from coilwork_ir.program.text import parse_program
@@ -66,13 +66,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_ours_are_wrappers_of_their_names_and_say_so_in_their_packages() -> None:
-    for name in OWN:
-        wrapper = find_wrapper(name)
+    for name in WRAPPERS.own:
+        wrapper = WRAPPERS.find(name)
         assert isinstance(wrapper, Wrapper) and wrapper.name == name
     registered = ""
     for project in Path(__file__).parents[2].glob("*/pyproject.toml"):
         registered += project.read_text().partition('[project.entry-points."coilwork.wrappers"]')[2]
-    for name, place in OWN.items():
+    for name, place in WRAPPERS.own.items():
         assert f'{name} = "{place}"' in registered
 
 
@@ -80,7 +80,7 @@ def test_another_packages_wrapper_is_chosen_by_its_name(
     install: Install, strictly: Compile, leniently: Compile
 ) -> None:
     install("logged", LOGGED)
-    assert [entry.origin for entry in list_wrappers() if entry.name == "logged"] == ["logged 1.2"]
+    assert [entry.origin for entry in WRAPPERS.list() if entry.name == "logged"] == ["logged 1.2"]
     assert "logged" in next(option.values for option in list_options() if option.name == "wrapper")
     x = torch.randn(4)
     torch.testing.assert_close(strictly(lambda x: x.sin() + 1, wrapper="logged")(x), x.sin() + 1)
@@ -96,10 +96,10 @@ def test_another_packages_wrapper_is_chosen_by_its_name(
 
 def test_a_name_that_nobody_registers_lists_those_that_are(install: Install) -> None:
     install("logged", LOGGED)
-    for name, hint in (("loged", "did you mean 'logged'"), ("strange", "installed")):
+    for name, hint in (("loged", "did you mean 'logged'"), ("strange", "one of")):
         with pytest.raises(OptionError, match=hint) as caught:
             coilwork.compile(torch.sin, wrapper=name)
-        assert all(f"'{known}'" in str(caught.value) for known in (*OWN, "logged"))
+        assert all(f"'{known}'" in str(caught.value) for known in (*WRAPPERS.own, "logged"))
 
 
 @pytest.mark.parametrize(("text", "reason"), [("THING = 1", "is no wrapper"), ("1 / 0", "ZeroDivision")])
@@ -107,14 +107,14 @@ def test_a_package_that_registers_no_wrapper_is_named(install: Install, text: st
     name = f"broken_{len(text)}"
     install(name, text)
     with pytest.raises(RegistrationError, match=reason) as caught:
-        find_wrapper(name)
+        WRAPPERS.find(name)
     assert f"uninstall {name} 1.2" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name != "fx"])
+@pytest.mark.parametrize("name", [name for name in WRAPPERS.own if name != "fx"])
 def test_ours_keep_the_contract_of_wrappers(name: str) -> None:
     """FX is tried in its own package, with kernels that are interpreted."""
-    results = check_wrapper(find_wrapper(name), codegen=CppCodegen(), target=target("x86-64-avx2"))
+    results = check_wrapper(WRAPPERS.find(name), codegen=CppCodegen(), target=target("x86-64-avx2"))
     assert failures(results) == ""
     refused = {result.case for result in results if result.status == "refused"}
     assert refused == ({"numbers that data decides"} if name == "cpp" else set())
@@ -129,7 +129,7 @@ def test_a_saved_program_is_loaded_by_the_runtime(name: str, tmp_path: Path) -> 
       return (%y)
     }"""
     options = WrapOptions(constants={"w": torch.arange(3.0)})
-    find_wrapper(name).emit(parse_program(text), {}, options).save(tmp_path / "saved")
+    WRAPPERS.find(name).emit(parse_program(text), {}, options).save(tmp_path / "saved")
     (result,) = load_artifact(tmp_path / "saved" / "p.coilwork")(torch.ones(3))
     assert result.tolist() == [1.0, 2.0, 3.0]
 

@@ -6,9 +6,12 @@ reads metadata only; a value is imported when it is loaded.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
 
 from coilwork_ir.errors import CoilworkIRError
 
@@ -49,6 +52,67 @@ class Registered:
                 reason=f"{type(error).__name__}: {error}",
                 remedy=f"upgrade or uninstall {self.origin}" if self.origin else "",
             ) from error
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Generic[_T]):
+    """The values of one protocol that are registered under a group.
+
+    Attributes:
+        group: the entry point group.
+        protocol: that the values implement; each has a `name`, that it is registered under.
+        noun: how messages call one.
+        own: as in `list_registered`.
+    """
+
+    group: str
+    protocol: Any
+    noun: str
+    own: Mapping[str, str]
+
+    def list(self) -> tuple[Registered, ...]:
+        """All that are installed, none of them imported.
+
+        Raises:
+            RegistrationError: two packages register one name.
+        """
+        return _list(tuple(sys.path), self.group, tuple(self.own.items()))
+
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(entry.name for entry in self.list())
+
+    def find(self, name: str) -> _T:
+        """The value that is registered as `name`. Imports its package.
+
+        Raises:
+            RegistrationError: there is none, it cannot be imported, or it does not implement the protocol.
+        """
+        entry = next((entry for entry in self.list() if entry.name == name), None)
+        if entry is None:
+            installed = ", ".join(map(repr, self.names()))
+            raise RegistrationError("unknown-name", f"no {self.noun} {name!r} is installed", reason=installed)
+        value = entry.load()
+        if not isinstance(value, self.protocol) or getattr(value, "name", name) != name:
+            parts = (part for part in vars(self.protocol) if not part.startswith("_"))
+            missing = ", ".join(sorted(part for part in parts if not hasattr(value, part)))
+            raise RegistrationError(
+                "registered-value",
+                f"{entry.place}, registered as {name!r} for {self.group}, is no {self.noun} of that name",
+                reason=f"it has no {missing}" if missing else "",
+                remedy=f"upgrade or uninstall {entry.origin}" if entry.origin else "",
+            )
+        checked: _T = value
+        return checked
+
+
+@functools.lru_cache(maxsize=8)
+def _list(path: tuple[str, ...], group: str, own: tuple[tuple[str, str], ...]) -> tuple[Registered, ...]:
+    """Reading the metadata of all packages on `path` takes milliseconds, and each compile asks."""
+    return list_registered(group, own=dict(own))
 
 
 def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, ...]:

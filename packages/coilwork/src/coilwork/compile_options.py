@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from coilwork.module_wrapper import executor_of, makes_module
-from coilwork.wrappers import wrapper_names
+from coilwork.wrappers import WRAPPERS, executor_of
 from coilwork_frontend.options import (
+    Choice,
     Items,
     Need,
     OptionInfo,
     Options,
     OptionTable,
-    RegisteredNames,
     Texts,
     option,
 )
@@ -37,8 +36,8 @@ SECRET: Final = "COILWORK_REDIS_KEY"
 
 _DRIVEN: Final = Need(
     who="the wrapper python",
-    is_met=lambda o: o.makes_module and o.driver == o.executor,
-    otherwise="wrapper={o.wrapper!r} says what drives the kernels",
+    is_met=lambda o: executor_of(o.wrapper, o.executor) == o.executor,
+    otherwise="wrapper={o.wrapper!r} says who drives the kernels",
 )
 _NATIVE: Final = Need(
     who="the native executor",
@@ -66,6 +65,10 @@ _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
         "reduce-overhead": _NO_GRAPHS,
         "max-autotune": f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call",
     }
+)
+# A row's bits may not depend on what is fused, so intermediates are rounded as if nothing were.
+_INVARIANT: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
+    {"numerics": ("eager", "strict"), "contractions": ("generated",), "conv_layout": ("captured",)}
 )
 _CALLABLES: Final = Items(holds="callables", is_item=callable, is_code=True)
 
@@ -98,13 +101,15 @@ class CompileOptions(Options):
         "eager's at least, reductions run in one order, and products in generated kernels, slower "
         "than torch's; operators of which that cannot be promised are an error",
         key=True,
+        brings=_INVARIANT,
+        why="what is fused, and so not rounded, depends on sizes",
     )
     wrapper: str = option(
         "python",
-        "what drives the kernels: a Python module, or the executor that does the same (python); that "
-        "executor alone (native); a torch.fx graph; C++ (CPU); or what another package registers",
+        "what drives the kernels: a Python module or who runs it (see executor), the native executor, a "
+        "torch.fx graph, C++ (CPU), or what another package registers",
         key=True,
-        kind=RegisteredNames(list_names=wrapper_names),
+        kind=Choice(WRAPPERS.names),
     )
     executor: Executor = option(
         "auto",
@@ -266,17 +271,12 @@ class CompileOptions(Options):
     @property
     def makes_module(self) -> bool:
         """True if a module or its bytes drive the kernels, which the graph cache keeps."""
-        return makes_module(self.wrapper)
-
-    @property
-    def driver(self) -> Executor:
-        """Who runs such a module: what the wrapper says, or else the option."""
-        return executor_of(self.wrapper, self.executor)
+        return executor_of(self.wrapper, self.executor) is not None
 
     @property
     def runs_natively(self) -> bool:
         """True if the native executor is at least tried."""
-        return self.makes_module and self.driver != "python"
+        return executor_of(self.wrapper, self.executor) not in (None, "python")
 
     @property
     def checks(self) -> Checks:

@@ -11,11 +11,10 @@ import torch
 
 from coilwork.errors import warn_of_driver
 from coilwork.job import Job
-from coilwork.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 from coilwork.package_options import executor_options
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
-from coilwork.wrappers import find_wrapper
+from coilwork.wrappers import WRAPPERS
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.walk import all_kernels
@@ -24,6 +23,7 @@ from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, ge
 from coilwork_runtime.executor.choice import Driven, Loadable
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
+from coilwork_wrapper.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
@@ -37,7 +37,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         KernelBuildError: a kernel does not build.
         EmitError: the wrapper refuses this program, and `strict` is on.
     """
-    wrapper = find_wrapper(job.options.wrapper)
+    wrapper = WRAPPERS.find(job.options.wrapper)
     kernels = _Kernels(compiled=compiled, builder=builder)
     options = ModuleOptions(
         target=compiled.target,
@@ -51,6 +51,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         builder=builder,
         settings=executor_options(job.options),
         executors=store,
+        warn=warn_of_driver,
     )
     if not isinstance(wrapper, ModuleWrapper):
         artifact = _try_wrapper(wrapper, options, kernels, compiled, job)

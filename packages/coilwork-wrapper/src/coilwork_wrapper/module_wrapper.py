@@ -2,19 +2,18 @@
 runs.
 
 They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which
-of them runs what `python` makes, and `native` is always the executor's where that loads.
+of them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+`coilwork-wrapper[runtime]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coilwork.errors import warn_of_driver
-from coilwork.wrappers import find_wrapper
-from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.manifest import write_kernels
@@ -23,7 +22,8 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import Builder, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
-from coilwork_wrapper import emit_native, emit_python
+from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.python.module import emit_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,15 @@ class ModuleOptions(WrapOptions):
         graph: the module, the bytes and the kernels' manifests, written already.
         builder: builds and keeps kernels.
         settings: who runs programs.
-        executors: keeps the executor itself between processes.
+        executors: the store that keeps the executor itself between processes.
+        warn: hears of a graph that Python drives instead of what was asked for, and why.
     """
 
     graph: Loadable
     builder: Builder
     settings: ExecutorOptions
-    executors: Store
+    executors: Any
+    warn: Callable[[str, str, object], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +101,12 @@ class ModuleWrapper:
         be."""
         if isinstance(options, ModuleOptions):
             graph, builder, settings = options.graph, options.builder, options.settings
-            store: Store | None = options.executors
+            store, warn = options.executors, options.warn
         else:
-            graph, builder, store = _write(program, sources, options), Builder(workers=options.workers), None
+            graph, builder = _write(program, sources, options), Builder(workers=options.workers)
+            store, warn = None, _warn
             settings = ExecutorOptions(executor=self.executor or "python", strict=True)
-        driven = load(graph, options=settings, builder=builder, store=store, warn=warn_of_driver)
+        driven = load(graph, options=settings, builder=builder, store=store, warn=warn)
         return ModuleArtifact(driven=driven, graph=graph, builder=builder)
 
 
@@ -111,16 +114,8 @@ PYTHON: Final = ModuleWrapper(name="python")
 NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
-def makes_module(wrapper: str) -> bool:
-    """True if the wrapper of this name is one of these two."""
-    return isinstance(find_wrapper(wrapper), ModuleWrapper)
-
-
-def executor_of(wrapper: str, chosen: Executor) -> Executor:
-    """Who runs what the wrapper of this name makes, where the option `executor` is `chosen`."""
-    found = find_wrapper(wrapper)
-    named = found.executor if isinstance(found, ModuleWrapper) else None
-    return named or chosen
+def _warn(graph: str, wanted: str, reason: object) -> None:
+    warnings.warn(f"graph {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=3)
 
 
 def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:
