@@ -44,11 +44,14 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.symbols import check_bound, outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -60,7 +63,6 @@ from coilwork_ir.streams import (
 )
 from coilwork_ir.wrapper import Launcher
 from coilwork_wrapper.fx.control import check_size, run_branch, run_loop
-from coilwork_wrapper.outer_symbols import check_bound, outer_symbols
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.surface import Surface
@@ -83,7 +85,8 @@ def emit_fx(
         EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
     """
     check_bound(program)
-    return FxEmitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
+    whole = inline_regions(program)
+    return FxEmitter(program=whole, launchers=launchers, constants=constants or {}, runtime=runtime).run()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,6 +202,8 @@ class FxEmitter:
                 self.free(instruction)
             case Return():
                 self.finish(instruction)
+            case Region():
+                raise AssertionError("regions are inlined before a program is emitted")
             case Comment():
                 pass
 
