@@ -85,8 +85,7 @@ def emit_fx(
         EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
     """
     check_bound(program)
-    whole = inline_regions(program)
-    return FxEmitter(program=whole, launchers=launchers, constants=constants or {}, runtime=runtime).run()
+    return FxEmitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +134,7 @@ class FxEmitter:
                 raise EmitError("missing-constant", f"no tensor for constant {constant.key!r}")
             self.root.register_buffer(f"constant_{number}", tensor, persistent=False)
             self.define(constant.buffer, self.graph.get_attr(f"constant_{number}"))
-        for instruction in self.program.instructions:
+        for instruction in inline_regions(self.program).instructions:
             self._emit(instruction)
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, class_name=self.program.name)

@@ -14,7 +14,6 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.walk import all_kernels
@@ -88,7 +87,7 @@ class FxWrapper:
         """The graph, which calls the kernels that `options` build, and `options.runtime` for all else."""
         check_bound(program)
         graph = self.emitter(
-            program=inline_regions(program),
+            program=program,
             launchers=options.build(),
             constants=options.constants,
             runtime=layouts if options.runtime is None else options.runtime,
@@ -108,7 +107,7 @@ class FxWrapper:
         `build` builds kernels from their manifests and texts, as `coilwork_ir.manifest` writes them.
         """
         return self.emitter(
-            program=inline_regions(parse_program((folder / PROGRAM).read_text(encoding="utf-8"))),
+            program=parse_program((folder / PROGRAM).read_text(encoding="utf-8")),
             launchers=build((folder / KERNELS).read_bytes()),
             constants=torch.load(folder / CONSTANTS, weights_only=True),
             runtime=runtime,

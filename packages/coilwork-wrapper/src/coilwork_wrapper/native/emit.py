@@ -33,8 +33,8 @@ def emit_native(program: Program) -> bytes:
         EmitError: `native-unsupported`, the program does what the executor cannot; `unbound-symbol`, a size has no value;
             `no-return`, it does not end in a return.
     """
-    program = mark_captures(program)
     check_bound(program)
+    program = mark_captures(program)
     # a program that two instructions share is written once
     programs = list({id(part): part for part in walk(program)}.values())
     for one in programs:
