@@ -15,6 +15,7 @@ import coilwork
 from coilwork.backends.registry import BACKENDS
 from coilwork.caches import COMPONENTS
 from coilwork.compile_options import list_options
+from coilwork.wrappers import WRAPPERS
 from coilwork_cache import CacheError, LocalStore
 from coilwork_cache.commands import cache
 from coilwork_ir.registration import Registered, RegistrationError
@@ -63,6 +64,7 @@ def info() -> None:
     versions.add_row("python", platform.python_version())
     console.print(versions)
     console.print(_backends_table())
+    console.print(_wrappers_table())
     devices = Table(title="devices")
     for heading in ("device", "target", "multiprocessors", "shared memory, KiB", "L2, MiB"):
         devices.add_column(heading)
@@ -71,6 +73,16 @@ def info() -> None:
             sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
             devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
     console.print(devices)
+
+
+def _wrappers_table() -> Table:
+    """The values of the option `wrapper`, and where each comes from."""
+    table = Table(title="wrappers")
+    for heading in ("wrapper", "from"):
+        table.add_column(heading, overflow="fold")
+    for entry in WRAPPERS.list():
+        table.add_row(entry.name, entry.origin or "a source tree")
+    return table
 
 
 def _backends_table() -> Table:

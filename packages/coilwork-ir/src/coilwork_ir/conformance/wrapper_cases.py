@@ -378,4 +378,21 @@ WRAPPER_CASES: Final = (
         }""",
         calls=(lambda: (_row(4), _row(4, 2, 2)),),
     ),
+    WrapperCase(
+        name="regions",
+        text="""program @regions {
+          symbol s0 in [1, inf]
+          input %x: f32[s0]
+          RELU_ADD
+          bind s0 in [1, inf] size %x 0
+          alloc %y: f32[s0]
+          region nested (%x, %y) sizes (s0 in [1, inf]) leaves (%n) why "as an example" {
+            launch @relu_add (%x, %x, %y) sizes [s0]
+            extern "aten.neg.default" (%y) defines (%n: f32[s0])
+          }
+          free (%y)
+          return (%n)
+        }""",
+        calls=(lambda: (_row(5),), lambda: (_row(2),)),
+    ),
 )

@@ -15,6 +15,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import Program
+from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_runtime import Builder
@@ -47,7 +48,7 @@ class PlanWrapper:
 
     def refuses(self, program: Program) -> str:
         try:
-            plan_program(program)
+            plan_program(inline_regions(program))
         except EmitError as error:
             return str(error)
         return ""
@@ -55,7 +56,7 @@ class PlanWrapper:
     def emit(
         self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions
     ) -> PlanArtifact:
-        plan = plan_program(program)
+        plan = plan_program(inline_regions(program))
         options.write("plan.json", json.dumps(plan, indent=1))
         used = [(sources[kernel.name], kernel.origins) for kernel in all_kernels(program)]
         return PlanArtifact(
