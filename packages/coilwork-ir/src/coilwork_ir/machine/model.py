@@ -307,6 +307,12 @@ class Grids:
             are sorted for.
         short_sorted_row: points of rows to sort that share a program where they lie across memory.
         longest_code: operations in the code of one thread.
+        busy_points: points per unit from which on it matters how blocks of a shared launch are cut.
+        enough_points: points per unit of kernels that keep all of it busy.
+        elements_one_by_one: elements of a row that a thread accesses one by one: more, each with mask and
+            address, take more registers.
+        most_row_warps: warps of a row's program: with more, threads wait for each other.
+        search_loads: loads in turn from which on a kernel is a search.
     """
 
     line_bytes: int
@@ -342,6 +348,11 @@ class Grids:
     few_sorted_elements: int
     short_sorted_row: int
     longest_code: int
+    busy_points: int
+    enough_points: int
+    elements_one_by_one: int
+    most_row_warps: int
+    search_loads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
