@@ -35,10 +35,16 @@ def check_numbers(sources: Sequence[Source]) -> list[Violation]:
             else:
                 used.add(row)
     for row in sorted(rows.keys() - used):
-        root = modules.get(row.partition(".")[0])
-        if root is not None:
-            found.append(root.violation(1, f"numbers.toml: there is no number for {row}"))
+        module = next((m for m in modules if str(m) == row.partition(":")[0]), None)
+        if module is not None:
+            found.append(modules[module].violation(1, f"numbers.toml: there is no number for {row}"))
     return sorted(found)
+
+
+def find_missing_modules(sources: Sequence[Source]) -> list[str]:
+    """The modules that rows name and that are not there."""
+    there = {str(source.module) for source in sources}
+    return sorted({row.partition(":")[0] for row in read_rows()} - there)
 
 
 def read_rows() -> dict[str, str]:
