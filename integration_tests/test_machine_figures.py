@@ -1,4 +1,4 @@
-"""Every figure of a machine decides something: it is read while graphs are compiled for it. A CPU reads its own alone."""
+"""Every figure of a machine is read while graphs are compiled for it, and a CPU reads its own alone."""
 
 from __future__ import annotations
 

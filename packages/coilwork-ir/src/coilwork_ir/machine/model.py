@@ -1,11 +1,11 @@
 """What is measured of a machine, as values that are handed down with its target.
 
-One class per subject. A figure's meaning stands here; its value, unit and source stand in the device's data file,
-since they are the device's (docs/how-to/measure-a-machine.md). What a figure is compared with decides between ways
-that are all correct: a wrong one costs time, never results.
+One class per subject. A figure's meaning stands here; its value, unit and source stand in the device's data
+file, since they are the device's (docs/how-to/measure-a-machine.md). What a figure is compared with decides
+between ways that are all correct: a wrong one costs time, never results.
 
-A pass reads `target.machine.reductions.clear_win`. What is no fact of a machine stays where it is used: bounds of
-searches and recursions, formats, and what a language or a library takes.
+A pass reads `target.machine.reductions.clear_win`. What is no fact of a machine stays where it is used:
+bounds of searches and recursions, formats, and what a language or a library takes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Launches:
 
     Attributes:
         full_programs: programs per unit that together move as much as memory can.
-        bound: times its launch that a kernel takes at most, to share another's though the two read nothing alike.
+        bound: times its launch that a kernel takes at most, to share another's though the two read nothing
+            alike.
         shared_loss: share of a kernel's time that may be lost in a launch shared with others.
     """
 
