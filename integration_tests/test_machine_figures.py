@@ -1,4 +1,4 @@
-"""Every figure of a machine decides something: it is read while graphs are compiled for it. A CPU reads its own alone."""
+"""Every figure of a machine is read while graphs are compiled for it, and a CPU reads its own alone."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ CASES = (
     "layer norm fwd+bwd 131072x256",
     "RMS norm fwd+bwd 16384x4096",
     "RMS norm fwd+bwd 16384x4096, each size 3 less",
+    "softmax 4096x8192, open sizes",
+    "softmax 4096x8192, each size 3 less",
     "column sums 16384x4096, compiled for quarters",
     "cumsum of columns 8192x8192",
     "variances of channels 64x96x128x128 f16",
@@ -96,6 +98,11 @@ GPU_GRAPHS = (
     Given(function=count, inputs=lambda: (places(1 << 22),)),
     Given(function=lambda x, i: x[i].softmax(0), inputs=lambda: (empty(4096, 2048, dtype=BF16), places(128))),
     Given(function=lambda t, i: t[i].sum(1), inputs=lambda: (empty(100000, 64), places(8192, 20))),
+    # one launch
+    Given(
+        function=lambda *parts: [part.mul_(0.9) for part in parts],
+        inputs=lambda: tuple(empty(1000 * n) for n in range(1, 9)),
+    ),
     Given(
         function=lambda x, m: (x - m).permute(0, 2, 3, 1).contiguous(),
         inputs=lambda: (empty(64, 3, 512, 512), empty(3, 1, 1)),
@@ -151,10 +158,12 @@ def compile_all(graphs: Sequence[Given], target: Target, generator: Codegen) -> 
 
 
 def emit_all(backend: Planner, target: Target, generator: Codegen) -> None:
-    kernels = [kernel for program in backend.programs for kernel in program.kernels]
     assert backend.programs
-    for kernel in kernels:
-        generator.emit(kernel, target, {})
+    for program, likely in zip(backend.programs, backend.likely, strict=True):
+        for kernel in program.kernels:
+            sizes = likely.get(kernel.name)
+            opens = generator.capabilities(target).versions_by_size and sizes is not None
+            generator.emit(kernel, target, {"likely": sizes} if opens else {})
 
 
 def compile_cases(names: Sequence[str], target: Target, generator: Codegen) -> None:

@@ -1,8 +1,8 @@
 """Numbers at module level where code is chosen: each has a kind, and none is a measured fact of one machine.
 
-What is measured of a machine stands in its data file (`coilwork_ir/machine/tuning`) and is asked of the target. What else
-may be a number of a module stands in `numbers.toml` beside this file, by kind, with a reason. `[to-move]` there is what was
-measured and is not handed down yet: rows may only go.
+What is measured of a machine stands in its data file (`coilwork_ir/machine/tuning`) and is asked of the
+target. What else may be a number of a module stands in `numbers.toml` beside this file, by kind, with a
+reason. `[to-move]` there is what was measured and is not handed down yet: rows may only go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast products of matrices run, for who has no target at hand: an H200's figures (`coilwork_ir.machine`).
+"""How fast products run, for who has no target at hand: an H200's figures (`coilwork_ir.machine`).
 
 What weighs layouts before targets are known reads it. What has a target asks `target.machine.products`.
 """
@@ -14,7 +14,7 @@ from coilwork_ir.machine import TUNING, read_model
 _H200: Final = read_model(TUNING / "sm_90.toml").products
 
 VECTOR_BYTES: Final = _H200.vector_bytes
-"""What kernels for matrix units read at once. Rows that start between vectors are read by others, several times slower."""
+"""What kernels for matrix units read at once. Others, several times slower, read rows between vectors."""
 
 HALVES_PER_VECTOR: Final = _H200.halves_per_vector
 """Numbers of 16 bits in a vector: sizes that are a multiple of it are whole vectors."""

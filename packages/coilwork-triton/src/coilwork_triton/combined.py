@@ -68,8 +68,6 @@ from coilwork_triton.text.types import triton_type
 _INT32_MAX: Final = 2**31 - 1
 # Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer is not to double.
 _COPIED: Final = 1 << 29
-# Points per multiprocessor from which on it matters how blocks are cut.
-_MANY: Final = 1 << 14
 _AT, _FIRST, _OWN = "at", "first", "own"
 
 
@@ -193,9 +191,15 @@ def _blocks(shape: Shape) -> list[str]:
 
 def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
     """Whether several configurations are tried: of many points in lines of known sizes, of which little is updated."""
+    grids = target.machine.grids
     updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
     lines = [r.tile for r in body.ranges] == ["x"] and not kernel.sizes
-    return lines and updated is not None and updated <= _COPIED and points >= _MANY * target.multiprocessors
+    return (
+        lines
+        and updated is not None
+        and updated <= _COPIED
+        and points >= grids.busy_points * target.multiprocessors
+    )
 
 
 def _within_text(planned: Planned) -> Planned:

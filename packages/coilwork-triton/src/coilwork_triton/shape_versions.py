@@ -58,9 +58,6 @@ from coilwork_triton.proposals.walks import keeps_rows
 from coilwork_triton.special_sizes import specialize
 from coilwork_triton.text.index_printer import leaves_32_bits
 
-# Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
-# for enough threads (a softmax of rows of 8,189: 32 take 233 us, 8 of a full program's 1,024 threads 107, and a loop 78).
-_ONE_BY_ONE: Final = 8
 _MOST_WARPS: Final = 32
 _LONGEST_ROW: Final = 4096
 
@@ -183,7 +180,8 @@ def _leave_room(planned: Planned) -> Planned:
 
 
 def _with_room(config: Config, target: Target) -> Config:
-    warps = int(_each(config) * config.num_warps) // (_ONE_BY_ONE * target.warp_size)
+    grids = target.machine.grids
+    warps = int(_each(config) * config.num_warps) // (grids.elements_one_by_one * target.warp_size)
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     return replace(config, num_warps=max(config.num_warps, min(warps, most)))
 

@@ -1,6 +1,6 @@
 """Measured figures of devices: how fast memory, launches and libraries are, and from which size on a way of
-computing pays. `model.py` says what figures there are, and is the file to open first; `tuning/` holds one file of
-them per device; `data_file.py` reads these.
+computing pays. `model.py` says what figures there are, and is the file to open first; `tuning/` holds one
+file of them per device; `data_file.py` reads these.
 """
 
 from coilwork_ir.machine.data_file import TUNING, MachineFileError, read_entries, read_model

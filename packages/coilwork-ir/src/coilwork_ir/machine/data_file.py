@@ -1,14 +1,15 @@
 """Reads the data files of `tuning/`: figures with unit and source, and the model that the figures make.
 
-A file is TOML of one shape, a line per figure, so that reading one takes a fraction of a millisecond. (Importing
-`tomllib` takes fourteen, and reading two hundred figures with it seven. A test reads each file both ways.)
+A file is TOML of one shape, a line per figure, so that reading one takes a fraction of a millisecond.
+(Importing `tomllib` takes fourteen, and reading two hundred figures with it seven. A test reads each file
+both ways.)
 
     [launches]
     bound = { value = 1.5, unit = "launches", source = "memory-set" }
 
-Comments are lines of their own. `[stand-in]` says of subjects whose figures serve for those that were not measured
-on this device: `scans = "sm_90"`. What the file itself says of such a subject is this device's own. `[sources]` is
-the last table: what each source is, for people.
+Comments are lines of their own. `[stand-in]` says of subjects whose figures serve for those that were not
+measured on this device: `scans = "sm_90"`. What the file itself says of such a subject is this device's
+own. `[sources]` is the last table: what each source is, for people.
 """
 
 from __future__ import annotations

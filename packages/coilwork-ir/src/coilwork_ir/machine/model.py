@@ -1,11 +1,11 @@
 """What is measured of a machine, as values that are handed down with its target.
 
-One class per subject. A figure's meaning stands here; its value, unit and source stand in the device's data file,
-since they are the device's (docs/how-to/measure-a-machine.md). What a figure is compared with decides between ways
-that are all correct: a wrong one costs time, never results.
+One class per subject. A figure's meaning stands here; its value, unit and source stand in the device's data
+file, since they are the device's (docs/how-to/measure-a-machine.md). What a figure is compared with decides
+between ways that are all correct: a wrong one costs time, never results.
 
-A pass reads `target.machine.reductions.clear_win`. What is no fact of a machine stays where it is used: bounds of
-searches and recursions, formats, and what a language or a library takes.
+A pass reads `target.machine.reductions.clear_win`. What is no fact of a machine stays where it is used:
+bounds of searches and recursions, formats, and what a language or a library takes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Launches:
 
     Attributes:
         full_programs: programs per unit that together move as much as memory can.
-        bound: times its launch that a kernel takes at most, to share another's though the two read nothing alike.
+        bound: times its launch that a kernel takes at most, to share another's though the two read nothing
+            alike.
         shared_loss: share of a kernel's time that may be lost in a launch shared with others.
     """
 
@@ -307,6 +308,12 @@ class Grids:
             are sorted for.
         short_sorted_row: points of rows to sort that share a program where they lie across memory.
         longest_code: operations in the code of one thread.
+        busy_points: points per unit from which on it matters how blocks of a shared launch are cut.
+        enough_points: points per unit of kernels that keep all of it busy.
+        elements_one_by_one: elements of a row that a thread accesses one by one: more, each with mask and
+            address, take more registers.
+        most_row_warps: warps of a row's program: with more, threads wait for each other.
+        search_loads: loads in turn from which on a kernel is a search.
     """
 
     line_bytes: int
@@ -342,6 +349,11 @@ class Grids:
     few_sorted_elements: int
     short_sorted_row: int
     longest_code: int
+    busy_points: int
+    enough_points: int
+    elements_one_by_one: int
+    most_row_warps: int
+    search_loads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import BLOCKS, Facts
-
-# Of a row's program: with more, threads wait for each other.
-_MOST_WARPS: Final = 16
 
 
 def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
@@ -29,7 +25,7 @@ def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
     grids = target.machine.grids
     blocks = {name: size for name, size in proposed.meta if name in BLOCKS.values()}
     warps = proposed.num_warps
-    most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
+    most = min(grids.most_row_warps, target.max_threads_per_block // target.warp_size)
     while True:
         elements, threads = math.prod(blocks.values()), warps * target.warp_size
         if elements <= threads or facts.work.operations * elements <= grids.longest_code * threads:

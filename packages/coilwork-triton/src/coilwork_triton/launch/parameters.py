@@ -41,10 +41,6 @@ SORT_SPREAD: Final = "SORT_SPREAD"
 UNKNOWN_EXTENT: Final = 1024
 
 
-# Loads in turn from which on a kernel is a search.
-_SEARCH: Final = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the choice of launches rests on: what a kernel does, and what is decided already of how it runs.
@@ -74,9 +70,9 @@ class Facts:
     bins: int = 0
 
 
-def searches(facts: Facts) -> bool:
+def searches(facts: Facts, target: Target) -> bool:
     """What takes time is to wait for one load after the other, which many threads do at once."""
-    return facts.work.load_chain >= _SEARCH
+    return facts.work.load_chain >= target.machine.grids.search_loads
 
 
 def next_power_of_two(n: int) -> int:

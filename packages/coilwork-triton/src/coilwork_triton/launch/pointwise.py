@@ -79,11 +79,11 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     if facts.work.is_scattered and extent >= 1024 * 2 * target.multiprocessors:
         # many of few threads are on their way where the sectors turn out to be in a cache
         few = ((256, 1), (4096, 8), (8192, 32))
-        if searches(facts):
+        if searches(facts, target):
             # every step of a search is there once per element: 32 of them take ptxas half a minute
             few = ((256, 1), (512, 2), (1024, 4))
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
-    if searches(facts) and extent < 1024 * 2 * target.multiprocessors:
+    if searches(facts, target) and extent < 1024 * 2 * target.multiprocessors:
         return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
     per_thread = 4 if max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 8 else 8

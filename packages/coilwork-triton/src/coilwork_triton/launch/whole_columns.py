@@ -17,7 +17,7 @@ from coilwork_triton.launch.parameters import (
 def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
     grids = target.machine.grids
-    if not facts.work.stream_bytes and facts.work.load_chain > 1 and not searches(facts):
+    if not facts.work.stream_bytes and facts.work.load_chain > 1 and not searches(facts, target):
         return _gathered_columns(facts, target, row, most)
     blocks: list[tuple[int, int]] = []
     alone: list[tuple[int, int]] = []
@@ -47,7 +47,7 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
         # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
-        if searches(facts):
+        if searches(facts, target):
             return [(max(1, best // 4), 2)]
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
     little = sum(facts.work.stream_bytes) * 64 <= 4 * grids.column_registers

@@ -16,8 +16,6 @@ from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.rules import Rule, RuleTable, always
 
-# Points per multiprocessor of kernels that keep all of it busy.
-_MANY: Final = 2048
 Groups = dict[Letter, list[Range]]
 
 
@@ -121,7 +119,7 @@ def tile_ranges(setting: Setting) -> Groups:
 def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], int]:
     """The points of each tile, and in how many lanes each row of x stands; 0 where rows follow each other."""
     numels: dict[Letter, Expr] = {k: product(r.extent for r in ranges) for k, ranges in groups.items()}
-    many = _MANY * setting.target.multiprocessors
+    many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
         return numels, 0
     lanes = lanes_of_rows(setting.kernel, setting.analysis.accesses)
