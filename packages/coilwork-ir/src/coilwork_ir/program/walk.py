@@ -16,6 +16,7 @@ from coilwork_ir.program.nodes import (
     Instruction,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Reuse,
     WhileCall,
@@ -32,6 +33,7 @@ _NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]]
     {
         CondCall: lambda call: (call.then, call.otherwise),
         WhileCall: lambda call: (call.condition, call.body),
+        Region: lambda region: tuple(nested for inner in region.body for nested in nested_programs(inner)),
     }
 )
 _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]] = MappingProxyType(
@@ -39,6 +41,7 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
         **dict.fromkeys((CondCall, WhileCall), lambda call: call.outputs),
         ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
+        Region: lambda region: tuple(buffer for inner in region.body for buffer in defined_buffers(inner)),
     }
 )
 
@@ -72,6 +75,8 @@ def defined_values(instruction: Instruction) -> tuple[str, ...]:
             return (instruction.stream,)
         case RecordEvent():
             return (instruction.event,)
+        case Region():
+            return tuple(name for inner in instruction.body for name in defined_values(inner))
         case _:
             return ()
 
@@ -93,7 +98,7 @@ def as_call(instruction: Instruction) -> ExternCall | None:
 
 
 def may_write_operands(call: ExternCall) -> bool:
-    """Tell if `call` may write what it is given beside `out`: in place, or of a library that nobody knows here."""
+    """Tell if `call` may write what it is given beside `out`: in place, or as libraries' operators may."""
     namespace, _, operator = call.target.partition(".")
     return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 
