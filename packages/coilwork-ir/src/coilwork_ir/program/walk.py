@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.kernels.nodes import Kernel
@@ -27,18 +28,28 @@ _KNOWN: Final = frozenset(
     ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
 )
 
+# Every emitter asks this of every instruction, several times: a look-up is what it costs to find out.
+_NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]] = MappingProxyType(
+    {
+        CondCall: lambda call: (call.then, call.otherwise),
+        WhileCall: lambda call: (call.condition, call.body),
+        Region: lambda region: tuple(nested for inner in region.body for nested in nested_programs(inner)),
+    }
+)
+_DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]] = MappingProxyType(
+    {
+        **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
+        **dict.fromkeys((CondCall, WhileCall), lambda call: call.outputs),
+        ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
+        Region: lambda region: tuple(buffer for inner in region.body for buffer in defined_buffers(inner)),
+    }
+)
+
 
 def nested_programs(instruction: Instruction) -> tuple[Program, ...]:
     """Programs inside a control-flow instruction."""
-    match instruction:
-        case CondCall():
-            return (instruction.then, instruction.otherwise)
-        case WhileCall():
-            return (instruction.condition, instruction.body)
-        case Region():
-            return tuple(nested for inner in instruction.body for nested in nested_programs(inner))
-        case _:
-            return ()
+    find = _NESTED.get(type(instruction))
+    return () if find is None else find(instruction)
 
 
 def walk(program: Program) -> Iterator[Program]:
@@ -51,17 +62,8 @@ def walk(program: Program) -> Iterator[Program]:
 
 def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
     """Buffers that `instruction` defines."""
-    match instruction:
-        case Alloc() | PoolView() | Reuse() | Reinterpret():
-            return (instruction.buffer,)
-        case ExternCall():
-            return tuple(o for o in instruction.outputs if isinstance(o, Buffer))
-        case CondCall() | WhileCall():
-            return instruction.outputs
-        case Region():
-            return tuple(buffer for inner in instruction.body for buffer in defined_buffers(inner))
-        case _:
-            return ()
+    find = _DEFINED.get(type(instruction))
+    return () if find is None else find(instruction)
 
 
 def defined_values(instruction: Instruction) -> tuple[str, ...]:

@@ -76,6 +76,8 @@ def _operand(expression: Expression, least: int) -> str:
     if type(expression) is Name:
         return expression.id
     text = print_expression(expression)
+    if type(expression) in _ATOMS:
+        return text
     return text if _strength(expression) >= least else f"({text})"
 
 
@@ -170,6 +172,8 @@ _TEXTS: Final[Mapping[type[Expression], Callable[[Any], str]]] = {
 
 
 _LAID_OUT: Final = frozenset({Filled, Rows, Noted, Unary})
+_ATOMS: Final = frozenset({Attribute, Call, Subscript, List, Tuple, Dict})
+"""Expressions that no operator takes apart."""
 
 
 def _add_suite(statements: Iterable[Statement], indent: str, lines: list[str]) -> None:
@@ -284,7 +288,13 @@ def _lay_out_filled(opening: str, value: Call | Tuple, closing: str, indent: str
         head, args, kwargs, comma = f"{_operand(value.function, _ATOM)}(", value.args, value.kwargs, ""
     else:
         head, args, kwargs, comma = "(", value.items, (), "," if len(value.items) == 1 else ""
-    pieces = [piece for arg in args for piece in _pieces(arg)] + _arguments((), kwargs)
+    pieces: list[str] = []
+    for arg in args:
+        if type(arg) is List:
+            pieces += _pieces(arg)
+        else:
+            pieces.append(print_expression(arg))
+    pieces += _arguments((), kwargs)
     whole = f"{indent}{opening}{head}{', '.join(pieces)}{comma}){closing}"
     if len(whole) <= WIDTH or not pieces:
         lines.append(whole)
@@ -294,9 +304,9 @@ def _lay_out_filled(opening: str, value: Call | Tuple, closing: str, indent: str
     lines.append(f"{indent}){closing}")
 
 
-def _pieces(argument: Expression) -> list[str]:
+def _pieces(argument: List) -> list[str]:
     """Texts that give `argument` when joined by commas: the items of a long list may stand on several lines."""
-    if not isinstance(argument, List) or not argument.items:
+    if not argument.items:
         return [print_expression(argument)]
     pieces = [print_expression(item) for item in argument.items]
     pieces[0] = f"[{pieces[0]}"
