@@ -28,7 +28,6 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import defined
@@ -168,7 +167,7 @@ class Row:
 def predict(case: Case, layers: int) -> list[Row]:
     """Bytes of each loop and call that cost otherwise with the pass, in MB; and of all of them, last."""
     graph = capture(case.build(layers), case.shape)
-    targets, options = declare(Targets(main=TARGETS[TARGET]), CompileOptions()), ScheduleOptions()
+    targets, options = declare(Targets(main=TARGETS[TARGET])), ScheduleOptions()
     steps: list[tuple[str, Graph]] = []
     schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
@@ -192,10 +191,10 @@ def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
     around = survey(graph, analyse(graph), targets=targets, sizes=hints_of(options))
     found: dict[str, float] = {}
-    for position, site in list_sites(around, RULES, options).items():
+    for position, sites in list_sites(around, RULES, options).items():
         made = defined(graph.nodes[position])
         if made:
-            found[made[0].name] = site.cost(around.as_captured) / SCALE / 1e6
+            found[made[0].name] = sum(site.cost(around.as_captured) for site in sites) / SCALE / 1e6
     return found
 
 

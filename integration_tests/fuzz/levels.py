@@ -97,9 +97,7 @@ class Levels:
             fuse=self.options.fusion,
             combine=self.options.fusion,
         )
-        scheduled = schedule(
-            compiled.graph, declare(Targets(main=TARGETS[compiled.target]), CompileOptions()), scheduling
-        )
+        scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])), scheduling)
         calls: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),
@@ -134,9 +132,7 @@ class Levels:
         options = replace(self.options, triton_on_cpu=True)
         job = open_job(gm, example_inputs, role=role, options=options)
         compiled = _emitted(job)
-        scheduled = schedule(
-            compiled.graph, declare(Targets(main=SMALL_ACCELERATOR), CompileOptions()), scheduling
-        )
+        scheduled = schedule(compiled.graph, declare(Targets(main=SMALL_ACCELERATOR)), scheduling)
         calls: dict[str, Call] = {
             "accelerator's schedule": lambda args: interpret_schedule(scheduled, args, compiled.constants),
             "accelerator's program": lambda args: interpret_program(

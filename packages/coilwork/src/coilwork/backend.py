@@ -13,7 +13,7 @@ import torch
 from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import announce_unkeyed, around_options, check_names, resolve
+from coilwork.given_options import around_options, check_names, resolve
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
@@ -28,6 +28,7 @@ from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
+from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
@@ -138,7 +139,8 @@ def compile_dynamo_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """`backend` with its settings already resolved."""
-    announce_unkeyed(options)
+    if options.cache:
+        warn_of_unkeyed(options)
     return compile_captured(gm, example_inputs, partial(GraphStages, options))
 
 
@@ -190,7 +192,7 @@ class GraphStages:
         halves = partition(
             joint,
             example_inputs,
-            layout=layout_options(options),
+            layout=layout_options(options, joins_scheduler=not (options.passes or options.checks.has_any)),
             lowering=lowering_options(options, options.fallback),
             rewrites=rewrites_of("aten", options),
             record=self.log.extend,

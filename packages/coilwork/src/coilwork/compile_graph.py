@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
+from coilwork.backends.registry import find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
@@ -48,9 +49,9 @@ from coilwork_runtime import (
 from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
-from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
+from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, read_report
 from coilwork_tools.op_fallback.retries import build_with_retries
 
@@ -163,8 +164,9 @@ def _compile(job: Job) -> CompiledGraph:
     builder = Builder(
         store=store,
         workers=job.options.workers,
-        progress=partial(_log_progress, job.graph_id),
-        search=search_of(job.options, partial(_log_search, job.graph_id)),
+        progress=partial(log_progress, job.graph_id),
+        search=search_of(job.options, partial(log_search, job.graph_id)),
+        find_language=find_language,
     )
     OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
     key = _cache_key(job, graphs)
@@ -175,7 +177,7 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    if job.options.wrapper == "python" and job.options.executor != "python":
+    if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
     attempted = Attempted(job=job, builder=builder, store=store)
@@ -216,26 +218,11 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
     return watch_call(call, job.options.checks, graph, job.finish_program)
 
 
-def _log_progress(graph_id: str, done: int, total: int) -> None:
-    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
-
-
-def _log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
-    log.info(
-        "graph %s: kernel %s: %.4g us after %d configurations: %s",
-        graph_id,
-        kernel,
-        1e3 * (best.milliseconds or 0.0),
-        trials,
-        ", ".join(f"{name}={value}" for name, value in best.config.items()),
-    )
-
-
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = job.options.wrapper == "python" and not job.options.checks.has_any
+    restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)

@@ -16,7 +16,7 @@ from coilwork_runtime.artifact.constants import constant_from_bytes
 from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, read_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.calling.binding import bind_roles
-from coilwork_runtime.devices import cpu_features, describe_device
+from coilwork_runtime.devices import cpu_features, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
@@ -194,7 +194,7 @@ def _launcher(
         if machine != platform.machine() or not cpu_features() >= set(spec.features):
             return None
         return builder.load_library(spec, binaries[0][1])
-    if interpreting() or not runs_on(spec.target, str(describe_device("cuda")["name"])):
+    if interpreting() or not runs_on(spec.target, describe_gpu(0).name):
         return None
     return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
@@ -202,7 +202,7 @@ def _launcher(
 def for_this_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
     if spec.is_triton:
-        return spec if interpreting() else replace(spec, target=str(describe_device("cuda")["name"]))
+        return spec if interpreting() else replace(spec, target=describe_gpu(0).name)
     present = cpu_features()
     return replace(spec, features=tuple(name for name in spec.features if name in present))
 
