@@ -210,10 +210,20 @@ def package(session: nox.Session, name: str) -> None:
 
 
 @nox.session
+def alone(session: nox.Session) -> None:
+    """Every package alone from its wheel: what of ours it pulls in, its import, its README's program; writes
+    docs/packages-alone.md. `-- --beside` takes torch and the like from the Python that runs nox."""
+    folder = wheelhouse(session, list(PACKAGES))
+    words = ("--wheels", str(folder), "--page", str(ROOT / "docs" / "packages-alone.md"), *session.posargs)
+    # with nox's own Python, whose torch `--beside` takes
+    session.run(sys.executable, "devtools/packages_alone.py", *words, external=True)
+
+
+@nox.session
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
-    session.install(*QUIETLY, "pytest-xdist", *CONSTRAINTS)
+    session.install(*QUIETLY, "hatchling", "pytest-xdist", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
                 "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs, env=WHILE_TESTING)

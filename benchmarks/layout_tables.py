@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planner import Planner
-from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets
@@ -71,7 +70,7 @@ def capture(model: nn.Module, shape: tuple[int, ...]) -> Graph:
 def tabulate(graph: Graph) -> str:
     """The decision table of `graph`."""
     steps: list[tuple[str, Graph]] = []
-    targets, options = declare(Targets(main=TARGETS[TARGET]), CompileOptions()), ScheduleOptions()
+    targets, options = declare(Targets(main=TARGETS[TARGET])), ScheduleOptions()
     made = schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     return explain_layouts(steps, made.decisions, targets=targets, options=options)
 

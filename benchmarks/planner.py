@@ -110,7 +110,7 @@ class Planner:
         self.programs.append(
             lower_to_program(
                 graph,
-                declare(Targets(main=TARGETS[self.target]), options),
+                declare(Targets(main=TARGETS[self.target])),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
@@ -125,7 +124,7 @@ def measure(
         first: float | None = None
         for size in sizes:
             graph = GRAPHS[name](size)
-            targets = declare(Targets(main=target(target_name)), CompileOptions())
+            targets = declare(Targets(main=target(target_name)))
             if not collector:
                 gc.disable()
             ends = {"": time.process_time()}

@@ -28,7 +28,6 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.compile_options import CompileOptions
 from coilwork.targets import declare
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import defined
@@ -168,7 +167,7 @@ class Row:
 def predict(case: Case, layers: int) -> list[Row]:
     """Bytes of each loop and call that cost otherwise with the pass, in MB; and of all of them, last."""
     graph = capture(case.build(layers), case.shape)
-    targets, options = declare(Targets(main=TARGETS[TARGET]), CompileOptions()), ScheduleOptions()
+    targets, options = declare(Targets(main=TARGETS[TARGET])), ScheduleOptions()
     steps: list[tuple[str, Graph]] = []
     schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")

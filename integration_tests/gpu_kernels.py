@@ -56,7 +56,7 @@ class KernelsFor:
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:
-            targets = declare(Targets(main=TARGETS[name]), CompileOptions())
+            targets = declare(Targets(main=TARGETS[name]))
             quiet = Trace(None)
             program = lower_to_program(
                 lowered.graph,

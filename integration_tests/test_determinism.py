@@ -61,7 +61,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
         fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
         gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
     lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
-    targets = declare(Targets(main=TARGETS["sm_90"]), CompileOptions())
+    targets = declare(Targets(main=TARGETS["sm_90"]))
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
     return [s.text for s in emit_kernels(program, targets, options, trace=Trace(None)).values()]

@@ -23,8 +23,7 @@ from coilwork_tools.explain.trace import Trace
 from integration_tests.two_device_programs import PROGRAMS
 
 BOTH = declare(
-    Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))),
-    CompileOptions(),
+    Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"])))
 )
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 

@@ -31,7 +31,7 @@ Level = Callable[[Compiled, list[Any]], Sequence[Any]]
 
 
 def _schedule(compiled: Compiled, args: list[Any]) -> Sequence[Any]:
-    scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target]), CompileOptions()))
+    scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])))
     return interpret_schedule(scheduled, args, compiled.constants)
 
 

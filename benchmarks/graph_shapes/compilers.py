@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from coilwork.caching.graph_cache import open_caches
 from torch import fx
 from torch._dynamo import lookup_backend
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
 from coilwork.attempts import Attempted
+from coilwork.caches import open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder
@@ -52,9 +52,9 @@ def with_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]
     gc.disable()
     with clock.stage("open"):
         job = replace(open_job(gm, inputs, role="inference", options=options), clock=clock)
-    caches = open_caches(options)
-    builder = Builder(store=caches.kernels, workers=1)
-    build_with_retries(Attempted(job=job, builder=builder, store=caches.kernels))
+    store = open_caches(options)
+    builder = Builder(store=store, workers=1)
+    build_with_retries(Attempted(job=job, builder=builder, store=store))
     gc.enable()
     return clock.seconds
 

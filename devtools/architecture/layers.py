@@ -21,7 +21,8 @@ COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "coilwork-scheduler": IR,
         "coilwork-triton": IR,
         "coilwork-cpp": IR,
-        "coilwork-wrapper": IR,
+        # its artefacts of modules and bytes are loaded; emitting needs the IR alone (decision 0051)
+        "coilwork-wrapper": IR | {"coilwork-runtime"},
         "coilwork-cpp-wrapper": IR | {"coilwork-runtime"},
         "coilwork-cache": frozenset(),
         "coilwork-runtime": frozenset({"coilwork-cache"}),

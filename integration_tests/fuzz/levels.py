@@ -16,7 +16,7 @@ from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
-from coilwork_frontend.calling_convention.convention import Role, finish_program
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.masked_selection import broadcast_selections
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
@@ -97,9 +97,7 @@ class Levels:
             fuse=self.options.fusion,
             combine=self.options.fusion,
         )
-        scheduled = schedule(
-            compiled.graph, declare(Targets(main=TARGETS[compiled.target]), CompileOptions()), scheduling
-        )
+        scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])), scheduling)
         calls: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),
@@ -117,7 +115,7 @@ class Levels:
                 if wrapper != "cpp":
                     raise
                 self.refused.append(error.what)
-        calls = {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        calls = {name: job.finish_program(call) for name, call in calls.items()}
         calls |= self._for_an_accelerator(gm, example_inputs, role, scheduling)
         self.graphs += 1
 
@@ -134,16 +132,14 @@ class Levels:
         options = replace(self.options, triton_on_cpu=True)
         job = open_job(gm, example_inputs, role=role, options=options)
         compiled = _emitted(job)
-        scheduled = schedule(
-            compiled.graph, declare(Targets(main=SMALL_ACCELERATOR), CompileOptions()), scheduling
-        )
+        scheduled = schedule(compiled.graph, declare(Targets(main=SMALL_ACCELERATOR)), scheduling)
         calls: dict[str, Call] = {
             "accelerator's schedule": lambda args: interpret_schedule(scheduled, args, compiled.constants),
             "accelerator's program": lambda args: interpret_program(
                 compiled.program, args, compiled.constants
             ),
         }
-        return {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        return {name: job.finish_program(call) for name, call in calls.items()}
 
 
 def _emitted(job: Job) -> Compiled:

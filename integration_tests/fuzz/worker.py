@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from coilwork.caching.graph_cache import open_caches
 
+from coilwork.caches import open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz.check import Finding, check
@@ -42,7 +42,7 @@ def examine(
     store = MemoryStore()
     every = seed % ALL_WRAPPERS_EACH == 0 and device == "cpu"
     wrappers = () if interpreted else ("python",) if triton else GENERATED if every else ("native", "python")
-    executors = open_caches(CompileOptions()).kernels
+    executors = open_caches(CompileOptions())
     started = time.monotonic()
     program = replace(generate(seed), device=device)
     if triton:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coilwork import stages
 from coilwork.backend import backend
-from coilwork.codegens import codegen_for
-from coilwork.compile_options import CompileOptions
+from coilwork.backends.registry import codegen_for
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
@@ -57,8 +56,8 @@ def waves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def test_one_call_is_left_out(
     operators: tuple[str, ...], calls: int, emits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def choose(target: Target, options: CompileOptions) -> Broken:
-        return Broken(codegen_for(target, options), set(operators), emits=emits)
+    def choose(target: Target) -> Broken:
+        return Broken(codegen_for(target), set(operators), emits=emits)
 
     monkeypatch.setattr(stages, "codegen_for", choose)
     torch._dynamo.reset()

@@ -12,9 +12,12 @@ from coilwork_cpp_wrapper import CompiledProgram, build_cpp, emit_cpp
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernel_source import KernelSource, SourceArg
+from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import parse_program
+from coilwork_runtime.loader import load_kernels
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 RELU_ADD: Final = """
 kernel @relu_add fast {
@@ -84,6 +87,14 @@ SOURCES: Final[Mapping[str, KernelSource]] = MappingProxyType(
 )
 
 
+def specs_of(*sources: KernelSource) -> Mapping[str, KernelSpec]:
+    """Manifests with texts by name, from the bytes that cross between the IR and the runtime."""
+    return {spec.name: spec for spec in load_kernels(write_kernels((source, ()) for source in sources))}
+
+
+SPECS: Final[Mapping[str, KernelSpec]] = MappingProxyType(dict(specs_of(*SOURCES.values())))
+
+
 def program_of(text: str) -> Program:
     """The program that `text` spells, where `RELU_ADD` and `DOUBLE` stand for the kernels."""
     return parse_program(text.replace("RELU_ADD", RELU_ADD).replace("DOUBLE", DOUBLE))
@@ -91,7 +102,7 @@ def program_of(text: str) -> Program:
 
 def compiled(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> CompiledProgram:
     """The program, built and loaded."""
-    return build_cpp(emit_cpp(program_of(text), SOURCES), constants=constants, workers=1)
+    return build_cpp(emit_cpp(program_of(text), SPECS), constants=constants, workers=1)
 
 
 def check_against_interpreter(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_cpp_wrapper.arithmetic import index_code
+from coilwork_cpp_wrapper.arithmetic import index_code, read_size_code
 from coilwork_cpp_wrapper.module import preamble_text
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, evaluate, maximum, minimum, symbol
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.cpp.toolchain import find_toolchain, make_stub
+from coilwork_runtime.manifest.size_code import Op, SizeCode
 
 PRINTER = CppPrinter()
 N = symbol("n", lo=0)
@@ -82,3 +83,28 @@ def test_refusals_of_names_pass_through() -> None:
 
     with pytest.raises(EmitError, match="unbound-symbol"):
         index_code(N + 1, refuse)
+
+
+def test_sizes_of_a_manifest_become_expressions_of_what_a_launch_passes() -> None:
+    """Compared with the machine that the runtime computes them with."""
+    binary = (
+        Op.ADD,
+        Op.SUBTRACT,
+        Op.MULTIPLY,
+        Op.FLOOR_DIVIDE,
+        Op.MODULO,
+        Op.CEIL_DIVIDE,
+        Op.MINIMUM,
+        Op.MAXIMUM,
+    )
+    for op in binary:
+        code = SizeCode(((Op.SIZE, 1), (Op.CONSTANT, 3), (op, 0), (Op.SIZE, 0), (Op.ADD, 0)))
+        read = read_size_code(code, (N + 1, 2 * I))
+        for n, i in ((0, -5), (7, 11), (12, 6)):
+            assert evaluate(read, {"n": n, "i": i}) == code.evaluate((n + 1, 2 * i)), op
+
+
+def test_what_cpp_kernels_need_no_size_code_for_is_refused_by_name() -> None:
+    code = SizeCode(((Op.SIZE, 0), (Op.CONSTANT, 3), (Op.LESS, 0)))
+    with pytest.raises(EmitError, match="computed by less"):
+        read_size_code(code, (N,))

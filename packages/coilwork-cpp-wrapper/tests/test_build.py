@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hand_programs import RELU_ADD_SOURCE, SOURCES, program_of
+from hand_programs import RELU_ADD_SOURCE, SPECS, program_of, specs_of
 
 from coilwork_cpp_wrapper import build_cpp, emit_cpp, write_sources
 from coilwork_runtime import KernelBuildError, MissingCompilerError
@@ -45,7 +45,7 @@ class CountingStore:
 
 
 def test_a_stored_library_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, program = CountingStore(), emit_cpp(program_of(TEXT), SOURCES)
+    store, program = CountingStore(), emit_cpp(program_of(TEXT), SPECS)
     build_cpp(program, store=store, workers=1)
     assert len(store.kept) == 2  # the kernel's object and the library
     assert all(len(key) == 64 for key in store.kept)
@@ -61,8 +61,8 @@ def test_a_stored_library_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_kernels_are_shared_between_programs() -> None:
     store = CountingStore()
-    build_cpp(emit_cpp(program_of(TEXT), SOURCES), store=store, workers=1)
-    other = emit_cpp(program_of(TEXT.replace("%w: f32[4, 4]", "%w: f32[4, 4]\n  input %u: f32[1]")), SOURCES)
+    build_cpp(emit_cpp(program_of(TEXT), SPECS), store=store, workers=1)
+    other = emit_cpp(program_of(TEXT.replace("%w: f32[4, 4]", "%w: f32[4, 4]\n  input %u: f32[1]")), SPECS)
     build_cpp(other, store=store, workers=1)
     assert store.hits == 1
     assert len(store.kept) == 3
@@ -71,11 +71,11 @@ def test_kernels_are_shared_between_programs() -> None:
 def test_a_kernel_that_does_not_compile() -> None:
     broken = replace(RELU_ADD_SOURCE, text="this is no C++")
     with pytest.raises(KernelBuildError, match=r"(?s)kernel relu_add does not build.*no C\+\+|error"):
-        build_cpp(emit_cpp(program_of(TEXT), {"relu_add": broken}), workers=1)
+        build_cpp(emit_cpp(program_of(TEXT), specs_of(broken)), workers=1)
 
 
 def test_a_damaged_library_does_not_load() -> None:
-    store, program = CountingStore(), emit_cpp(program_of(TEXT), SOURCES)
+    store, program = CountingStore(), emit_cpp(program_of(TEXT), SPECS)
     build_cpp(program, store=store, workers=1)
     damaged = CountingStore()
     damaged.kept = dict.fromkeys(store.kept, b"not a library")
@@ -84,7 +84,7 @@ def test_a_damaged_library_does_not_load() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = emit_cpp(program_of(TEXT), SOURCES)
+    program = emit_cpp(program_of(TEXT), SPECS)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(MissingCompilerError):
@@ -108,7 +108,7 @@ def test_written_sources_build_and_describe_themselves(tmp_path: Path) -> None:
 
 def build_with_script(folder: Path) -> Path:
     """Build with the written script and nothing else."""
-    script = write_sources(emit_cpp(program_of(TEXT), SOURCES), folder)
+    script = write_sources(emit_cpp(program_of(TEXT), SPECS), folder)
     libraries = Path(torch.__file__).parent / "lib"
     environment = dict(os.environ, TORCH_LIB=str(libraries))
     subprocess.run([str(script)], env=environment, check=True, capture_output=True)

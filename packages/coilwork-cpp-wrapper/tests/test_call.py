@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hand_programs import RELU_ADD, RELU_ADD_SOURCE, SOURCES, compiled, program_of
+from hand_programs import RELU_ADD, RELU_ADD_SOURCE, SPECS, compiled, program_of, specs_of
 
 from coilwork_cpp_wrapper import build_cpp, emit_cpp
 from coilwork_runtime import LayoutError
@@ -175,7 +175,7 @@ def test_checks_in_kernels(message: str, kind: type[Exception], words: str) -> N
           return (%x)
         }}"""
     )
-    call = build_cpp(emit_cpp(program, {"relu_add": source}), workers=1)
+    call = build_cpp(emit_cpp(program, specs_of(source)), workers=1)
     call([torch.ones(4)])
     with pytest.raises(kind, match=rf"(?s){words} \(in kernel relu_add\).*m.py:5   self.table\(ids\)"):
         call([-torch.ones(4)])
@@ -211,7 +211,7 @@ def test_many_sizes_from_one_build() -> None:
           return (%y, `s0`)
         }"""
     )
-    call = build_cpp(emit_cpp(program, SOURCES), workers=1)
+    call = build_cpp(emit_cpp(program, SPECS), workers=1)
     for n in (0, 1, 2, 3, 1000):
         x = torch.randn(n)
         y, extent = call([x])

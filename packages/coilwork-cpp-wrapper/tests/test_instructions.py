@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_programs import SOURCES, check_against_interpreter, compiled, program_of
+from hand_programs import SPECS, check_against_interpreter, compiled, program_of
 
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
@@ -48,14 +48,14 @@ def test_dynamic_shapes_and_size_arithmetic() -> None:
 
 
 def test_text_shows_provenance_and_frees() -> None:
-    text = emit_cpp(program_of(DYNAMIC), SOURCES).text
+    text = emit_cpp(program_of(DYNAMIC), SPECS).text
     assert "// aten.relu.default  m.py:3  [block]  relu(x) + y" in text
     assert "// all elements alike" in text
     assert text.index("coilwork_kernel_relu_add(x.data()") < text.index("x.reset()")
 
 
 def test_equal_programs_give_equal_text() -> None:
-    assert emit_cpp(program_of(DYNAMIC), SOURCES) == emit_cpp(program_of(DYNAMIC), SOURCES)
+    assert emit_cpp(program_of(DYNAMIC), SPECS) == emit_cpp(program_of(DYNAMIC), SPECS)
 
 
 def test_integer_inputs_and_strides() -> None:

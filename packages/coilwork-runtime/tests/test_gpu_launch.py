@@ -11,7 +11,7 @@ import torch
 from runtime_sample_kernels import checked_kernel, rewrite, triton_kernel, version
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_device
+from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_gpu
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels import native
@@ -42,7 +42,7 @@ def product(a, b, c, SIZE: tl.constexpr):
 
 
 def present_target() -> str:
-    return str(describe_device("cuda")["name"])
+    return describe_gpu(0).name
 
 
 def doubling() -> KernelSpec:

@@ -1,4 +1,4 @@
-"""The three wrappers drive the same kernels; what C++ cannot drive goes to Python, with a warning."""
+"""The wrappers drive the same kernels; what C++ cannot drive goes to Python, with a warning."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-import coilwork_cpp_wrapper
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork_cpp_wrapper import wrapper as cpp_wrapper
 from coilwork_ir.errors import EmitError
 
 Compile = Callable[..., Callable[..., Any]]
@@ -25,7 +25,8 @@ def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "written"), [("python", "module.py"), ("fx", "fx.py"), ("cpp", "program.cpp")]
+    ("wrapper", "written"),
+    [("python", "module.py"), ("native", "module.py"), ("fx", "fx.py"), ("cpp", "program.cpp")],
 )
 def test_wrappers(wrapper: str, written: str, strictly: Compile, tmp_path: Path) -> None:
     x, w = torch.randn(5, 8, requires_grad=True), torch.randn(8, 6, requires_grad=True)
@@ -44,17 +45,18 @@ def refuse(*_: object) -> object:
 
 
 def test_what_cpp_refuses_is_driven_by_python(leniently: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coilwork_cpp_wrapper, "emit_cpp", refuse)
+    monkeypatch.setattr(cpp_wrapper, "emit_cpp", refuse)
     x, w = torch.randn(5, 8), torch.randn(8, 6)
     with pytest.warns(
-        CoilworkFallbackWarning, match=r"driven by Python instead of C\+\+.*aten\.strange\.default"
+        CoilworkFallbackWarning,
+        match=r"(?s)driven by Python instead of wrapper='cpp'.*aten\.strange\.default",
     ):
         result = leniently(gated, wrapper="cpp")(x, w)
     torch.testing.assert_close(result, gated(x, w))
 
 
 def test_what_cpp_refuses_is_an_error_with_strict(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coilwork_cpp_wrapper, "emit_cpp", refuse)
+    monkeypatch.setattr(cpp_wrapper, "emit_cpp", refuse)
     with pytest.raises(BackendCompilerFailed, match=r"aten\.strange\.default"):
         strictly(gated, wrapper="cpp")(torch.randn(5, 8), torch.randn(8, 6))
 

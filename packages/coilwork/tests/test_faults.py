@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import attempts, drive, stages
+from coilwork import attempts, stages
 from coilwork import backend as backends
 from coilwork.backend import backend
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp import CppCodegen
+from coilwork_cpp_wrapper import wrapper as cpp_wrapper
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernel_source import KernelSource
@@ -30,9 +31,11 @@ from coilwork_ir.loops.nodes import Extern, Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Target
+from coilwork_lowering import prepare
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
 from coilwork_scheduler import make_program
+from coilwork_wrapper.fx import wrapper as fx_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
 Patch = pytest.MonkeyPatch
@@ -143,9 +146,7 @@ class Broken:
 
 
 def break_generator(monkeypatch: Patch, *operators: str, emits: bool) -> None:
-    monkeypatch.setattr(
-        stages, "codegen_for", lambda target, options: Broken(frozenset(operators), emits=emits)
-    )
+    monkeypatch.setattr(stages, "codegen_for", lambda target: Broken(frozenset(operators), emits=emits))
 
 
 STAGES: dict[str, Callable[[Patch], None]] = {
@@ -223,8 +224,8 @@ def test_strict_raises(strictly: Compile, monkeypatch: Patch) -> None:
 DRIVERS: dict[str, tuple[str, Any, dict[str, object]]] = {
     "native bytes": ("emit_native", stages, {}),
     "native executor": ("load_native", choice, {}),
-    "fx": ("emit_fx", drive, {"wrapper": "fx"}),
-    "cpp": ("_cpp_call", drive, {"wrapper": "cpp"}),
+    "fx": ("check_bound", fx_wrapper, {"wrapper": "fx"}),
+    "cpp": ("build_library", cpp_wrapper, {"wrapper": "cpp"}),
 }
 
 
@@ -253,9 +254,9 @@ def test_a_fault_of_a_driver_costs_no_call(
 
 REWRITES: dict[str, tuple[str, Any]] = {
     "of the captured graph": ("rewrite_captured", backends),
-    "of the ATen graph": ("cleaned_up", stages),
-    "layouts": ("lay_out_convolutions", stages),
-    "padding": ("pad_products", stages),
+    "of the ATen graph": ("cleaned_up", prepare),
+    "layouts": ("lay_out_convolutions", prepare),
+    "padding": ("pad_products", prepare),
 }
 
 

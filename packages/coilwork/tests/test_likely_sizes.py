@@ -43,7 +43,7 @@ def planned(
     lowered = lower(gm, name="g")
     return lower_to_program(
         lowered.graph,
-        declare(Targets(main=TARGETS[target]), options),
+        declare(Targets(main=TARGETS[target])),
         options,
         trace=Trace(None),
         clock=StageClock(),
@@ -127,7 +127,7 @@ def test_calls_of_other_sizes_give_the_same() -> None:
 
 def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
     """What is emitted for `program`, made of `gm`."""
-    targets = declare(Targets(main=TARGETS[target]), CompileOptions())
+    targets = declare(Targets(main=TARGETS[target]))
     likely = likely_sizes(lower(gm, name="g").symbols, gm)
     quiet = Trace(None)
     return tuple(emit_kernels(program, targets, CompileOptions(), trace=quiet, likely=likely).values())

@@ -26,7 +26,7 @@ def add_one(*steps: torch.Tensor) -> tuple[()]:
 def launches(options: CompileOptions, target: str = "sm_90") -> int:
     inputs = [torch.zeros(64 * (k + 1)) for k in range(20)]
     graph = lower(make_fx(add_one, tracing_mode="fake")(*inputs), name="g").graph
-    targets = declare(Targets(main=TARGETS[target]), options)
+    targets = declare(Targets(main=TARGETS[target]))
     program = lower_to_program(graph, targets, options, trace=Trace(None), clock=StageClock())
     return sum(isinstance(instruction, Launch) for instruction in program.instructions)
 

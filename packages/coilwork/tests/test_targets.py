@@ -15,6 +15,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import TARGETS
+from coilwork_runtime import DeviceFacts
 
 GRAPH = """
 graph @g {{
@@ -86,12 +87,13 @@ def test_what_stays_in_a_gpus_cache_is_updated_together(
 ) -> None:
     base = TARGETS[name]
 
-    def described(device: str) -> dict[str, object]:
-        assert device == "cuda:0"
-        facts = {field: getattr(base, field) for field in ("name", "kind", "arch", "multiprocessors")}
-        return {**facts, "shared_memory_bytes": base.shared_memory_bytes, "l2_bytes": l2_mib << 20}
+    def described(index: int) -> DeviceFacts:
+        assert index == 0
+        return DeviceFacts(
+            name=base.name, arch=base.arch, multiprocessors=base.multiprocessors, l2_bytes=l2_mib << 20
+        )
 
-    monkeypatch.setattr("coilwork.targets.describe_device", described)
+    monkeypatch.setattr("coilwork.backends.cuda.describe_gpu", described)
     gm, inputs = largest_of_rows()
     options = CompileOptions(strict=True)
     assert resident_bytes(gm, options) == stays_mib << 20

@@ -1,19 +1,24 @@
 """Coilwork programs as C++ source over torch's stable C interface, built into shared libraries and called."""
 
-from coilwork_cpp_wrapper.build import Store, build_cpp, write_sources
+from coilwork_cpp_wrapper.build import build_cpp, write_sources
 from coilwork_cpp_wrapper.call import CompiledProgram
 from coilwork_cpp_wrapper.module import emit_cpp
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
+from coilwork_cpp_wrapper.wrapper import CppArtifact, CppWrapper, load_cpp
+from coilwork_ir.wrapper import Store
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CompiledProgram",
+    "CppArtifact",
     "CppProgram",
+    "CppWrapper",
     "KernelUnit",
     "Port",
     "Store",
     "build_cpp",
     "emit_cpp",
+    "load_cpp",
     "write_sources",
 ]

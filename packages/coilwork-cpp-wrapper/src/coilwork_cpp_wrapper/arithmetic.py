@@ -1,10 +1,14 @@
-"""Index expressions as C++ over `int64_t`, with the floor semantics of the IR."""
+"""Index expressions as C++ over `int64_t`, with the floor semantics of the IR, and those that a manifest
+holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from types import MappingProxyType
+from typing import Final
 
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import (
     Add,
     Const,
@@ -15,19 +19,39 @@ from coilwork_ir.index import (
     Mod,
     Mul,
     Sym,
+    as_expr,
+    ceildiv,
+    floordiv,
     is_subtracted,
+    maximum,
+    minimum,
+    mod,
     node,
     provably_nonneg,
     provably_positive,
 )
 from coilwork_ir.syntax.cpp import Binary, Braces, Call, Code, Name, integer
+from coilwork_runtime.manifest.size_code import Op, SizeCode
+
+_COMBINED: Final[Mapping[Op, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
+    {
+        Op.ADD: lambda a, b: a + b,
+        Op.SUBTRACT: lambda a, b: a - b,
+        Op.MULTIPLY: lambda a, b: a * b,
+        Op.FLOOR_DIVIDE: floordiv,
+        Op.MODULO: mod,
+        Op.CEIL_DIVIDE: ceildiv,
+        Op.MINIMUM: minimum,
+        Op.MAXIMUM: maximum,
+    }
+)
 
 
 def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
     """`expr` as C++; `name_of` gives the identifier of a symbol.
 
-    C++ rounds quotients towards zero and remainders follow; where neither operand can be negative that is the floor, and
-    elsewhere `rt::floordiv` and `rt::mod` correct it.
+    C++ rounds quotients towards zero and remainders follow; where neither operand can be negative that is
+    the floor, and elsewhere `rt::floordiv` and `rt::mod` correct it.
     """
     match node(expr):
         case Const(value):
@@ -77,3 +101,24 @@ def _chain(operator: str, parts: list[Code]) -> Code:
 
 def _nest(function: str, parts: list[Code]) -> Code:
     return reduce(lambda left, right: Call(function, (left, right)), parts)
+
+
+def read_size_code(code: SizeCode, sizes: Sequence[Expr]) -> Expr:
+    """The expression that `code` computes of a launch's `sizes`.
+
+    Raises:
+        EmitError: `cpp-unsupported`, it compares, selects, or reads a compile-time parameter: C++ kernels
+            need none.
+    """
+    stack: list[Expr] = []
+    for op, operand in code.steps:
+        if op is Op.CONSTANT:
+            stack.append(as_expr(operand))
+        elif op is Op.SIZE:
+            stack.append(sizes[operand])
+        elif op in _COMBINED:
+            right = stack.pop()
+            stack[-1] = _COMBINED[op](stack[-1], right)
+        else:
+            raise EmitError("cpp-unsupported", f"a kernel's size is computed by {op.name.lower()}")
+    return stack[0]

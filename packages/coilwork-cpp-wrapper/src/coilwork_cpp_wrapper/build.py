@@ -6,13 +6,14 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
 from coilwork_ir.errors import EmitError
+from coilwork_ir.wrapper import Store
 from coilwork_runtime import KernelBuildError
 from coilwork_runtime.cpp.toolchain import (
     Toolchain,
@@ -29,18 +30,6 @@ MOST_WORKERS: Final = 16
 # The program is glue: what runs long is in kernels and operators, so it is compiled quickly instead.
 PROGRAM_FLAGS: Final = ("-O1", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
 EXPORTS: Final = ("coilwork_run", "coilwork_last_error", "coilwork_signature")
-
-
-class Store(Protocol):
-    """Bytes under keys of 64 hexadecimal digits; `coilwork_cache.Store` is one."""
-
-    def get(self, key: str) -> bytes | None:
-        """The bytes, or `None`."""
-        ...
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keep the bytes."""
-        ...
 
 
 def build_cpp(
@@ -60,14 +49,20 @@ def build_cpp(
         MissingCompilerError: there is no C++ compiler.
         KeyError: a constant is missing.
     """
+    data = build_library(program, store=store, workers=workers)
+    return load_program(program, data, constants or {})
+
+
+def build_library(program: CppProgram, *, store: Store | None = None, workers: int = 0) -> bytes:
+    """The bytes of the shared library that `program` and its kernels become, as `build_cpp`."""
     toolchain = find_toolchain()
     key = _key("cpp-program", toolchain, program.text, *_unit_parts(program.kernels))
     data = None if store is None else store.get(key)
     if data is None:
-        data = _build_library(program, toolchain, store, workers or min(MOST_WORKERS, os.cpu_count() or 1))
+        data = _link_library(program, toolchain, store, workers or min(MOST_WORKERS, os.cpu_count() or 1))
         if store is not None:
             store.put(key, data)
-    return load_program(program, data, constants or {})
+    return data
 
 
 def write_sources(program: CppProgram, folder: Path) -> Path:
@@ -122,7 +117,7 @@ def _key(kind: str, toolchain: Toolchain, *parts: str) -> str:
     return digest.hexdigest()
 
 
-def _build_library(program: CppProgram, toolchain: Toolchain, store: Store | None, workers: int) -> bytes:
+def _link_library(program: CppProgram, toolchain: Toolchain, store: Store | None, workers: int) -> bytes:
     with temporary_folder("program") as scratch:
         folder = Path(scratch)
         objects = [folder / f"unit{number}.o" for number in range(len(program.kernels) + 1)]

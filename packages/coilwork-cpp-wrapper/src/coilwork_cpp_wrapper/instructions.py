@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coilwork_cpp_wrapper.arithmetic import read_size_code
 from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.control import emit_cond, emit_while
 from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, substitute
-from coilwork_ir.kernel_source import SourceArg
+from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN
 from coilwork_ir.program.nodes import (
     Alloc,
@@ -28,6 +29,7 @@ from coilwork_ir.program.nodes import (
     Instruction,
     Launch,
     PoolView,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -51,6 +53,8 @@ from coilwork_ir.syntax.cpp import (
     string,
 )
 from coilwork_ir.syntax.cpp import Comment as Remark
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest
+from coilwork_runtime.manifest.size_code import SizeCode
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 
@@ -98,6 +102,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
                 )
         case WaitEvent() | JoinStream():
             pass
+        case Region():
+            raise AssertionError("regions are inlined before a program is emitted")
         case ExternCall() | Copy() | CondCall() | WhileCall():
             yield from _call(instruction, scope)
         case Free(names=names):
@@ -151,40 +157,39 @@ def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
 
 
 def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
-    source = scope.kernel(launch.kernel)
+    manifest = scope.kernel(launch.kernel)
     yield from (Remark(line) for line in origin_lines(launch.origins))
     pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
     sizes: list[Code] = [scope.index(s) for s in launch.sizes]
     scratch: list[Code] = []
-    size_names = [a.name for a in source.args if a.role == "size"]
-    if len(size_names) != len(sizes) or len(source.args) < len(pointers) + len(sizes):
+    if len(manifest.sizes) != len(sizes) or len(manifest.args) < len(pointers) + len(sizes):
         raise EmitError(
             "kernel-arguments",
             f"kernel {launch.kernel} is launched with {len(pointers)} tensors and {len(sizes)} sizes",
             origins=launch.origins,
-            reason=f"its source takes {len(source.args)} arguments, {len(size_names)} of them sizes",
+            reason=f"its source takes {len(manifest.args)} arguments, {len(manifest.sizes)} of them sizes",
         )
-    passed = dict(zip(size_names, launch.sizes, strict=True))
-    for position, arg in enumerate(a for a in source.args if a.role == "scratch"):
+    for position, (dtype, code) in enumerate(_scratch(manifest)):
         name = f"scratch_{scope.number}_{position}"
-        elements = scope.index(_over_sizes(arg, passed))
+        elements = scope.index(read_size_code(code, launch.sizes))
         shape = (Braces((elements,)), Braces((integer(1),)))
-        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, dtype_code(arg.dtype))))
+        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, dtype_code(dtype))))
         scratch.append(Call(f"{name}.data"))
     call = Call(scope.entry(launch.kernel), (*pointers, *sizes, *scratch))
-    if not source.checks:
+    if not manifest.checks:
         yield Do(call)
         return
     yield _step(f"launch {launch.kernel}", launch)
     messages = f"checks_{scope.number}"
-    yield DeclareArray("static const char* const", messages, items=tuple(string(c) for c in source.checks))
+    yield DeclareArray("static const char* const", messages, items=tuple(string(c) for c in manifest.checks))
     yield Do(Call("rt::check_kernel", (call, Name(messages), string(launch.kernel))))
 
 
-def _over_sizes(arg: SourceArg, passed: Mapping[str, Expr]) -> Expr:
-    """Elements of scratch memory, with the kernel's names of sizes replaced by what this launch passes."""
-    elements = as_expr(0) if arg.elements is None else arg.elements
-    return substitute(elements, {s: passed[s.name] for s in elements.free_symbols if s.name in passed})
+def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeCode]]:
+    """Element type and number of elements of each memory that the launcher provides."""
+    for arg in manifest.args:
+        if arg.role == "scratch" and arg.elements is not None:
+            yield parse_dtype(arg.dtype), arg.elements
 
 
 def _call(instruction: ExternCall | Copy | CondCall | WhileCall, scope: Scope) -> Iterator[Statement]:

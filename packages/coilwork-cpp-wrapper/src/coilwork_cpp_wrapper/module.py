@@ -25,11 +25,12 @@ from coilwork_ir.buffers import (
 )
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
+from coilwork_ir.program.regions import inline_regions
 from coilwork_ir.program.walk import all_kernels, as_call, buffers, walk
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
+from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 WIDTH: Final = 110
 PARAMETERS: Final = (
@@ -41,8 +42,8 @@ PARAMETERS: Final = (
 )
 
 
-def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgram:
-    """`program` as C++ over torch's C interface.
+def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
+    """`program` as C++ over torch's C interface; `specs` are its kernels, manifests with texts, by name.
 
     The text depends on the installed torch: on its operators' schemas and on its version.
 
@@ -50,20 +51,21 @@ def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgra
         EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds something that is
             not on the CPU; `missing-source`, a kernel has no C++ source.
     """
+    program = inline_regions(program)
     parts = tuple(walk(program))
     _check_devices(parts)
-    kernels = _kernel_units(program, sources)
+    kernels = _kernel_units(program, specs)
     keys = tuple(dict.fromkeys(c.key for part in parts for c in part.constants))
     functions = {id(part): f"run_{number}" for number, part in enumerate(parts)}
     items: list[Item] = [Verbatim(preamble_text("shim.hpp")), Verbatim(preamble_text("support.hpp"))]
     items += [Verbatim(f"static const uint64_t TORCH_VERSION = 0x{abi_version():016x};")]
     items += [Verbatim(preamble_text("dispatch.hpp"))]
-    declarations = [*_entries(program, sources, kernels), *_prototypes(parts)]
+    declarations = [*_entries(specs, kernels), *_prototypes(parts)]
     if declarations:
         items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
     outer: dict[int, tuple[Expr, ...]] = {}
     for part in reversed(parts):  # nested programs first, because callers pass on the sizes that these use
-        emission = _Emission(part, functions, keys, sources, kernels, outer)
+        emission = _Emission(part, functions, keys, specs, kernels, outer)
         items.append(emission.function())
         outer[id(part)] = emission.outer_symbols()
     if outer[id(program)]:
@@ -130,36 +132,34 @@ def _refuse_device(name: str, device: str) -> None:
     )
 
 
-def _kernel_units(program: Program, sources: Mapping[str, KernelSource]) -> tuple[KernelUnit, ...]:
+def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[KernelUnit, ...]:
     units: list[KernelUnit] = []
     for kernel in all_kernels(program):
-        source = sources.get(kernel.name)
-        if source is None:
+        spec = specs.get(kernel.name)
+        if spec is None:
             raise EmitError("missing-source", f"no source for kernel {kernel.name} of @{program.name}")
-        if source.language != "cpp":
+        if spec.language != "cpp":
             raise EmitError(
                 "cpp-unsupported",
-                f"kernel {kernel.name} is written in {source.language}",
+                f"kernel {kernel.name} is written in {spec.language}",
                 reason="C++ programs launch C++ kernels only",
                 remedy=PYTHON_REMEDY,
             )
         units.append(
             KernelUnit(
-                name=kernel.name, text=source.text, entry=source.entry, symbol="", features=source.features
+                name=kernel.name, text=spec.source, entry=spec.entry, symbol="", features=spec.features
             )
         )
     symbols = identifiers([unit.name for unit in units])
     return tuple(replace(unit, symbol=f"coilwork_kernel_{symbols[unit.name]}") for unit in units)
 
 
-def _entries(
-    program: Program, sources: Mapping[str, KernelSource], kernels: tuple[KernelUnit, ...]
-) -> Iterator[str]:
+def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -> Iterator[str]:
     """Declarations of the kernels: pointers, then sizes, then scratch. C linkage makes the pointers' types irrelevant."""
     for unit in kernels:
-        source = sources[unit.name]
-        result = "int64_t" if source.checks else "void"
-        kinds = ["int64_t" if a.role == "size" else "void*" for a in source.args]
+        spec = specs[unit.name]
+        result = "int64_t" if spec.checks else "void"
+        kinds = ["void*" if a.is_pointer else "int64_t" for a in spec.args]
         yield f"{result} {unit.symbol}({', '.join(kinds)});"
 
 
@@ -191,7 +191,7 @@ class _Emission:
         program: Program,
         functions: Mapping[int, str],
         keys: tuple[str, ...],
-        sources: Mapping[str, KernelSource],
+        specs: Mapping[str, KernelSpec],
         kernels: tuple[KernelUnit, ...],
         outer: Mapping[int, tuple[Expr, ...]],
     ) -> None:
@@ -207,7 +207,7 @@ class _Emission:
             name=names.__getitem__,
             buffer=buffers(program).__getitem__,
             symbol=self._symbol,
-            kernel=sources.__getitem__,
+            kernel=specs.__getitem__,
             entry={unit.name: unit.symbol for unit in kernels}.__getitem__,
             function=lambda nested: functions[id(nested)],
             outer_symbols=lambda nested: outer[id(nested)],

@@ -11,10 +11,10 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
-from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.syntax.cpp import Call, Code
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'
 
@@ -27,7 +27,7 @@ class Scope:
         name: identifier of a buffer or pool.
         buffer: declaration of a buffer.
         symbol: identifier of a size symbol.
-        kernel: source of a kernel.
+        kernel: what launching a kernel takes.
         entry: name under which a kernel's entry is linked.
         function: identifier of the function that a nested program becomes.
         outer_symbols: size symbols that a nested program uses and its surroundings bind.
@@ -38,7 +38,7 @@ class Scope:
     name: Callable[[str], str]
     buffer: Callable[[str], Buffer]
     symbol: Callable[[Expr], str]
-    kernel: Callable[[str], KernelSource]
+    kernel: Callable[[str], KernelManifest]
     entry: Callable[[str], str]
     function: Callable[[Program], str]
     outer_symbols: Callable[[Program], tuple[Expr, ...]]

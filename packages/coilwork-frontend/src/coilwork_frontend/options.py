@@ -18,13 +18,18 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from coilwork_frontend.errors import IgnoredOptionWarning, NotBuiltYetWarning, OptionError
+from coilwork_frontend.errors import (
+    IgnoredOptionWarning,
+    NotBuiltYetWarning,
+    OptionError,
+    UncachedPassWarning,
+)
 from coilwork_frontend.user_passes import keys_of, without_uuid
 
 _ABOUT: Final = "about"
@@ -86,18 +91,49 @@ def refuse_type(value: object, wanted: str) -> UnfitValueError:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words."""
+    """One of some words; a function lists those that packages register."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] | Callable[[], tuple[str, ...]]
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The words there are now."""
+        return self.words() if callable(self.words) else self.words
 
     @property
     def values(self) -> str:
-        return ", ".join(self.words)
+        return ", ".join(self.listed)
 
     def take(self, value: object) -> object:
-        if value in self.words:
+        if value in self.listed:
             return value
-        raise UnfitValueError(f" cannot be {value!r}", suggest(str(value), self.words))
+        hint = suggest(str(value), self.listed, " ")
+        remedy = f"{hint} one of {', '.join(map(repr, self.listed))}".strip()
+        raise UnfitValueError(f" cannot be {value!r}", remedy)
+
+    def parse(self, text: str) -> object:
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredNames:
+    """One of the names that installed packages register, which `list_names` reads when it is asked."""
+
+    list_names: Callable[[], tuple[str, ...]]
+
+    @property
+    def values(self) -> str:
+        return ", ".join(self.list_names())
+
+    def take(self, value: object) -> object:
+        names = self.list_names()
+        if value in names:
+            return value
+        installed = f"installed: {', '.join(map(repr, names))}"
+        near = difflib.get_close_matches(str(value), names, n=1)
+        raise UnfitValueError(
+            f" cannot be {value!r}", f"did you mean {near[0]!r}? {installed}" if near else installed
+        )
 
     def parse(self, text: str) -> object:
         return text
@@ -169,6 +205,8 @@ class _About:
     needs: tuple[Need, ...]
     quiet: tuple[object, ...]
     unbuilt: Mapping[Any, str]
+    brings: Mapping[str, tuple[object, ...]]
+    why: str
 
 
 def option(
@@ -181,6 +219,8 @@ def option(
     needs: tuple[Need, ...] = (),
     quiet: tuple[object, ...] = _QUIET,
     unbuilt: Mapping[Any, str] = MappingProxyType({}),
+    brings: Mapping[str, tuple[object, ...]] = MappingProxyType({}),
+    why: str = "",
 ) -> Any:
     """A field of an options class.
 
@@ -193,8 +233,21 @@ def option(
         needs: who honours it; the first that is not met says why a given value has no effect.
         quiet: values that ask for nothing, and so are never without effect.
         unbuilt: by value what of it has no effect yet, of which is warned once per process.
+        brings: what it needs of other options where it is on: their names and the values that do; the first of
+            them is taken where nobody says otherwise.
+        why: the reason, for who says otherwise.
     """
-    about = _About(effect=effect, key=key, least=least, kind=kind, needs=needs, quiet=quiet, unbuilt=unbuilt)
+    about = _About(
+        effect=effect,
+        key=key,
+        least=least,
+        kind=kind,
+        needs=needs,
+        quiet=quiet,
+        unbuilt=unbuilt,
+        brings=brings,
+        why=why,
+    )
     return field(default=default, metadata={_ABOUT: about})
 
 
@@ -383,6 +436,29 @@ class OptionTable(Generic[_O]):
             found[name] = self._take(name, value, source)
         return found
 
+    def settle(self, settings: _O, chosen: Set[str]) -> _O:
+        """`settings` with what options that are on need of others.
+
+        Raises:
+            OptionError: somebody has `chosen` another value for one of these.
+        """
+        for one in fields(self.cls):
+            about: _About = one.metadata[_ABOUT]
+            for name, allowed in about.brings.items() if getattr(settings, one.name) is True else ():
+                value = getattr(settings, name)
+                if value in allowed:
+                    continue
+                if name in chosen:
+                    raise OptionError(
+                        "bad-option",
+                        f"{name}={value!r} cannot go with {one.name}=True",
+                        reason=about.why,
+                        remedy=f"{name}={allowed[0]!r}, or leave it out",
+                    )
+                changed: Any = {name: allowed[0]}
+                settings = replace(settings, **changed)
+        return settings
+
     def warn(self, settings: _O, chosen: Set[str]) -> None:
         """Warn of options that somebody has `chosen` and that have no effect, or none yet."""
         for one in fields(self.cls):
@@ -407,6 +483,17 @@ class OptionTable(Generic[_O]):
                     why = need.otherwise.format(devices=", ".join(devices) or "no device")
                     text = f"{one.name}={value!r} has no effect in graph {graph}: {why}"
                     warnings.warn(text, IgnoredOptionWarning, stacklevel=3)
+
+
+def warn_of_unkeyed(options: Options) -> None:
+    """Warn that passes and rewrites without uuid keep what is compiled out of the cache."""
+    if options.unkeyed:
+        warnings.warn(
+            f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or method `uuid` "
+            "that changes whenever it does",
+            UncachedPassWarning,
+            stacklevel=4,
+        )
 
 
 # A process-wide memory of what was said. The registry that `warnings` keeps is no such memory: Dynamo changes the

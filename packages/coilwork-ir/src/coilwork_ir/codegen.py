@@ -1,6 +1,6 @@
 """The protocol that code generators implement, and through which third parties add targets.
 
-A package registers an object under the entry point group `coilwork.codegens`; the conformance kit in
+A back end (entry point group `coilwork.backends`) says which generator serves a target; the conformance kit in
 `coilwork_ir.conformance` shows whether it keeps the contract.
 """
 

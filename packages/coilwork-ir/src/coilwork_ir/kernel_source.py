@@ -9,7 +9,6 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.mapping import Choose, Guard, Limit, Mapping, Version, Versions, find_all
 
-Language = Literal["triton", "cpp"]
 Role = Literal["in", "out", "inout", "size", "scratch"]
 
 # The compile-time parameter that says which version of a kernel a configuration is of: the number of versions
@@ -71,7 +70,7 @@ class KernelSource:
 
     Attributes:
         name: unique name of the kernel in its schedule.
-        language: which builder takes `text`.
+        language: who builds and launches it: `cpp`, `triton`, or a back end's own word.
         text: complete source; building it needs nothing else of ours.
         entry: function to call.
         args: its run-time arguments, in order: tensors, then sizes, then scratch. Triton's `constexpr` parameters
@@ -91,7 +90,7 @@ class KernelSource:
     """
 
     name: str
-    language: Language
+    language: str
     text: str
     entry: str
     args: tuple[SourceArg, ...]

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.machine import TUNING, MachineModel, read_model
-
-TargetKind = Literal["cuda", "hip", "cpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class Target:
 
     Attributes:
         name: registry name, e.g. `"sm_90"`.
-        kind: which family of back ends serves it.
+        kind: which back end serves it; its own word, which nobody else compares.
         arch: architecture as the device compiler names it (`"90"`, `"gfx942"`, `"x86-64-avx512"`).
         multiprocessors: streaming multiprocessors, compute units, or CPU cores.
         warp_size: threads that execute together; 1 on a CPU.
@@ -38,7 +36,7 @@ class Target:
     """
 
     name: str
-    kind: TargetKind
+    kind: str
     arch: str
     multiprocessors: int
     warp_size: int
@@ -61,7 +59,7 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         """True where kernels are grids of blocks."""
-        return self.kind != "cpu"
+        return self.max_threads_per_block > 1
 
     @property
     def resident_bytes(self) -> int:

@@ -2,7 +2,8 @@
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.devices import describe_device
+from coilwork_runtime.calling.binding import bind_roles, bind_separate
+from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
@@ -18,15 +19,20 @@ from coilwork_runtime.errors import (
     RuntimeFault,
     ScratchFolderError,
 )
-from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
+from coilwork_runtime.languages.cpp import CppCompiler
+from coilwork_runtime.languages.cpu_device import CpuDevice
+from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
+from coilwork_runtime.languages.registered import DeviceLanguage
 from coilwork_runtime.loader import load_python
+from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call
+from coilwork_runtime.triton_kernels.device import GpuDevice, TritonCompiler
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
@@ -34,11 +40,21 @@ __all__ = [
     "ArtifactError",
     "Builder",
     "ConvolutionLibrary",
+    "CppCompiler",
+    "CpuDevice",
     "DriverGraphs",
     "DeviceError",
+    "Device",
+    "DeviceFacts",
+    "DeviceLanguage",
     "ExecutorUnavailableError",
+    "GpuDevice",
     "KernelBuildError",
+    "KernelCompiler",
     "KernelLaunchError",
+    "KernelManifest",
+    "KernelSpec",
+    "Language",
     "Launcher",
     "LayoutError",
     "LifetimeChecker",
@@ -54,14 +70,18 @@ __all__ = [
     "RuntimeFault",
     "Search",
     "TensorKinds",
+    "TritonCompiler",
     "__version__",
-    "any_unaligned",
-    "describe_device",
+    "bind_roles",
+    "bind_separate",
+    "describe_cpu",
+    "describe_gpu",
     "guard_call",
     "collect_kinds",
     "load_artifact",
     "load_native",
     "load_python",
+    "raise_failure",
     "save_artifact",
     "warm_executor",
 ]

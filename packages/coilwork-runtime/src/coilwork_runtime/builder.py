@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, as_completed
-from typing import Any
+from typing import Any, Final
 
 from coilwork_cache import Store
-from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.languages.cpp import CppLanguage
+from coilwork_runtime.languages.protocol import Building, Language
+from coilwork_runtime.languages.triton import Started, TritonLanguage
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.threads import Threads
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
-from coilwork_runtime.triton_kernels.build_order import expected_work
-from coilwork_runtime.triton_kernels.equal_texts import shared_texts
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
-from coilwork_runtime.triton_kernels.interpreted import interpreting
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
-from coilwork_runtime.triton_kernels.requests import Candidate
 from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 
 Progress = Callable[[int, int], None]
-# By name of a Triton kernel, its candidates and what compiles them.
-_Started = Mapping[str, tuple[tuple[Candidate, ...], list[Future[GpuBinary | KernelBuildError]]]]
+FindLanguage = Callable[[str, Store | None], Language | None]
+# Those that the runtime builds and launches itself.
+OWN_LANGUAGES: Final = ("cpp", "triton")
 
 
 class Builder:
@@ -41,7 +38,8 @@ class Builder:
     `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core, at most 16.
     `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles Triton kernels; the default is
     shared by all builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a Triton kernel
-    looks beyond its candidates for the best configuration. Safe to use from several threads.
+    looks beyond its candidates for the best configuration. `find_language` gives who builds kernels in other languages than C++ and
+    Triton. Safe to use from several threads.
     """
 
     def __init__(
@@ -53,47 +51,66 @@ class Builder:
         pool: WorkerPool | None = None,
         gpu: Gpu | None = None,
         search: Search | None = None,
+        find_language: FindLanguage | None = None,
     ) -> None:
         self._workers = workers or min(MOST_WORKERS, usable_cores())
         self._progress = progress
+        self._store = store
+        self._find_language = find_language
         self._cpp = CppBuilder(store)
-        self._pool = pool or shared_pool()
-        self._gpu = gpu or torch_gpu(store)
-        self._triton = TritonBuilder(store, self._pool, self._gpu, search=search, workers=self._workers)
+        pool, gpu = pool or shared_pool(), gpu or torch_gpu(store)
+        self._triton = TritonBuilder(store, pool, gpu, search=search, workers=self._workers)
+        self._triton_language = TritonLanguage(self._triton, pool, gpu)
+        self._languages: dict[str, Language] = {
+            "cpp": CppLanguage(self._cpp, workers=self._workers),
+            "triton": self._triton_language,
+        }
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
         """A launcher for each kernel, by name. If several do not build, the error is that of the first in `specs`.
 
         Raises:
-            KernelBuildError: a source does not build.
+            KernelBuildError: a source does not build, or nothing builds its language.
             MissingCompilerError, MissingTritonError: what would build it is not installed.
         """
         wanted = tuple(specs)
         if not wanted:
             return {}
+        by_language: dict[str, list[KernelSpec]] = {}
+        for spec in wanted:
+            by_language.setdefault(spec.language, []).append(spec)
         with Threads(self._workers, "coilwork-build") as threads:
-            together = self._start_together(wanted, threads)
-            pending = {} if interpreting() else self._start_triton(wanted, threads)
-            tasks = [self._start(spec, threads, together.get(spec.name), pending) for spec in wanted]
-            if any(spec.is_triton for spec in wanted) and not interpreting():
-                threads.submit(self._gpu.prepare)
+            started: dict[str, Building] = {}
+            for kernels in by_language.values():
+                started.update(self._language(kernels[0]).start(kernels, threads))
+            tasks = [started[spec.name] for spec in wanted]
             self._report(tasks)
             return {
                 spec.name: task.finish([part.result() for part in task.parts])
                 for spec, task in zip(wanted, tasks, strict=True)
             }
 
-    def warm_up(self) -> None:
-        """Start the processes that compile Triton kernels, so that they are ready when lowering and scheduling are done.
+    def warm_up(self, language: str = "triton") -> None:
+        """Get ready to build kernels of a language of the runtime's, while they are lowered and scheduled. Returns at once."""
+        self._languages[language].warm_up(self._workers)
 
-        Returns at once; a thread starts them one after the other.
+    def _language(self, spec: KernelSpec) -> Language:
+        """Who builds kernels of the language of `spec`.
+
+        Raises:
+            KernelBuildError: nobody does.
         """
-        warming = threading.Thread(
-            target=self._pool.warm_up, args=(self._workers,), name="coilwork-warm-up", daemon=True
-        )
-        # the interpreter may be shutting down, and then whoever needs one starts it
-        with contextlib.suppress(RuntimeError):
-            warming.start()
+        known = self._languages.get(spec.language)
+        if known is None and self._find_language is not None:
+            known = self._find_language(spec.language, self._store)
+        if known is None:
+            raise KernelBuildError(
+                spec.name,
+                reason=f"nothing that is installed builds kernels in {spec.language!r}",
+                remedy="install the package whose back end it is",
+            )
+        # of two that are found at once any does
+        return self._languages.setdefault(spec.language, known)
 
     def binaries(
         self, specs: Iterable[KernelSpec]
@@ -101,7 +118,16 @@ class Builder:
         """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as `build` does."""
         with Threads(self._workers, "coilwork-build") as threads:
             wanted = tuple(specs)
-            started = self._start_triton(wanted, threads)
+            foreign = next((one for one in wanted if one.language not in OWN_LANGUAGES), None)
+            if foreign is not None:
+                raise KernelBuildError(
+                    foreign.name,
+                    reason=f"binaries in {foreign.language!r} are launched by the back end that they are for",
+                    remedy="compile where it runs, by torch.compile",
+                )
+            started = self._triton_language.start_candidates(
+                [spec for spec in wanted if spec.is_triton], threads
+            )
             pending = [self._machine_code(spec, threads, started) for spec in wanted]
             return tuple(finish() for finish in pending)
 
@@ -116,9 +142,9 @@ class Builder:
         return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
 
     def _machine_code(
-        self, spec: KernelSpec, threads: Threads, started: _Started
+        self, spec: KernelSpec, threads: Threads, started: Started
     ) -> Callable[[], tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...]]:
-        if not spec.is_triton:
+        if spec.name not in started:
             library = threads.submit(self._cpp.library, spec)
             return lambda: (({}, library.result()),)
         found, parts = started[spec.name]
@@ -127,55 +153,11 @@ class Builder:
             for built in self._triton.usable(spec, found, [part.result() for part in parts])
         )
 
-    def _start_together(self, specs: Sequence[KernelSpec], threads: Threads) -> dict[str, Future[None]]:
-        """Begin to compile C++ kernels, several at a time: by name of a kernel, what it has to wait for."""
-        kernels = [spec for spec in specs if not spec.is_triton]
-        if len(kernels) < 2:
-            return {}
-        missing = [
-            kernel
-            for kernel, is_missing in zip(kernels, threads.map(self._cpp.is_missing, kernels), strict=True)
-            if is_missing
-        ]
-        groups = [group for group in batches(missing, self._workers) if len(group) > 1]
-        return {
-            kernel.name: started
-            for group in groups
-            for started in [threads.submit(self._cpp.build_together, group)]
-            for kernel in group
-        }
-
-    def _build_cpp(self, spec: KernelSpec, together: Future[None] | None) -> Launcher:
-        # no thread waits for itself: what is waited for was submitted before
-        if together is not None:
-            together.result()
-        return self._cpp.build(spec)
-
-    def _start_triton(self, specs: Sequence[KernelSpec], threads: Threads) -> _Started:
-        """Begin to compile the candidates of all Triton kernels, the largest first, those of equal texts once."""
-        kernels = [spec for spec in specs if spec.is_triton]
-        texts = shared_texts(kernels)
-        found = {spec.name: self._triton.candidates(spec, texts[spec.name]) for spec in kernels}
-        work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
-        ordered = sorted(work.values(), key=lambda pair: -expected_work(pair[1]))
-        futures = {one.key: threads.submit(self._triton.compile, spec, one) for spec, one in ordered}
-        return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
-
-    def _start(
-        self, spec: KernelSpec, threads: Threads, together: Future[None] | None, started: _Started
-    ) -> _Task:
-        if not spec.is_triton:
-            return _Task([threads.submit(self._build_cpp, spec, together)], lambda parts: parts[0])
-        if interpreting():
-            return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
-        found, parts = started[spec.name]
-        return _Task(parts, lambda answers: self._triton.launcher(spec, found, answers))
-
-    def _report(self, tasks: list[_Task]) -> None:
+    def _report(self, tasks: list[Building]) -> None:
         """Wait for all parts, and tell how many kernels are ready."""
         if self._progress is None:
             return
-        owners: dict[Future[Any], list[_Task]] = {}
+        owners: dict[Future[Any], list[Building]] = {}
         for task in tasks:
             for part in dict.fromkeys(task.parts):
                 owners.setdefault(part, []).append(task)
@@ -187,16 +169,6 @@ class Builder:
                 if not missing[id(task)]:
                     done += 1
                     self._progress(done, len(tasks))
-
-
-class _Task:
-    """One kernel being built: what runs for it, and what makes a launcher of the results."""
-
-    __slots__ = ("finish", "parts")
-
-    def __init__(self, parts: list[Future[Any]], finish: Callable[[list[Any]], Launcher]) -> None:
-        self.parts = parts
-        self.finish = finish
 
 
 def usable_cores() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,31 +18,55 @@ CPU_INFO: Final = Path("/proc/cpuinfo")
 _TORCH_FEATURES: Final[Mapping[str, frozenset[str]]] = {"AVX2": AVX2, "AVX512": AVX2 | AVX512}
 
 
-def describe_device(device: str) -> dict[str, object]:
-    """Facts about `device` (`"cpu"`, `"cuda:0"`, …) for the compiler's target description.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What a device says of itself; a number that cannot be read is 0.
 
-    Keys: `name` (of the target), `kind` (`cpu`, `cuda`, `hip`), `arch`, `multiprocessors`, `shared_memory_bytes`,
-    `l2_bytes`; a fact that cannot be read is 0.
+    Attributes:
+        name: of the target that describes such devices.
+        arch: architecture, as the device's compiler names it.
+        multiprocessors: streaming multiprocessors, compute units, or threads of a CPU.
+        shared_memory_bytes: most shared memory one block can have.
+        l2_bytes: last-level cache.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    shared_memory_bytes: int = 0
+    l2_bytes: int = 0
+
+
+def describe_cpu() -> DeviceFacts:
+    """Facts about the processor that runs this process."""
+    name = cpu_target_name(platform.machine(), cpu_features())
+    return DeviceFacts(name=name, arch=name, multiprocessors=torch.get_num_threads())
+
+
+def describe_gpu(index: int) -> DeviceFacts:
+    """Facts about the GPU that torch calls `cuda:index`.
 
     Raises:
         DeviceError: there is no such device.
     """
-    kind, _, index = device.partition(":")
-    if kind == "cpu":
-        return _cpu()
-    if kind == "cuda":
-        return _cuda(int(index or 0))
-    if kind == "meta":
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise DeviceError(
-            "unknown-device",
-            "meta tensors have no memory, and a kernel nothing to compute",
-            remedy="make them on another device, or keep what only asks for shapes out of the graph with torch.compiler.disable",
+            "missing-device",
+            f"there is no device cuda:{index} on this machine",
+            reason=f"torch sees {torch.cuda.device_count()} CUDA devices",
         )
-    raise DeviceError(
-        "unknown-device",
-        f"no description of device {device!r}",
-        reason="Coilwork compiles for cpu and cuda devices",
-        remedy="move what is to be compiled to one of them, or leave it to eager with torch.compiler.disable",
+    facts: Any = torch.cuda.get_device_properties(index)
+    if torch.version.hip:
+        name = arch = str(facts.gcnArchName).partition(":")[0]
+    else:
+        arch = f"{facts.major}{facts.minor}"
+        name = f"sm_{arch}"
+    return DeviceFacts(
+        name=name,
+        arch=arch,
+        multiprocessors=facts.multi_processor_count,
+        shared_memory_bytes=facts.shared_memory_per_block_optin,
+        l2_bytes=facts.L2_cache_size,
     )
 
 
@@ -63,39 +88,3 @@ def cpu_target_name(machine: str, features: frozenset[str]) -> str:
     if machine in ("aarch64", "arm64"):
         return "aarch64-neon"
     return "x86-64-avx512" if features >= AVX512 else "x86-64-avx2"
-
-
-def _cpu() -> dict[str, object]:
-    name = cpu_target_name(platform.machine(), cpu_features())
-    return {
-        "name": name,
-        "kind": "cpu",
-        "arch": name,
-        "multiprocessors": torch.get_num_threads(),
-        "shared_memory_bytes": 0,
-        "l2_bytes": 0,
-    }
-
-
-def _cuda(index: int) -> dict[str, object]:
-    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
-        raise DeviceError(
-            "missing-device",
-            f"there is no device cuda:{index} on this machine",
-            reason=f"torch sees {torch.cuda.device_count()} CUDA devices",
-        )
-    facts: Any = torch.cuda.get_device_properties(index)
-    if torch.version.hip:
-        arch = str(facts.gcnArchName).partition(":")[0]
-        name, kind = arch, "hip"
-    else:
-        arch = f"{facts.major}{facts.minor}"
-        name, kind = f"sm_{arch}", "cuda"
-    return {
-        "name": name,
-        "kind": kind,
-        "arch": arch,
-        "multiprocessors": facts.multi_processor_count,
-        "shared_memory_bytes": facts.shared_memory_per_block_optin,
-        "l2_bytes": facts.L2_cache_size,
-    }

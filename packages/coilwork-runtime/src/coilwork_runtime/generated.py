@@ -23,6 +23,9 @@ from coilwork_runtime.manifest.readable import (
     cpp_kernel as CppKernel,
 )
 from coilwork_runtime.manifest.readable import (
+    device_kernel as DeviceKernel,
+)
+from coilwork_runtime.manifest.readable import (
     triton_kernel as TritonKernel,
 )
 from coilwork_runtime.standalone import random_input, run_standalone
@@ -37,6 +40,7 @@ from coilwork_runtime.streams import (
 
 __all__ = [
     "CppKernel",
+    "DeviceKernel",
     "KernelVersion",
     "LayoutMemory",
     "TritonKernel",

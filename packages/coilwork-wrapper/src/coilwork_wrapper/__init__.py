@@ -1,11 +1,21 @@
 """Program -> Python module, torch.fx.GraphModule, or bytes for the native executor."""
 
 from coilwork_wrapper.errors import LayoutError
-from coilwork_wrapper.fx.emit import emit_fx
+from coilwork_wrapper.fx.emit import FxEmitter, emit_fx
+from coilwork_wrapper.fx.wrapper import FxWrapper
 from coilwork_wrapper.native import emit_native
 from coilwork_wrapper.python.module import emit_python
 from coilwork_wrapper.surface import Surface
 
 __version__ = "0.1.0"
 
-__all__ = ["LayoutError", "Surface", "__version__", "emit_fx", "emit_native", "emit_python"]
+__all__ = [
+    "FxEmitter",
+    "FxWrapper",
+    "LayoutError",
+    "Surface",
+    "__version__",
+    "emit_fx",
+    "emit_native",
+    "emit_python",
+]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,22 +17,16 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "compile", "list_options", "options"]
 
 
+_PLACES = MappingProxyType(
+    {"compile": "backend", "list_options": "compile_options", "options": "given_options"}
+)
+
+
 # On use: whoever asks for the version alone waits for no compiler.
 def __getattr__(name: str) -> object:
-    match name:
-        case "compile":
-            from coilwork.backend import compile
-
-            return compile
-        case "list_options":
-            from coilwork.compile_options import list_options
-
-            return list_options
-        case "options":
-            from coilwork.given_options import options
-
-            return options
-    raise AttributeError(f"module 'coilwork' has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'coilwork' has no attribute {name!r}")
+    return getattr(import_module(f"coilwork.{_PLACES[name]}"), name)
 
 
 def __dir__() -> list[str]:

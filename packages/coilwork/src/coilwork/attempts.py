@@ -10,12 +10,13 @@ from typing import Final
 from coilwork.drive import make_call
 from coilwork.errors import CoilworkError
 from coilwork.job import Job
-from coilwork.stages import Compiled, list_calls, run_stages
+from coilwork.stages import Compiled, lowering_context, run_stages
 from coilwork_cache import Store
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
 from coilwork_lowering import LoweringError, MistracedError
+from coilwork_lowering.prepare import list_calls
 from coilwork_runtime import (
     Builder,
     DeviceError,
@@ -75,7 +76,8 @@ class Attempted:
             return make_call(compiled, job, self.builder, self.store)
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
-        return list_calls(self._planned(plan), views=views)
+        context = replace(lowering_context(self._planned(plan), ()), write=None)
+        return list_calls(self.job.gm, context, views=views)
 
     def is_of_calls(self, error: Exception) -> bool:
         return not isinstance(error, _NOT_OF_CALLS)

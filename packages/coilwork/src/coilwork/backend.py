@@ -13,7 +13,7 @@ import torch
 from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import announce_unkeyed, around_options, check_names, resolve
+from coilwork.given_options import around_options, check_names, resolve
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
@@ -28,12 +28,14 @@ from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
+from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
+from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -45,7 +47,7 @@ from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.rewrites import REWRITES, Fired, Prepared, complete_values
 from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
-from coilwork_runtime import LayoutError
+from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
@@ -137,7 +139,8 @@ def compile_dynamo_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """`backend` with its settings already resolved."""
-    announce_unkeyed(options)
+    if options.cache:
+        warn_of_unkeyed(options)
     return compile_captured(gm, example_inputs, partial(GraphStages, options))
 
 
@@ -236,6 +239,9 @@ class GraphStages:
         frozen = static_input_positions()
         rewrites = rewrites_of("aten", options)
         return freeze(gm, frozen, rewrites, layout_options(options), packs=packs_weights(options))
+
+    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
+        return bind_separate(call, str(roles), {})
 
     def is_other_shape(self, error: Exception) -> bool:
         return isinstance(error, LayoutError) and error.code == "operator-shape"

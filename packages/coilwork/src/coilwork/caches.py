@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from coilwork.codegens import ENTRY_POINT_GROUP
+from coilwork.backends.protocol import GROUP
 from coilwork.compile_options import SECRET, CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
@@ -39,7 +39,7 @@ COMPONENTS: Final = (
 # The cache checks by itself what it reads; tools decide nothing about what is compiled.
 _STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cache", "coilwork_tools"))
 # What other projects plug in.
-_PLUGINS: Final = (ENTRY_POINT_GROUP,)
+_PLUGINS: Final = (GROUP,)
 
 
 def open_caches(options: CompileOptions) -> Store:

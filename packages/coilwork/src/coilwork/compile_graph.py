@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
+from coilwork.backends.registry import find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
@@ -28,7 +29,7 @@ from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_frontend.calling_convention.convention import Role, finish_call, finish_program
+from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
@@ -42,14 +43,15 @@ from coilwork_runtime import (
     KernelBuildError,
     ModuleTextError,
     ProgramBytesError,
+    bind_roles,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
-from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
+from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, read_report
 from coilwork_tools.op_fallback.retries import build_with_retries
 
@@ -59,17 +61,23 @@ log = logging.getLogger("coilwork")
 class CompiledGraph:
     """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
 
-    `direct`, if there is one, takes the inputs one by one.
+    `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
+    yet, if there are such.
     """
 
     _boxed_call = True
 
     def __init__(
-        self, call: Call, report: CompileReport, direct: Callable[..., Sequence[Any]] | None = None
+        self,
+        call: Call,
+        report: CompileReport,
+        direct: Callable[..., Sequence[Any]] | None = None,
+        roles: Roles | None = None,
     ) -> None:
         self.call = call
         self.report = report
         self.direct = direct
+        self.roles = roles
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
@@ -126,8 +134,7 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, _saved_strides(compiled.report))
-    adapted = finish_call(compiled.call, compiled.direct, job.outside(shared))
-    compiled = CompiledGraph(adapted.call, compiled.report, adapted.direct)
+    compiled = _with_roles(compiled, job.call_roles(shared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
@@ -137,6 +144,13 @@ def compile_graph(
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
+
+
+def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
+    """`compiled` with `outer` around it, and with its own roles: all of them are interpreted at once."""
+    roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
+    bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
+    return CompiledGraph(bound.call, compiled.report, bound.direct)
 
 
 def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
@@ -150,8 +164,9 @@ def _compile(job: Job) -> CompiledGraph:
     builder = Builder(
         store=store,
         workers=job.options.workers,
-        progress=partial(_log_progress, job.graph_id),
-        search=search_of(job.options, partial(_log_search, job.graph_id)),
+        progress=partial(log_progress, job.graph_id),
+        search=search_of(job.options, partial(log_search, job.graph_id)),
+        find_language=find_language,
     )
     OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
     key = _cache_key(job, graphs)
@@ -162,7 +177,7 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    if job.options.wrapper == "python" and job.options.executor != "python":
+    if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)
     attempted = Attempted(job=job, builder=builder, store=store)
@@ -171,7 +186,7 @@ def _compile(job: Job) -> CompiledGraph:
     built = build_with_retries(attempted, remedy)
     compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
-    call = _watched(driven.call, compiled, job, builder)
+    roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings
     if key is not None and not guards and not built.steps:
@@ -180,18 +195,18 @@ def _compile(job: Job) -> CompiledGraph:
             kernels=compiled.kernels,
             program=compiled.native,
             refusal=compiled.refusal,
+            roles=str(roles.convention),
             constant_keys=tuple(compiled.constants),
             report=asdict(report),
         )
         graphs.put(key, entry)
-    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
+    if job.options.checks.has_any:
+        return CompiledGraph(_watched(driven.call, compiled, job, builder), report)
+    return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
 def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
     """`call`, finished, with the checks that the options ask for."""
-    finish = partial(finish_program, outside=job.outside())
-    if not job.options.checks.has_any:
-        return finish(call)
     graph = Watched(
         name=job.graph_id,
         gm=job.gm,
@@ -200,29 +215,14 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
         constants=compiled.constants,
         donated=job.convention.donated,
     )
-    return watch_call(call, job.options.checks, graph, finish)
-
-
-def _log_progress(graph_id: str, done: int, total: int) -> None:
-    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
-
-
-def _log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
-    log.info(
-        "graph %s: kernel %s: %.4g us after %d configurations: %s",
-        graph_id,
-        kernel,
-        1e3 * (best.milliseconds or 0.0),
-        trials,
-        ", ".join(f"{name}={value}" for name, value in best.config.items()),
-    )
+    return watch_call(call, job.options.checks, graph, job.finish_program)
 
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
     # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
     # program, which is not cached.
-    restorable = job.options.wrapper == "python" and not job.options.checks.has_any
+    restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)
@@ -234,6 +234,10 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
     with job.clock.stage("cache"):
         entry = graphs.get(key)
     if entry is None:
+        return None
+    roles = job.program_roles()
+    if entry.roles != str(roles.convention):
+        graphs.drop(key, "its program was compiled for another calling convention")
         return None
     try:
         told = read_report(entry.report)
@@ -270,8 +274,7 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
         seconds=job.clock.seconds,
         **_executor_facts(driven),
     )
-    call = finish_program(driven.call, job.outside())
-    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
+    return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
 def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
@@ -329,7 +332,7 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
     )
     return CompiledGraph(
         watch_in_eager(
-            job.convention.as_captured(boxed(job.gm), job.example_inputs),
+            job.as_captured(boxed(job.gm)),
             job.options.checks,
             f"graph {job.graph_id}",
         ),

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from coilwork.wrappers import WRAPPERS, executor_of
 from coilwork_frontend.options import (
+    Choice,
     Items,
     Need,
     OptionInfo,
@@ -28,19 +30,18 @@ from coilwork_tools.check_mode.checks import CheckedValues, Checks
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-Wrapper = Literal["python", "fx", "cpp"]
 Contractions = Literal["auto", "aten", "generated"]
 SECRET: Final = "COILWORK_REDIS_KEY"
 """The secret of `redis_url`: from the environment alone, as options are printed, logged and compared."""
 
 _DRIVEN: Final = Need(
     who="the wrapper python",
-    is_met=lambda o: o.wrapper == "python",
-    otherwise="wrapper={o.wrapper!r} drives the kernels itself, without an executor",
+    is_met=lambda o: executor_of(o.wrapper, o.executor) == o.executor,
+    otherwise="wrapper={o.wrapper!r} says who drives the kernels",
 )
 _NATIVE: Final = Need(
     who="the native executor",
-    is_met=lambda o: o.wrapper == "python" and o.executor != "python",
+    is_met=lambda o: o.runs_natively,
     otherwise="the native executor alone does this, and wrapper={o.wrapper!r}, executor={o.executor!r} runs "
     "without it",
 )
@@ -64,6 +65,10 @@ _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
         "reduce-overhead": _NO_GRAPHS,
         "max-autotune": f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call",
     }
+)
+# A row's bits may not depend on what is fused, so intermediates are rounded as if nothing were.
+_INVARIANT: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
+    {"numerics": ("eager", "strict"), "contractions": ("generated",), "conv_layout": ("captured",)}
 )
 _CALLABLES: Final = Items(holds="callables", is_item=callable, is_code=True)
 
@@ -96,11 +101,15 @@ class CompileOptions(Options):
         "eager's at least, reductions run in one order, and products in generated kernels, slower "
         "than torch's; operators of which that cannot be promised are an error",
         key=True,
+        brings=_INVARIANT,
+        why="what is fused, and so not rounded, depends on sizes",
     )
-    wrapper: Wrapper = option(
+    wrapper: str = option(
         "python",
-        "what drives the kernels: a Python module, a torch.fx graph, or C++ (CPU)",
+        "what drives the kernels: a Python module or who runs it (see executor), the native executor, a "
+        "torch.fx graph, C++ (CPU), or what another package registers",
         key=True,
+        kind=Choice(WRAPPERS.names),
     )
     executor: Executor = option(
         "auto",
@@ -258,6 +267,16 @@ class CompileOptions(Options):
         "run Triton kernels on CPU tensors through Triton's interpreter (TRITON_INTERPRET=1); for testing",
         key=True,
     )
+
+    @property
+    def makes_module(self) -> bool:
+        """True if a module or its bytes drive the kernels, which the graph cache keeps."""
+        return executor_of(self.wrapper, self.executor) is not None
+
+    @property
+    def runs_natively(self) -> bool:
+        """True if the native executor is at least tried."""
+        return executor_of(self.wrapper, self.executor) not in (None, "python")
 
     @property
     def checks(self) -> Checks:

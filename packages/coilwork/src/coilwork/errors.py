@@ -20,7 +20,6 @@ from coilwork_frontend.errors import (
 from coilwork_tools.errors import BatchVariantError, DivergenceError, NotFiniteError
 
 __all__ = [
-    "ArtifactError",
     "BatchVariantError",
     "CoilworkError",
     "CoilworkFallbackWarning",
@@ -37,10 +36,6 @@ __all__ = [
     "describe",
     "warn_of_driver",
 ]
-
-
-class ArtifactError(CoilworkError):
-    """A saved artifact is corrupt, of another version, or for another device."""
 
 
 def warn_of_driver(graph: str, wanted: str, reason: object) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from coilwork.compile_options import CompileOptions
+from coilwork.wrappers import executor_of
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.rewrites import Rewrite, chosen
@@ -126,7 +127,7 @@ def generator_settings(options: CompileOptions) -> dict[str, object]:
 def executor_options(options: CompileOptions) -> ExecutorOptions:
     """The settings of who runs programs."""
     return ExecutorOptions(
-        executor=options.executor,
+        executor=executor_of(options.wrapper, options.executor) or options.executor,
         strict=options.strict,
         check_lifetimes=options.check_lifetimes,
         products=options.products,

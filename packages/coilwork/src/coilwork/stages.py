@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.codegens import codegen_for
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_driver
 from coilwork.job import Job
@@ -24,22 +24,15 @@ from coilwork_ir.emission import Generation
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.manifest import write_kernels
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.target import Targets
-from coilwork_lowering import (
-    AddedGuard,
-    Lowered,
-    lay_out_convolutions,
-    list_generated_calls,
-    lower,
-    pad_products,
-)
-from coilwork_lowering.rewrites import Fired, cleaned_up
+from coilwork_lowering import AddedGuard, Lowered
+from coilwork_lowering.prepare import LoweringContext, lower_captured
+from coilwork_lowering.rewrites import Fired
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
@@ -129,16 +122,23 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
-    if job.trace.wanted:
-        job.trace.write("aten.txt", _readable(job.gm))
     return _made(STAGES.run(Draft(gm=job.gm), Context(job=job, fallback=fallback)).compiled)
 
 
-def list_calls(job: Job, *, views: bool) -> tuple[Origin, ...]:
-    """The calls of the graph that is lowered which generated code computes, as `list_generated_calls`."""
-    quiet = Context(job=replace(job, trace=Trace(None)))
-    draft = STAGES.select("rewrite", "lay out").run(Draft(gm=job.gm), quiet)
-    return list_generated_calls(draft.gm, views=views)
+def lowering_context(job: Job, fallback: tuple[str, ...]) -> LoweringContext:
+    """What lowering reads. The graphs of a training step come rewritten with their joint graph."""
+    settings = replace(lowering_options(job.options, fallback), fallback_nodes=job.left_to_aten)
+    resident = resident_bytes(job.gm, job.options)
+    is_open = job.is_rewritten and job.role == "inference"
+    return LoweringContext(
+        name=job.graph_id,
+        options=settings if resident is None else replace(settings, resident_bytes=resident),
+        rewrites=rewrites_of("aten", job.options) if is_open else None,
+        layout=job.layout if job.is_rewritten else None,
+        strides=job.strides,
+        stage=job.clock.stage,
+        write=job.trace.write if job.trace.wanted else None,
+    )
 
 
 def _made(value: _T | None) -> _T:
@@ -146,51 +146,12 @@ def _made(value: _T | None) -> _T:
     return value
 
 
-def _readable(gm: torch.fx.GraphModule) -> str:
-    return str(gm.print_readable(print_output=False, include_stride=True, include_device=True))
-
-
-def _rewrite(draft: Draft, context: Context) -> Draft:
-    job = context.job
-    # the graphs of a training step come rewritten with their joint graph
-    if not job.is_rewritten or job.role != "inference":
-        return draft
-    with job.clock.stage("rewrite"):
-        gm, fired = cleaned_up(draft.gm, rewrites_of("aten", job.options))
-    if job.trace.wanted and fired:
-        job.trace.write("aten.rewritten.txt", _readable(gm))
-    return replace(draft, gm=gm, rewrites=fired)
-
-
-def _lay_out(draft: Draft, context: Context) -> Draft:
-    job, trace = context.job, context.job.trace
-    if not job.is_rewritten:
-        return draft
-    with job.clock.stage("layout"):
-        gm, decision = lay_out_convolutions(draft.gm, job.layout)
-        gm, padding = pad_products(gm, job.layout)
-    if trace.wanted:
-        trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
-            trace.write("aten.laid_out.txt", _readable(gm))
-    return replace(draft, gm=gm)
-
-
 def _lower(draft: Draft, context: Context) -> Draft:
     job = context.job
-    settings = replace(lowering_options(job.options, context.fallback), fallback_nodes=job.left_to_aten)
-    resident = resident_bytes(draft.gm, job.options)
-    if resident is not None:
-        settings = replace(settings, resident_bytes=resident)
-    with job.clock.stage("lower"):
-        lowered = lower(draft.gm, name=job.graph_id, options=settings, example_strides=job.strides)
+    gm, fired, lowered = lower_captured(draft.gm, lowering_context(job, context.fallback))
     if not job.convention.free:
         lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
-    if job.trace.wanted and lowered.updates:
-        job.trace.write("updates.txt", "".join(f"{update.text}\n" for update in lowered.updates))
-    if job.trace.wanted and lowered.copies:
-        job.trace.write("copies.txt", "".join(f"{copy}\n" for copy in lowered.copies))
-    return replace(draft, lowered=lowered, likely=likely_sizes(lowered.symbols, draft.gm))
+    return replace(draft, gm=gm, rewrites=fired, lowered=lowered, likely=likely_sizes(lowered.symbols, gm))
 
 
 def _choose_targets(draft: Draft, context: Context) -> Draft:
@@ -274,7 +235,7 @@ def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
         return b"", str(error)
     # Python drives every program, so no call has to run otherwise because of this.
     except Exception as error:
-        if options.wrapper == "python" and options.executor != "python":
+        if options.runs_natively:
             if options.strict:
                 raise
             warn_of_driver(program.name, "the native executor", error)
@@ -283,8 +244,6 @@ def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
 
 STAGES: Final[PassTable[Draft, Context]] = PassTable(
     passes=(
-        Pass(name="rewrite", run=_rewrite, why="what the user wrote in many calls may be one"),
-        Pass(name="lay out", run=_lay_out, why="convolutions and products are faster in some layouts"),
         Pass(name="lower", run=_lower, why="loops say what is computed, without views and operators' names"),
         Pass(name="choose targets", run=_choose_targets, why="what is fast is the devices' to say"),
         Pass(name="make program", run=_make_program, why="fused operations spare memory traffic"),
@@ -293,8 +252,6 @@ STAGES: Final[PassTable[Draft, Context]] = PassTable(
         Pass(name="wrap", run=_wrap, why="a program runs by bytes, and is read as a module"),
     ),
     order=(
-        Before("rewrite", "lay out", "layouts are chosen for the calls that are left"),
-        Before("lay out", "lower", "loops have the strides of the operators' results"),
         Before("lower", "choose targets", "the devices are those of the buffers"),
         Before("choose targets", "make program", "costs are the targets'"),
         Before("make program", "check batches", "what could depend on the batch are kernels and calls"),
@@ -350,7 +307,7 @@ def _open_generation(
 ) -> Generation:
     return Generation(
         targets=targets,
-        find=lambda target: codegen_for(target, options),
+        find=codegen_for,
         settings=generator_settings(options),
         likely=likely_arguments(program, likely),
     )

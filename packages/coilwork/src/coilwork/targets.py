@@ -2,73 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Final
 
 import torch
 
-from coilwork.codegens import codegen_for
+from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.loops.access import defined
+from coilwork_ir.graph_targets import declare_capabilities, describe_targets
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Target, Targets
-from coilwork_runtime import describe_device
+
+# What kernels are made for that run in Triton's interpreter.
+_INTERPRETED: Final = "sm_90"
 
 
 def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
-    devices: dict[str, None] = {}
-    for entry in graph.inputs:
-        if isinstance(entry, Buffer):
-            devices.setdefault(entry.device)
-    for node in graph.nodes:
-        for buffer in defined(node):
-            devices.setdefault(buffer.device)
-    found = tuple((device, target_of_device(device, options)) for device in devices)
-    gpus = [target for _, target in found if target.is_gpu]
-    main = gpus[0] if gpus else (found[0][1] if found else target_of_device("cpu", options))
-    return declare(Targets(main=main, by_device=found), options)
+    return describe_targets(graph, lambda device: target_of_device(device, options), codegen_for)
 
 
-def declare(targets: Targets, options: CompileOptions) -> Targets:
+def declare(targets: Targets) -> Targets:
     """`targets` with what the generators of their kernels can do.
 
     Raises:
         CompileError: no generator supports one of them.
     """
-    known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
-    found = ((name, codegen_for(target, options).capabilities(target)) for name, target in known.items())
-    return replace(targets, declared=tuple(found))
+    return declare_capabilities(targets, codegen_for)
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:
-    """The description of the device called `device`, refined by what the runtime reads off it."""
-    if options.triton_on_cpu and device == "cpu":
-        return TARGETS["sm_90"]
-    facts = describe_device(device)
-    base = TARGETS.get(str(facts["name"]))
-    if base is None:
-        base = TARGETS["x86-64-avx2" if facts["kind"] == "cpu" else "sm_80"]
-    return Target(
-        name=str(facts["name"]),
-        kind=base.kind,
-        arch=str(facts["arch"]),
-        multiprocessors=_number(facts["multiprocessors"], base.multiprocessors),
-        warp_size=base.warp_size,
-        max_threads_per_block=base.max_threads_per_block,
-        registers_per_multiprocessor=base.registers_per_multiprocessor,
-        shared_memory_bytes=_number(facts["shared_memory_bytes"], base.shared_memory_bytes),
-        l2_bytes=_number(facts["l2_bytes"], base.l2_bytes),
-        vector_bytes=base.vector_bytes,
-        bandwidth_gb_s=base.bandwidth_gb_s,
-        matrix_tflop_s=base.matrix_tflop_s,
-        launch_us=base.launch_us,
-        features=base.features,
-    )
+    """The description of the device called `device`, as its back end reads it off.
 
-
-def _number(value: object, default: int) -> int:
-    return value if isinstance(value, int) and value > 0 else default
+    Raises:
+        DeviceError: no back end serves it, or it is not there.
+    """
+    target = backend_of_device(device).describe(device)
+    return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
 
 
 def devices_of(gm: torch.fx.GraphModule) -> tuple[str, ...]:

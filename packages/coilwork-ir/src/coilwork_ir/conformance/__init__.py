@@ -1,8 +1,10 @@
-"""A conformance kit for code generators: named kernels, inputs for them, and a comparison with the interpreter.
+"""A conformance kit for code generators and wrappers: kernels and programs, inputs for them, and a
+comparison with the interpreters.
 
 A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`,
-products, `check_contractions`, and convolutions, `check_convolutions`. Kernels with a core have their own cases, `check_cores`. Needs torch
-(`pip install coilwork-ir[interpreter]`).
+products, `check_contractions`, and convolutions, `check_convolutions`. Kernels with a core have their own
+cases, `check_cores`. A package that adds a wrapper runs `check_wrapper`. Needs torch (`pip install
+coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention
@@ -14,6 +16,8 @@ from coilwork_ir.conformance.core_cases import CORE_CASES, check_cores, random_c
 from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
 from coilwork_ir.conformance.op_cases import op_case
 from coilwork_ir.conformance.random_kernels import random_case, random_kernel
+from coilwork_ir.conformance.wrapper_cases import WRAPPER_CASES, WrapperCase
+from coilwork_ir.conformance.wrappers import check_wrapper, interpret_sources
 
 __all__ = [
     "ATTENTION_CASES",
@@ -21,6 +25,7 @@ __all__ = [
     "CONTRACTION_CASES",
     "CONVOLUTION_CASES",
     "CORE_CASES",
+    "WRAPPER_CASES",
     "AttentionCase",
     "Case",
     "ContractionCase",
@@ -28,13 +33,16 @@ __all__ = [
     "Coverage",
     "Result",
     "Runner",
+    "WrapperCase",
     "check_attention",
     "check_codegen",
     "check_contractions",
     "check_convolutions",
     "check_cores",
+    "check_wrapper",
     "coverage",
     "failures",
+    "interpret_sources",
     "op_case",
     "random_case",
     "random_core_case",

@@ -13,9 +13,10 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.artifact.constants import constant_from_bytes
-from coilwork_runtime.artifact.records import KERNELS, PROGRAM, Records, read_records
+from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, read_records
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.devices import cpu_features, describe_device
+from coilwork_runtime.calling.binding import bind_roles
+from coilwork_runtime.devices import cpu_features, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
@@ -102,9 +103,18 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
     return LoadedArtifact(
         name=facts["name"],
         targets=tuple(facts["targets"]),
-        call=in_python() if native is None else native.call,
+        call=_with_roles(where, records, in_python() if native is None else native.call),
         executor="python" if native is None else "native",
     )
+
+
+def _with_roles(path: Path, records: Records, call: Call) -> Call:
+    try:
+        return bind_roles(call, records.contents.get(ROLES, b"takes 0\n").decode(), {}).call
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(
+            "damaged-artifact", f"the artefact {path} holds damaged roles", reason=str(error)
+        ) from error
 
 
 def _native(
@@ -184,7 +194,7 @@ def _launcher(
         if machine != platform.machine() or not cpu_features() >= set(spec.features):
             return None
         return builder.load_library(spec, binaries[0][1])
-    if interpreting() or not runs_on(spec.target, str(describe_device("cuda")["name"])):
+    if interpreting() or not runs_on(spec.target, describe_gpu(0).name):
         return None
     return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
 
@@ -192,7 +202,7 @@ def _launcher(
 def for_this_machine(spec: KernelSpec) -> KernelSpec:
     """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
     if spec.is_triton:
-        return spec if interpreting() else replace(spec, target=str(describe_device("cuda")["name"]))
+        return spec if interpreting() else replace(spec, target=describe_gpu(0).name)
     present = cpu_features()
     return replace(spec, features=tuple(name for name in spec.features if name in present))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -146,6 +146,44 @@ def triton_kernel(
             source=source,
         )
     )
+
+
+def device_kernel(
+    *,
+    language: str,
+    name: str,
+    source: str,
+    entry: str,
+    args: Sequence[str],
+    arg_names: Sequence[str],
+    grid: Sequence[str] = (),
+    configs: Sequence[Mapping[str, int]] = (),
+    versions: Sequence[ReadableVersion] = (),
+    checks: Sequence[str] = (),
+    features: Sequence[str] = (),
+    bytes: str = "",
+    target: str = "",
+) -> KernelSpec:
+    """A kernel in a language of a back end's: as `triton_kernel`, of which it may leave out what does not concern it.
+
+    Raises:
+        ValueError: an argument or an expression has another form.
+    """
+    spec = triton_kernel(
+        name=name,
+        source=source,
+        entry=entry,
+        args=args,
+        arg_names=arg_names,
+        grid=grid,
+        configs=configs,
+        versions=versions,
+        checks=checks,
+        features=features,
+        bytes=bytes,
+        target=target,
+    )
+    return replace(spec, language=language)
 
 
 def format_code(code: SizeCode, sizes: Sequence[str], parameters: Sequence[str]) -> str:

@@ -16,11 +16,12 @@ from coilwork_ir.program.nodes import (
     Program,
     Return,
 )
+from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_wrapper.native.captures import mark_captures
 from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, listing, u32
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.parts import Part, Shared
-from coilwork_wrapper.outer_symbols import outer_symbols
 
 
 def emit_native(program: Program) -> bytes:
@@ -32,9 +33,8 @@ def emit_native(program: Program) -> bytes:
         EmitError: `native-unsupported`, the program does what the executor cannot; `unbound-symbol`, a size has no value;
             `no-return`, it does not end in a return.
     """
-    unbound = outer_symbols(program)
-    if unbound:
-        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+    check_bound(program)
+    program = mark_captures(program)
     # a program that two instructions share is written once
     programs = list({id(part): part for part in walk(program)}.values())
     for one in programs:

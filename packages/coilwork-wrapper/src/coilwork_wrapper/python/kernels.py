@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
@@ -22,17 +24,22 @@ from coilwork_ir.syntax.python import (
 )
 from coilwork_wrapper.python.expressions import quoted
 
+FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "triton": "TritonKernel"})
+"""By language, the function of the runtime's that describes a kernel in it; those of back ends share one."""
+
 
 def specification(source: KernelSource, text_name: str) -> Rows:
-    """`rt.CppKernel(...)` or `rt.TritonKernel(...)`; the text itself is the constant `text_name`."""
+    """`rt.CppKernel(...)`, `rt.TritonKernel(...)` or `rt.DeviceKernel(...)`; the text itself is the constant `text_name`."""
+    kind = FUNCTIONS.get(source.language, "DeviceKernel")
     fields: list[tuple[str, Expression]] = [
+        *([] if source.language in FUNCTIONS else [("language", quoted(source.language))]),
         ("name", quoted(source.name)),
         ("source", Name(text_name)),
         ("entry", quoted(source.entry)),
         ("args", _texts(argument_spec(a) for a in source.args)),
         ("arg_names", _texts(a.name for a in source.args)),
     ]
-    if source.language == "triton":
+    if source.configs:
         fields.append(("grid", _texts(format_expr(g) for g in source.grid)))
         fields.append(("configs", Filled(Tuple(tuple(map(_config, source.configs))))))
         if source.versions is not None:
@@ -44,7 +51,6 @@ def specification(source: KernelSource, text_name: str) -> Rows:
     if source.read_bytes is not None and source.write_bytes is not None:
         fields.append(("bytes", quoted(format_expr(source.read_bytes + source.write_bytes))))
     fields.append(("target", quoted(source.target)))
-    kind = "CppKernel" if source.language == "cpp" else "TritonKernel"
     return _runtime_value(kind, fields)
 
 

@@ -9,6 +9,8 @@ from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_ir.syntax.python import (
     Assign,
@@ -33,7 +35,6 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.outer_symbols import outer_symbols
 from coilwork_wrapper.python.expressions import TORCH, quoted
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
@@ -62,13 +63,12 @@ def emit_python(
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.
     """
+    program = inline_regions(program, remarks=True)
     kernels = all_kernels(program)
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:
         raise EmitError("missing-source", f"no source for kernel {missing[0]} of @{program.name}")
-    unbound = outer_symbols(program)
-    if unbound:
-        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+    check_bound(program)
     text_names = identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
     statements: list[Statement] = [
         Docstring(_heading(program, target)),

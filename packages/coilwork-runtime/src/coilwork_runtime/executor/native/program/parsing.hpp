@@ -102,7 +102,14 @@ class PartParser {
       if (program_.cuda_device >= 0 && program_.cuda_device != found.device_index) program_.several_devices = true;
       program_.cuda_device = found.device_index;
     } else {
-      throw Damaged{"a device that is neither a CPU nor CUDA"};
+      // torch renames but one type of device, which a package of somebody else's brings
+      Text function("aoti_torch_device_type_");
+      function.append(kind);
+      auto* type = reinterpret_cast<int32_t (*)()>(torch_symbol(function.c_str()));
+      if (!type) type = reinterpret_cast<int32_t (*)()>(torch_symbol("aoti_torch_device_type_privateuse1"));
+      if (!type) throw Damaged{"a device that this torch has not"};
+      found.device_type = type();
+      found.device_index = colon ? atoi(colon + 1) : 0;
     }
   }
 
@@ -239,6 +246,11 @@ class PartParser {
           to.push_back(kind);
           to.push_back(kind == TENSOR ? slot() : kind == NUMBER ? readable() : in_.u32());
         });
+        break;
+      case REGION:  // kind: whether a capture region begins
+        made.kind = in_.u8();
+        if (made.kind > 1 || &part_ != &program_.parts[0]) throw Damaged{"a region where there can be none"};
+        program_.captures = true;
         break;
       case STREAM:  // kind: Ordering, a: stream or event, b: another stream, c: device
         made.kind = in_.u8();

@@ -1,0 +1,138 @@
+"""The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
+runs.
+
+They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which
+of them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+`coilwork-wrapper[runtime]`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.manifest import write_kernels
+from coilwork_ir.program.nodes import Program
+from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.wrapper import WrapOptions
+from coilwork_runtime import Builder, save_artifact
+from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
+from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.python.module import emit_python
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleOptions(WrapOptions):
+    """What a compilation has ready for these two.
+
+    Attributes:
+        graph: the module, the bytes and the kernels' manifests, written already.
+        builder: builds and keeps kernels.
+        settings: who runs programs.
+        executors: the store that keeps the executor itself between processes.
+        warn: hears of a graph that Python drives instead of what was asked for, and why.
+    """
+
+    graph: Loadable
+    builder: Builder
+    settings: ExecutorOptions
+    executors: Any
+    warn: Callable[[str, str, object], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleArtifact:
+    """A loaded module or program; `driven` says who is behind it."""
+
+    driven: Driven
+    graph: Loadable
+    builder: Builder
+
+    def __call__(self, args: list[Any], /) -> Sequence[Any]:
+        return self.driven.call(args)
+
+    def save(self, folder: Path, /) -> None:
+        """Write `NAME.coilwork`, which `coilwork_runtime.load_artifact` loads, and the module for people."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "module.py").write_text(self.graph.module, encoding="utf-8")
+        save_artifact(
+            folder / f"{self.graph.name}.coilwork",
+            module_text=self.graph.module,
+            name=self.graph.name,
+            builder=self.builder,
+            constants=self.graph.constants,
+            program=self.graph.program,
+            kernels=self.graph.kernels,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleWrapper:
+    """Programs as Python modules and bytes.
+
+    Attributes:
+        name: the value of the option `wrapper`.
+        executor: who runs them; None leaves it to the option `executor`.
+    """
+
+    name: str
+    executor: Executor | None = None
+
+    def refuses(self, program: Program) -> str:
+        """Why there is no module of `program`, or no bytes where only these are wanted."""
+        try:
+            if self.executor == "native":
+                emit_native(program)
+            else:
+                emit_python(program, {kernel.name: _stand_in(kernel.name) for kernel in all_kernels(program)})
+        except EmitError as error:
+            return str(error)
+        return ""
+
+    def emit(
+        self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions
+    ) -> ModuleArtifact:
+        """The program with its kernels built, driven as the options say, or by Python where that cannot
+        be."""
+        if isinstance(options, ModuleOptions):
+            graph, builder, settings = options.graph, options.builder, options.settings
+            store, warn = options.executors, options.warn
+        else:
+            graph, builder = _write(program, sources, options), Builder(workers=options.workers)
+            store, warn = None, _warn
+            settings = ExecutorOptions(executor=self.executor or "python", strict=True)
+        driven = load(graph, options=settings, builder=builder, store=store, warn=warn)
+        return ModuleArtifact(driven=driven, graph=graph, builder=builder)
+
+
+PYTHON: Final = ModuleWrapper(name="python")
+NATIVE: Final = ModuleWrapper(name="native", executor="native")
+
+
+def _warn(graph: str, wanted: str, reason: object) -> None:
+    warnings.warn(f"graph {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=3)
+
+
+def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:
+    module = emit_python(program, sources, target=options.target)
+    options.write("module.py", module)
+    devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
+    return Loadable(
+        name=program.name,
+        module=module,
+        kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
+        program=emit_native(program),
+        refusal="",
+        constants=options.constants,
+        devices=sorted(devices),
+    )
+
+
+def _stand_in(name: str) -> KernelSource:
+    """A kernel before it has a text."""
+    return KernelSource(name=name, language="cpp", text="", entry=name, args=())

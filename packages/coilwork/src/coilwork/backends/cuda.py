@@ -1,0 +1,65 @@
+"""GPUs that torch calls `cuda`, NVIDIA's and AMD's: Triton kernels of `coilwork_triton`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from coilwork_cache import Store
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.target import TARGETS, Target
+from coilwork_runtime import Device, GpuDevice, KernelCompiler, TritonCompiler, describe_gpu
+
+# The target whose figures stand for those of a GPU that has none of its own.
+_ANY_GPU: Final = "sm_80"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaBackend:
+    """The back end of GPUs, whatever torch is built for."""
+
+    name: str = "cuda"
+    device_types: tuple[str, ...] = ("cuda",)
+    kinds: tuple[str, ...] = ("cuda", "hip")
+    languages: tuple[str, ...] = ("triton",)
+
+    def refuses(self) -> str:
+        if torch.cuda.is_available():
+            return ""
+        built = torch.version.cuda or torch.version.hip
+        return "torch sees no GPU here" if built else "this torch is built without CUDA and ROCm"
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+
+    def describe(self, device: str) -> Target:
+        facts = describe_gpu(int(device.partition(":")[2] or 0))
+        base = TARGETS.get(facts.name) or TARGETS[_ANY_GPU]
+        return replace(
+            base,
+            name=facts.name,
+            arch=facts.arch,
+            multiprocessors=facts.multiprocessors or base.multiprocessors,
+            shared_memory_bytes=facts.shared_memory_bytes or base.shared_memory_bytes,
+            l2_bytes=facts.l2_bytes or base.l2_bytes,
+        )
+
+    def targets(self) -> Mapping[str, Target]:
+        return {name: target for name, target in TARGETS.items() if target.kind in self.kinds}
+
+    def codegen(self, target: Target) -> Codegen:
+        from coilwork_triton import TritonCodegen
+
+        return TritonCodegen()
+
+    def compiler(self, store: Store | None) -> KernelCompiler:
+        return TritonCompiler(store)
+
+    def device(self, store: Store | None) -> Device:
+        return GpuDevice(store)
+
+
+BACKEND: Final = CudaBackend()

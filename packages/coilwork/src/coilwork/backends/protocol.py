@@ -1,0 +1,75 @@
+"""`Backend`: what the compiler asks of whoever serves a kind of device. A package registers one as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol, runtime_checkable
+
+from coilwork_cache import Store
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.target import Target
+from coilwork_runtime import Device, KernelCompiler
+
+GROUP: Final = "coilwork.backends"
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Ties a description, a code generator and a launcher to devices of torch's.
+
+    A package registers a value of this form under the entry point group `coilwork.backends`. Strings in it are
+    open: nobody but their owner compares them. Importing the value's module should be cheap; what is costly is
+    imported in the methods.
+    """
+
+    @property
+    def name(self) -> str:
+        """Registry name, e.g. `"cuda"`."""
+        ...
+
+    @property
+    def device_types(self) -> tuple[str, ...]:
+        """The types of the devices it serves, as `torch.device.type` has them."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The values of `Target.kind` that are its own."""
+        ...
+
+    def refuses(self) -> str:
+        """Why nothing runs on its devices in this process; the empty text if they are there."""
+        ...
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices that are there, as torch names them: `("cuda:0", "cuda:1")`."""
+        ...
+
+    def describe(self, device: str) -> Target:
+        """The description of `device`, which is of one of its types, as read off it.
+
+        Raises:
+            DeviceError: it is not there.
+        """
+        ...
+
+    def targets(self) -> Mapping[str, Target]:
+        """Descriptions by name, for machines that are not here."""
+        ...
+
+    def codegen(self, target: Target) -> Codegen:
+        """The generator of kernels for `target`, whose kind is one of its own."""
+        ...
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The values of `KernelSource.language` that its generators write."""
+        ...
+
+    def compiler(self, store: Store | None) -> KernelCompiler | None:
+        """Who compiles kernels in its languages; None if it only generates. `store` keeps what that takes."""
+        ...
+
+    def device(self, store: Store | None) -> Device | None:
+        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that takes."""
+        ...

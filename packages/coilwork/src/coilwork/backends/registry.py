@@ -1,0 +1,101 @@
+"""Which back ends are installed, and which of them serves a device, a target or a language.
+
+What is installed is read once per process. Ours come first, the others by name; a back end is imported when
+nobody before it serves what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Final
+
+from coilwork.backends.protocol import GROUP, Backend
+from coilwork.errors import CompileError
+from coilwork_cache import Store
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.registration import Registry
+from coilwork_ir.target import Target
+from coilwork_runtime import DeviceError, DeviceLanguage, Language
+
+# As this package's metadata says, for processes that run from a source tree.
+BACKENDS: Final[Registry[Backend]] = Registry(
+    group=GROUP,
+    protocol=Backend,
+    noun="back end",
+    own=MappingProxyType({"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}),
+)
+
+
+def backend_of_device(device: str) -> Backend:
+    """The back end that serves `device`, named as torch does: `"cpu"`, `"cuda:0"`.
+
+    Raises:
+        DeviceError: none does.
+        RegistrationError: one of those asked cannot be imported.
+    """
+    kind = device.partition(":")[0]
+    if kind == "meta":
+        raise DeviceError(
+            "unknown-device",
+            "meta tensors have no memory, and a kernel nothing to compute",
+            remedy="make them on another device, or keep what only asks for shapes out of the graph with "
+            "torch.compiler.disable",
+        )
+    for backend in _loaded():
+        if kind in backend.device_types:
+            return backend
+    served = sorted({kind for backend in _loaded() for kind in backend.device_types})
+    raise DeviceError(
+        "unknown-device",
+        f"no back end serves device {device!r}",
+        reason=f"those that are installed serve {', '.join(served)}",
+        remedy="install a package that does, move what is to be compiled to another device, or leave it to "
+        "eager with torch.compiler.disable",
+    )
+
+
+def backend_of_target(target: Target) -> Backend:
+    """The back end whose kind of target `target` is.
+
+    Raises:
+        CompileError: there is none.
+        RegistrationError: one of those asked cannot be imported.
+    """
+    for backend in _loaded():
+        if target.kind in backend.kinds:
+            return backend
+    raise CompileError(
+        "no-codegen",
+        f"no code generator supports target {target.name}",
+        remedy=f"install a package that registers a back end for it under the entry point group {GROUP!r}",
+    )
+
+
+def codegen_for(target: Target) -> Codegen:
+    """The generator for `target`.
+
+    Raises:
+        CompileError: no back end has one.
+        RegistrationError: a back end that was asked cannot be imported.
+    """
+    return backend_of_target(target).codegen(target)
+
+
+def find_language(name: str, store: Store | None) -> Language | None:
+    """Who builds and launches kernels of the language `name`, if it is a back end's; `store` keeps what is built.
+
+    Raises:
+        RegistrationError: a back end that was asked cannot be imported.
+    """
+    for backend in _loaded():
+        if name in backend.languages:
+            compiler, device = backend.compiler(store), backend.device(store)
+            return (
+                None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
+            )
+    return None
+
+
+def _loaded() -> Iterator[Backend]:
+    return map(BACKENDS.find, BACKENDS.names())
