@@ -79,18 +79,13 @@ def count(programs: Sequence[Program], seconds: float) -> Count:
     steps = [step for program in programs for step in traffic(program)]
     copying = {kernel.name for program in programs for kernel in all_kernels(program) if only_copies(kernel)}
     launched = [i.kernel for p in programs for i in p.instructions if isinstance(i, Launch)]
-    calls = [
-        i
-        for program in programs
-        for i in program.instructions
-        if isinstance(i, ExternCall) and "convolution" in i.target
-    ]
+    calls = list_convolutions(programs)
     return Count(
         kernels=len(launched),
         moved_mb=sum(step.total for step in steps if not step.extern) / 1e6,
         copies=sum(name in copying for name in launched),
         calls=len(calls),
-        channels_last=sum(_is_channels_last(call) for call in calls),
+        channels_last=sum(makes_channels_last(call) for call in calls),
         seconds=seconds,
     )
 
@@ -102,7 +97,14 @@ def only_copies(kernel: Kernel) -> bool:
     return bool(values) and all(isinstance(value, Load) for value in values)
 
 
-def _is_channels_last(call: ExternCall) -> bool:
+def list_convolutions(programs: Sequence[Program]) -> list[ExternCall]:
+    """Calls of convolutions and of their gradients."""
+    calls = [i for program in programs for i in program.instructions if isinstance(i, ExternCall)]
+    return [call for call in calls if "convolution" in call.target]
+
+
+def makes_channels_last(call: ExternCall) -> bool:
+    """Tell if the results of a convolution are channels-last."""
     made = [b for b in call.outputs if isinstance(b, Buffer) and len(b.shape) > 2]
     several = [b for b in made if as_int(b.shape[1]) != 1 and any(as_int(n) != 1 for n in b.shape[2:])]
     return bool(several) and all(as_int(b.strides[1]) == 1 for b in several)

@@ -15,7 +15,13 @@ from torch.nn import functional as F
 
 import benchmarks.planner
 import coilwork.package_options
-from benchmarks.convolution_layouts import Count, count, laid_out_by_lowering
+from benchmarks.convolution_layouts import (
+    Count,
+    count,
+    laid_out_by_lowering,
+    list_convolutions,
+    makes_channels_last,
+)
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
 from coilwork.backend import backend
@@ -352,3 +358,16 @@ def test_training_takes_no_more_than_with_lowerings_rewrite(
     assert by_pass.channels_last >= by_rewrite.channels_last
     assert by_pass.moved_mb <= 1.005 * by_rewrite.moved_mb
     assert by_pass.copies <= by_rewrite.copies
+
+
+def test_training_of_open_sizes_keeps_what_is_saved_channels_last() -> None:
+    """Autograd is told strides as numbers, so lowering lays these graphs out, before they are cut."""
+    torch.manual_seed(0)
+    model, planner, x = Neighbours().train(), Planner(target="sm_90"), torch.zeros(16, 3, 128, 128)
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(x, 0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.compile(model, backend=planner)(x)
+    found.sum().backward()
+    calls = list_convolutions(planner.programs)
+    assert len(calls) == 10 and all(map(makes_channels_last, calls))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -21,7 +22,7 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.result_types import correct_result_types
-from coilwork_lowering.joint.saved_strides import free_saved_strides
+from coilwork_lowering.joint.saved_strides import free_saved_strides, has_static_inputs
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
@@ -87,6 +88,9 @@ def _cut_improved(
 ) -> tuple[Halves, tuple[Fired, ...]]:
     _keep_results(joint_gm)
     fired = clean_up(joint_gm, rewrites)
+    if not has_static_inputs(joint_gm):
+        # what is saved lies as captured then, so the scheduler cannot lay out both halves
+        layout = replace(layout, scheduled_devices=())
     laid_out, decision = lay_out_convolutions(joint_gm, layout)
     log.debug("joint graph: %s", decision.reason)
     laid_out, padding = pad_products(laid_out, layout, joint=True)

@@ -45,6 +45,15 @@ def free_saved_strides(
     return count
 
 
+def has_static_inputs(gm: torch.fx.GraphModule) -> bool:
+    """Tell if all sizes that `gm` is given are numbers, so that what it saves may lie as it likes."""
+    given = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    return not any(
+        isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not _is_static(value))
+        for value in given
+    )
+
+
 def has_free_strides(node: Any) -> bool:
     """Tell if `node` of a forward graph is marked."""
     return isinstance(node, torch.fx.Node) and bool(node.meta.get(FREE_STRIDES))

@@ -91,7 +91,7 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, facts.reads, sizes, targets),
+        row_reductions=list_row_reductions(graph, facts, sizes, targets),
     )
 
 

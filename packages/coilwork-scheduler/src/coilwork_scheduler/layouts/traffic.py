@@ -20,6 +20,7 @@ from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
+from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
@@ -279,12 +280,14 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
 
 
 def list_row_reductions(
-    graph: Graph, reads: Sequence[Sequence[str]], sizes: SizeHints, targets: Targets
+    graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets
 ) -> frozenset[int]:
     """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
 
-    Of rows that are too long to be kept on chip meanwhile, as a batch norm's, a kernel may read columns.
+    Of rows that are too long to be kept on chip meanwhile a kernel may read columns, and so it may of rows that
+    results lie between, as channels lie between images for a batch norm: no layout makes one row of these.
     """
+    reads = facts.reads
     readers: dict[str, list[Computation]] = {}
     for position, node in enumerate(graph.nodes):
         if isinstance(node, COMPUTATIONS):
@@ -311,9 +314,28 @@ def list_row_reductions(
             # of a generator that does not say it, rows of any length are
             is_kept = walks.kept_points == 0 or walks.keeps(length)
             points = rows * length
-            if is_kept and goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+            if not is_kept or _has_results_between(node, facts.buffers, sizes):
+                continue
+            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
+
+
+def _has_results_between(node: Reduce, buffers: Mapping[str, Buffer], sizes: SizeHints) -> bool:
+    """Tell if some reduced range is outside all others of what `node` reads, and some inside."""
+
+    def steps(offset: Expr, ranges: Iterable[Expr]) -> list[int]:
+        known = [stride_of(offset, symbol) for symbol in ranges]
+        return [step for stride in known if stride is not None and (step := abs(sizes.value(stride)))]
+
+    if len(node.axes) < 2:
+        return False
+    for access in loads(bodies(node)):
+        offset = buffers[access.buffer].offset_of(access.index)
+        reduced, kept = steps(offset, node.axes), steps(offset, node.ranges)
+        if reduced and kept and max(reduced) > max(kept) and min(reduced) < max(kept):
+            return True
+    return False
 
 
 def _nest(root: Buffer, order: Sequence[int]) -> Strides:
