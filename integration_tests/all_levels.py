@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coilwork.compile_options import CompileOptions, Executor, Wrapper
+from coilwork.compile_options import CompileOptions, Executor
 from coilwork.drive import boxed, make_call
 from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
@@ -30,7 +30,7 @@ from coilwork_tools.explain.clock import StageClock
 from integration_tests.aot_backend import compile_by_role
 
 Call = Callable[[list[Any]], Sequence[Any]]
-DRIVERS: tuple[tuple[str, Wrapper, Executor], ...] = (
+DRIVERS: tuple[tuple[str, str, Executor], ...] = (
     ("python", "python", "python"),
     ("native", "python", "native"),
     ("fx", "fx", "auto"),

@@ -69,6 +69,7 @@ CHECKS: Mapping[str, Check] = {
     "one OutputCode": lambda t: torch_border.check_output_code(t.sources),
     "private torch API": lambda t: torch_border.check_private_api(t.sources),
     "no import cycles": lambda t: cycles.check_no_import_cycles(t.sources),
+    "no circles of folders": lambda t: cycles.check_no_folder_cycles(t.sources),
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
@@ -325,6 +326,42 @@ def test_cycle_through_the_package_root_is_caught(tmp_path: Path) -> None:
         f"{base}/a.py": "from coilwork_ir import z\n",
     }
     assert len(cycles.check_no_import_cycles(plant(tmp_path, files).sources)) == 1
+
+
+def test_cycle_through_a_submodule_asked_of_its_package_is_caught(tmp_path: Path) -> None:
+    base = "coilwork-ir/src/coilwork_ir"
+    files = {
+        f"{base}/__init__.py": "from coilwork_ir.fx.a import x\n",
+        f"{base}/fx/__init__.py": "",
+        f"{base}/fx/a.py": "from coilwork_ir import b\n",
+        f"{base}/b.py": "",
+    }
+    (violation,) = cycles.check_no_import_cycles(plant(tmp_path, files).sources)
+    assert violation.message == "import cycle: coilwork_ir -> coilwork_ir.fx.a -> coilwork_ir"
+    alone = {**files, f"{base}/fx/a.py": "import coilwork_ir.b as b\n"}
+    assert cycles.check_no_import_cycles(plant(tmp_path / "alone", alone).sources) == []
+
+
+def test_circle_of_folders_without_one_of_modules_is_caught(tmp_path: Path) -> None:
+    base = "coilwork-ir/src/coilwork_ir"
+    files = {
+        f"{base}/top.py": "from coilwork_ir.left.a import x\n",
+        f"{base}/ground.py": "",
+        f"{base}/left/__init__.py": "",
+        f"{base}/left/a.py": "import coilwork_ir.ground\n\ndef f():\n    from coilwork_ir.right.deep.b import y\n",
+        f"{base}/left/c.py": "import coilwork_ir.ground\n",
+        f"{base}/right/__init__.py": "",
+        f"{base}/right/b.py": "from coilwork_ir.left import c\n",
+        f"{base}/right/deep/__init__.py": "",
+        f"{base}/right/deep/b.py": "y = 1\n",
+    }
+    planted = plant(tmp_path, files).sources
+    assert cycles.check_no_import_cycles(planted) == []
+    (violation,) = cycles.check_no_folder_cycles(planted)
+    assert (violation.path, violation.line) == (f"packages/{base}/left/a.py", 4)
+    assert violation.message == "circle of folders: coilwork_ir.left -> coilwork_ir.right -> coilwork_ir.left"
+    apart = {**files, f"{base}/right/b.py": "from coilwork_ir.ground import c\n"}
+    assert cycles.check_no_folder_cycles(plant(tmp_path / "apart", apart).sources) == []
 
 
 def test_declaring_a_package_above_is_caught(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A wrapper of somebody else's is built, installed beside ours, and chosen by its name; nothing of ours knows it."""
+"""A wrapper of somebody else's is built, installed beside ours, and chosen by its name; nothing of ours
+knows it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Import cycles between the modules of one package, counting imports inside functions."""
+"""Import cycles between the modules of one package, and between its folders, counting imports inside
+functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import groupby
 
 from architecture.sources import ImportSite, Source, Violation
@@ -12,14 +13,11 @@ Edges = Mapping[str, Mapping[str, int]]
 
 
 def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
-    """A module may not reach itself through imports that run. One violation per cycle, at its first module."""
+    """A module may not reach itself through imports that run. One violation per cycle, at its first
+    module."""
     found = []
-    for _, members in groupby(sources, key=lambda source: source.package):
-        package = list(members)
-        by_module = {source.module: source for source in package if source.module}
-        edges = {
-            module: imported_modules(source, frozenset(by_module)) for module, source in by_module.items()
-        }
+    for by_module in packages_of(sources):
+        edges = edges_between(by_module)
         for cycle in cycles_in(edges):
             first = by_module[cycle[0]]
             line = edges[cycle[0]][cycle[1]]
@@ -27,21 +25,71 @@ def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
     return sorted(found)
 
 
+def check_no_folder_cycles(sources: Sequence[Source]) -> list[Violation]:
+    """Folders side by side may not reach each other in a circle: one can read a package folder by folder.
+
+    A folder stands for all that lies in it. Modules beside folders are no part of this: some are what
+    folders stand on, others what ties them together. One violation per circle, at an import that closes it.
+    """
+    found = []
+    for by_module in packages_of(sources):
+        edges = edges_between(by_module)
+        folders = {module.rpartition(".")[0] for module in edges} - {""}
+        for parent in sorted(folders):
+            between: dict[str, dict[str, int]] = {}
+            importing: dict[tuple[str, str], tuple[str, int]] = {}
+            for module in sorted(edges):
+                here = folder_in(parent, module, folders)
+                for target, line in sorted(edges[module].items()):
+                    there = folder_in(parent, target, folders)
+                    if here and there and here != there:
+                        between.setdefault(here, {}).setdefault(there, line)
+                        between.setdefault(there, {})
+                        importing.setdefault((here, there), (module, line))
+            for cycle in cycles_in(between):
+                module, line = importing[cycle[0], cycle[1]]
+                found.append(by_module[module].violation(line, "circle of folders: " + " -> ".join(cycle)))
+    return sorted(found)
+
+
+def folder_in(parent: str, module: str, folders: Set[str]) -> str:
+    """The folder directly in `parent` that `module` lies in, or is; empty if there is none."""
+    if not module.startswith(f"{parent}."):
+        return ""
+    child = f"{parent}.{module[len(parent) + 1 :].partition('.')[0]}"
+    return child if child in folders else ""
+
+
+def packages_of(sources: Sequence[Source]) -> Iterator[Mapping[str, Source]]:
+    """The modules of each package by name."""
+    for _, members in groupby(sources, key=lambda source: source.package):
+        yield {source.module: source for source in members if source.module}
+
+
+def edges_between(by_module: Mapping[str, Source]) -> Edges:
+    """The imports of all modules of a package."""
+    return {module: imported_modules(source, frozenset(by_module)) for module, source in by_module.items()}
+
+
 def imported_modules(source: Source, known: frozenset[str]) -> dict[str, int]:
-    """The package's modules that the source names in imports. A name's own module counts, not the parents' __init__."""
+    """The package's modules that the source names in imports.
+
+    A name's own module counts, not the parents' __init__, unless `from package import module` asks that for
+    it.
+    """
     targets: dict[str, int] = {}
     for site in source.imports:
         if not site.typing_only:
-            target = module_of(site, known)
-            if target is not None and target != source.module:
-                targets.setdefault(target, site.line)
+            for target in modules_of(site, known):
+                if target != source.module:
+                    targets.setdefault(target, site.line)
     return targets
 
 
-def module_of(site: ImportSite, known: frozenset[str]) -> str | None:
-    if site.dotted in known:
-        return site.dotted
-    return site.module if site.module in known else None
+def modules_of(site: ImportSite, known: frozenset[str]) -> tuple[str, ...]:
+    """The module that is imported, or that a name is taken from."""
+    wanted = (site.dotted, site.module) if site.dotted != site.module else (site.dotted,)
+    return tuple(module for module in wanted if module in known)
 
 
 def cycles_in(edges: Edges) -> list[tuple[str, ...]]:

@@ -1,16 +1,18 @@
-"""Each folder beside this file is a small project that uses some of our packages; here each gets what it names, and runs.
+"""Each folder beside this file is a small project that uses some of our packages; here each gets what it
+names, and runs.
 
 A consumer is a folder with:
 
 - `requirements.txt`: what it installs, and nothing else is installed;
 - `main.py`: the program; runs in a copy of the folder outside the repository;
 - `expected.txt`: what it prints; `*` stands for any text within a line, a line `...` for any number of lines;
-- `installed.txt`: the distributions of ours that may be in the environment afterwards, one a line. `no torch` on a line
-  of its own says that torch must not be there;
-- `prepare.py`, if it needs something made beforehand: runs in the full stack's environment and writes into the copy.
+- `installed.txt`: the distributions of ours that may be in the environment afterwards, one a line. `no
+  torch` on a line of its own says that torch must not be there;
+- `prepare.py`, if it needs something made beforehand: runs in the full stack's environment and writes into
+  the copy.
 
-A folder without `requirements.txt` is a package of somebody else's that is installed beside ours: a test of its own
-builds its wheel (`integration_tests/test_example_wrapper.py`).
+A folder without `requirements.txt` is a package of somebody else's that is installed beside ours: a test of
+its own builds its wheel (`integration_tests/test_example_wrapper.py`).
 
 `nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE.
 """
@@ -49,7 +51,8 @@ class Environment:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def run(self, *arguments: str, cwd: Path, limit_s: float = RUN_LIMIT_S) -> str:
-        """Standard output of a command of this environment's Python; fails the test with all output if it fails."""
+        """Standard output of a command of this environment's Python; fails the test with all output if it
+        fails."""
         settings = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COILWORK_"))
         }
@@ -72,7 +75,8 @@ class Environment:
 
 @pytest.fixture(scope="session")
 def constraints(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """pip options: our packages from the wheels' folder, in its versions; the rest as the repository pins it."""
+    """pip options: our packages from the wheels' folder, in its versions; the rest as the repository pins
+    it."""
     wheelhouse = os.environ.get("NOX_WHEELHOUSE")
     if not wheelhouse:
         pytest.skip("needs a folder of wheels in NOX_WHEELHOUSE; `nox -s consumers` makes one")

@@ -1,4 +1,5 @@
-"""The C++ wrapper as a registered value: what it refuses before there are sources, and programs saved and loaded."""
+"""The C++ wrapper as a registered value: what it refuses before there are sources, and programs saved and
+loaded."""
 
 from __future__ import annotations
 

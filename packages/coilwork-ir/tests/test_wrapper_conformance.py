@@ -1,4 +1,5 @@
-"""The wrappers' kit shows every instruction, accepts a wrapper that keeps the contract, and names what one breaks."""
+"""The wrappers' kit shows every instruction, accepts a wrapper that keeps the contract, and names what one
+breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Change = Callable[[list[Any], list[Any]], list[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreted:
-    """A wrapper that interprets, and that `change` makes wrong: it is told of inputs and results of each call."""
+    """A wrapper that interprets, and that `change` makes wrong: it is told of inputs and results of each
+    call."""
 
     name: str = "interpreted"
     change: Change = lambda inputs, results: results

@@ -22,7 +22,7 @@ from coilwork_runtime.compiling import (
     read_sources,
     source_files,
 )
-from coilwork_runtime.executor.measured import measure_executor
+from coilwork_runtime.executor_costs import measure_executor
 from coilwork_runtime.extensions import PACKAGE, load_extension
 
 if shutil.which("g++") is None:

@@ -17,7 +17,7 @@ from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.values.ops import SCALAR_BUILDERS
+from coilwork_triton.text.ops import SCALAR_BUILDERS
 
 TORCH = {
     DType.F32: torch.float32, DType.F64: torch.float64, DType.I64: torch.int64, DType.I32: torch.int32,

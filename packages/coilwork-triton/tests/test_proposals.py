@@ -24,10 +24,10 @@ from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.proposals.access_width import WIDTHS
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.proposals.refinements import OF_OPEN_SIZES, REFINEMENTS, propose
-from coilwork_triton.proposals.rules import RuleTable
 from coilwork_triton.proposals.table import PROPOSALS
 from coilwork_triton.proposals.tiling import TILINGS
 from coilwork_triton.proposals.walks import WALKS
+from coilwork_triton.rules import RuleTable
 
 H200, F32 = target("sm_90"), DType.F32
 SINGLE = [

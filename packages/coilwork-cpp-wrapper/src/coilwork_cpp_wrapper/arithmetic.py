@@ -1,4 +1,5 @@
-"""Index expressions as C++ over `int64_t`, with the floor semantics of the IR, and those that a manifest holds."""
+"""Index expressions as C++ over `int64_t`, with the floor semantics of the IR, and those that a manifest
+holds."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ _COMBINED: Final[Mapping[Op, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
 def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
     """`expr` as C++; `name_of` gives the identifier of a symbol.
 
-    C++ rounds quotients towards zero and remainders follow; where neither operand can be negative that is the floor, and
-    elsewhere `rt::floordiv` and `rt::mod` correct it.
+    C++ rounds quotients towards zero and remainders follow; where neither operand can be negative that is
+    the floor, and elsewhere `rt::floordiv` and `rt::mod` correct it.
     """
     match node(expr):
         case Const(value):
@@ -106,7 +107,8 @@ def read_size_code(code: SizeCode, sizes: Sequence[Expr]) -> Expr:
     """The expression that `code` computes of a launch's `sizes`.
 
     Raises:
-        EmitError: `cpp-unsupported`, it compares, selects, or reads a compile-time parameter: C++ kernels need none.
+        EmitError: `cpp-unsupported`, it compares, selects, or reads a compile-time parameter: C++ kernels
+            need none.
     """
     stack: list[Expr] = []
     for op, operand in code.steps:

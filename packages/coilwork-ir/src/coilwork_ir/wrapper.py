@@ -1,7 +1,8 @@
 """The protocol that wrappers implement, and through which third parties add ways to drive a program.
 
-A package registers an object under the entry point group `coilwork.wrappers`; users then choose it by its name,
-`options={"wrapper": NAME}`. `coilwork_ir.conformance.check_wrapper` shows whether it keeps the contract.
+A package registers an object under the entry point group `coilwork.wrappers`; users then choose it by its
+name, `options={"wrapper": NAME}`. `coilwork_ir.conformance.check_wrapper` shows whether it keeps the
+contract.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class WrapOptions:
     Attributes:
         target: name of the target that the kernels are written for.
         constants: tensors by the keys of `Program.constants`.
-        build: builds all kernels and returns them by name. A wrapper that builds sources itself doesn't call it.
+        build: builds all kernels and returns them by name. A wrapper that builds sources itself doesn't
+            call it.
         runtime: the functions that check and view tensors, where the caller wants its own ones to be used
             (`coilwork_wrapper.surface` lists them); else None.
         write: takes a text for the trace, by the name of its file.
@@ -76,7 +78,8 @@ class Artifact(Protocol):
         ...
 
     def save(self, folder: Path, /) -> None:
-        """Write everything that running it again takes into `folder`, which is made. What loads it is the wrapper's."""
+        """Write everything that running it again takes into `folder`, which is made. What loads it is the
+        wrapper's."""
         ...
 
 

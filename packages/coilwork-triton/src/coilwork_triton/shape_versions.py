@@ -42,7 +42,6 @@ from coilwork_ir.mapping import Condition, Guard, Index, Keep, Values
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.facts.special_sizes import specialize
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
@@ -56,6 +55,7 @@ from coilwork_triton.proposals.refinements import (
     propose,
 )
 from coilwork_triton.proposals.walks import keeps_rows
+from coilwork_triton.special_sizes import specialize
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 # Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room

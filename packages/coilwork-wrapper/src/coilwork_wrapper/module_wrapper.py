@@ -1,7 +1,8 @@
-"""The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor runs.
+"""The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
+runs.
 
-They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which of
-them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which
+of them runs what `python` makes, and `native` is always the executor's where that loads. Needs
 `coilwork-wrapper[runtime]`.
 """
 
@@ -96,7 +97,8 @@ class ModuleWrapper:
     def emit(
         self, program: Program, sources: Mapping[str, KernelSource], options: WrapOptions
     ) -> ModuleArtifact:
-        """The program with its kernels built, driven as the options say, or by Python where that cannot be."""
+        """The program with its kernels built, driven as the options say, or by Python where that cannot
+        be."""
         if isinstance(options, ModuleOptions):
             graph, builder, settings = options.graph, options.builder, options.settings
             store, warn = options.executors, options.warn

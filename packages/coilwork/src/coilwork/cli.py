@@ -20,7 +20,7 @@ from coilwork_cache.commands import cache
 from coilwork_ir.registration import Registered, RegistrationError
 from coilwork_ir.target import Target
 from coilwork_runtime import RuntimeFault
-from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
+from coilwork_runtime.executor_costs import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
 from coilwork_tools.bench.command import bench
 from coilwork_tools.explain.trace import MAPPING_SUFFIX

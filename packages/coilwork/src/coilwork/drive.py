@@ -1,4 +1,5 @@
-"""From a compiled program to the callable that drives its kernels: what the wrapper of the options makes of it."""
+"""From a compiled program to the callable that drives its kernels: what the wrapper of the options makes of
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from coilwork_wrapper.module_wrapper import PYTHON, ModuleOptions, ModuleWrapper
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
-    """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
+    """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is
+    emptied.
 
     `store` keeps what a wrapper builds. A program that another wrapper than ours cannot drive is driven by
     Python, with a warning.
@@ -84,7 +86,7 @@ def _try_wrapper(
     try:
         refused = wrapper.refuses(compiled.program)
         if refused:
-            raise EmitError("wrapper-refuses", f"program @{compiled.program.name}", reason=refused)
+            raise EmitError("wrapper-refuses", f"program @{compiled.program.name}: {refused}")
         return wrapper.emit(compiled.program, compiled.sources, options)
     # Python drives every program: a fault of another driver costs no call. One of a kernel is not the
     # driver's.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from coilwork_cpp.planning.facts import Facts, facts_of
+from coilwork_cpp.facts import Facts, facts_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, extent_of, stride_of, total
 from coilwork_ir.kernels import Kernel, Store

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.planning.facts import work
+from coilwork_cpp.facts import work
 from coilwork_cpp.planning.proposal import Proposal
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.planning.vectors import (
+from coilwork_cpp.vectors import (
     choose_transposition,
     choose_vector,
     has_many_points,

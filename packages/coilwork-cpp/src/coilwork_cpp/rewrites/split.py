@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coilwork_cpp.facts import facts_of
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.planning.facts import facts_of
-from coilwork_cpp.planning.vectors import prefers_columns
+from coilwork_cpp.vectors import prefers_columns
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,

@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 from coilwork_cpp.values.elements import convert, literal, unsigned_type, value_type
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.syntax.cpp import ONE, ZERO, Binary, Call, Code, Literal, Select, Unary
 
 Rule: TypeAlias = Callable[[DType, Sequence[Code]], Code]
@@ -248,8 +247,3 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 # `apply` writes these without a row.
 STRUCTURAL: Final = frozenset({"cast", "bitcast", "where"})
-
-
-def cost(name: str) -> int:
-    """Estimated instructions per element."""
-    return SCALAR_OPS[name].cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from coilwork_cpp.planning.facts import Facts, is_made_of_comparisons
+from coilwork_cpp.facts import Facts, is_made_of_comparisons
 from coilwork_cpp.values.elements import convert, literal, memory_type, value_type
 from coilwork_cpp.values.indexing import index_code
 from coilwork_cpp.values.ops import apply

@@ -1,10 +1,10 @@
-"""A conformance kit for code generators and wrappers: kernels and programs, inputs for them, and a comparison with
-the interpreters.
+"""A conformance kit for code generators and wrappers: kernels and programs, inputs for them, and a
+comparison with the interpreters.
 
 A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`,
-products, `check_contractions`, and convolutions, `check_convolutions`. Kernels with a core have their own cases, `check_cores`.
-A package that adds a wrapper runs `check_wrapper`. Needs torch
-(`pip install coilwork-ir[interpreter]`).
+products, `check_contractions`, and convolutions, `check_convolutions`. Kernels with a core have their own
+cases, `check_cores`. A package that adds a wrapper runs `check_wrapper`. Needs torch (`pip install
+coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention

@@ -50,13 +50,13 @@ def check_wrapper(
 ) -> list[Result]:
     """Emit, call and save every case.
 
-    Also required: results have the interpreter's strides and share memory as its do, inputs are written alike, the
-    list of inputs is emptied, and a second call does the same; what the interpreter refuses is refused. A refusal
-    names something of the program: an operator, a buffer (`%x`), a kernel, an instruction (`WhileCall`), or a size. Errors of calls are of
-    the built-in kinds, or `CoilworkIRError`.
+    Also required: results have the interpreter's strides and share memory as its do, inputs are written
+    alike, the list of inputs is emptied, and a second call does the same; what the interpreter refuses is
+    refused. A refusal names something of the program: an operator, a buffer (`%x`), a kernel, an instruction
+    (`WhileCall`), or a size. Errors of calls are of the built-in kinds, or `CoilworkIRError`.
 
-    Without `codegen`, kernels' texts are kernel IR, and launchers interpret it. A wrapper that builds sources itself
-    is given one, with its `target`; where launchers come from then is `build`'s affair.
+    Without `codegen`, kernels' texts are kernel IR, and launchers interpret it. A wrapper that builds
+    sources itself is given one, with its `target`; where launchers come from then is `build`'s affair.
     """
     return [_check_case(wrapper, case, codegen, target, build) for case in cases]
 

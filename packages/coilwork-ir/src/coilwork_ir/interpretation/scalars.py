@@ -16,7 +16,6 @@ from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dty
 from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.reductions import reduce_last, sort_last
-from coilwork_ir.loops.nodes import Check, CheckError
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import (
     Const,
@@ -31,6 +30,7 @@ from coilwork_ir.scalar import (
     Sort,
     postorder,
 )
+from coilwork_ir.scalar.checks import Check, CheckError
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
     {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}

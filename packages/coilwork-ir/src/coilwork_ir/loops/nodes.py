@@ -20,23 +20,8 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Combining, Scalar
-
-CheckError: TypeAlias = Literal["IndexError", "RuntimeError", "ZeroDivisionError"]
-"""Exceptions that failed checks are raised as."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A run-time check: for every point of the domain `condition` (bool) holds, else `message` is raised as `error`."""
-
-    condition: Scalar
-    message: str
-    error: CheckError = "RuntimeError"
-
-    @property
-    def text(self) -> str:
-        """`error: message`, the form of `KernelSource.checks`."""
-        return f"{self.error}: {self.message}"
+from coilwork_ir.scalar.checks import Check as Check
+from coilwork_ir.scalar.checks import CheckError as CheckError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from coilwork_triton.combining.functions import (
     scanned_type,
     steps_name,
 )
+from coilwork_triton.facts.kernel_analysis import PAIRED_SCANS
 from coilwork_triton.text.language import insert_axes, tl, tl_name
 from coilwork_triton.text.types import (
     extent,
@@ -41,8 +42,6 @@ from coilwork_triton.text.types import (
 )
 from coilwork_triton.text.writer import Writer
 
-# Kinds whose running value comes with its position; the others combine values alone.
-_PAIRED: Final = frozenset({"min", "max", "argmin", "argmax"})
 COMBINE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "sum": "",
@@ -107,7 +106,7 @@ class ScanSite:
     @property
     def paired(self) -> bool:
         """Values are combined together with their positions."""
-        return self.kind in _PAIRED
+        return self.kind in PAIRED_SCANS
 
     @property
     def carry_shape(self) -> tuple[str, ...]:
@@ -136,14 +135,6 @@ def identity(site: ScanSite) -> int | float | bool:
 def lanes_decide(kind: Combining) -> bool:
     """True if some lanes decide for a whole block: the way that is taken, or how often a function loops."""
     return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
-
-
-def carried_words(kind: Combining, dtype: DType) -> int:
-    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a logarithm in two parts."""
-    if isinstance(kind, Combine):
-        return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
-    words = -(-dtype.itemsize // 4)
-    return words + 1 if kind in _PAIRED else 2 * words if kind == "logcumsumexp" else words
 
 
 def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:

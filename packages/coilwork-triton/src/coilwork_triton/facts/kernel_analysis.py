@@ -1,7 +1,7 @@
 """Facts about a kernel that follow from it alone; each fact is found once, when it is first asked for.
 
-`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel does at
-each point in numbers: bytes, operations, values that are carried along rows.
+`KernelAnalysis(kernel)` has the graphs and accesses that decisions look at. Its `work` is what the kernel
+does at each point in numbers: bytes, operations, values that are carried along rows.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_triton.combining.scans import carried_words
+from coilwork_ir.scalar import Combine, Combining, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.facts.sort_keys import key_bytes
 from coilwork_triton.facts.vectors import Access, accesses_of, loads_apart, together_along, whole_sizes
@@ -23,6 +23,9 @@ from coilwork_triton.facts.waiting import loads_in_turn
 
 # Kinds of reductions that gather two values.
 _PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
+
+# Scans whose running value comes with its position; the others combine values alone.
+PAIRED_SCANS: Final = frozenset({"min", "max", "argmin", "argmax"})
 
 
 def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:
@@ -154,3 +157,12 @@ def _rereads_rows(kernel: Kernel) -> bool:
         and any(isinstance(node, Reduce) for node in postorder((store.value,)))
         for store in kernel.stores
     )
+
+
+def carried_words(kind: Combining, dtype: DType) -> int:
+    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a
+    logarithm in two parts."""
+    if isinstance(kind, Combine):
+        return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
+    words = -(-dtype.itemsize // 4)
+    return words + 1 if kind in PAIRED_SCANS else 2 * words if kind == "logcumsumexp" else words

@@ -21,8 +21,8 @@ from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
+from coilwork_triton.text.ops import converted_constant
 from coilwork_triton.text.types import SMALL_FLOATS
-from coilwork_triton.values.ops import converted_constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from coilwork_triton.launch.parameters import STAGES, Facts, config
 from coilwork_triton.launch.pointwise import pointwise
 from coilwork_triton.launch.reductions import looped, persistent, shared, walked
 from coilwork_triton.launch.sorting import sorted_rows
-from coilwork_triton.proposals.rules import Rule, RuleTable, always
+from coilwork_triton.rules import Rule, RuleTable, always
 
 # Elements of a row that `batch_invariant` reduces at a time.
 FIXED_ROW: Final = 1024

@@ -11,7 +11,7 @@ from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.parameters import Facts
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.rules import Rule, RuleTable, always
+from coilwork_triton.rules import Rule, RuleTable, always
 
 # Elements of 4 bytes in 16, which a thread loads at once.
 WHOLE_VECTOR: Final = 4

@@ -14,7 +14,7 @@ from coilwork_triton.facts.ragged import along_rows
 from coilwork_triton.facts.vectors import in_pieces, in_rows
 from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.proposals.proposal import Setting
-from coilwork_triton.proposals.rules import Rule, RuleTable, always
+from coilwork_triton.rules import Rule, RuleTable, always
 
 # Points per multiprocessor of kernels that keep all of it busy.
 _MANY: Final = 2048

@@ -14,7 +14,7 @@ from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import Walk, next_power_of_two
 from coilwork_triton.proposals.proposal import Proposal, Setting
-from coilwork_triton.proposals.rules import Rule, RuleTable, always
+from coilwork_triton.rules import Rule, RuleTable, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

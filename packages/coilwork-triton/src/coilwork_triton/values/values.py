@@ -35,6 +35,7 @@ from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.language import conjunction, tl, tl_name
+from coilwork_triton.text.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.text.types import (
     coerce_constant,
     free_constant,
@@ -48,7 +49,6 @@ from coilwork_triton.values.addresses import down_column, in_row
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
 from coilwork_triton.values.known import Scope
-from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.values.runs import emit_load_run
 from coilwork_triton.values.shortcuts import find_shortcuts
 

@@ -75,9 +75,9 @@ def emit_fx(
 ) -> torch.fx.GraphModule:
     """The graph module that runs `program`; call it with the program's inputs.
 
-    `launchers` are the built kernels by name, called with tensors, then sizes. `constants` are the tensors that
-    `program.constants` name. `runtime` provides the functions that check and view tensors, and its errors are what wrong
-    inputs raise; `coilwork_runtime.generated` fits.
+    `launchers` are the built kernels by name, called with tensors, then sizes. `constants` are the tensors
+    that `program.constants` name. `runtime` provides the functions that check and view tensors, and its
+    errors are what wrong inputs raise; `coilwork_runtime.generated` fits.
 
     Raises:
         EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
@@ -90,8 +90,9 @@ def emit_fx(
 class FxEmitter:
     """One emission of a program: a method for each instruction, to be overridden one at a time.
 
-    A subclass is handed to `FxWrapper`. Its methods add nodes to `graph` by `call`, for results, and `act`, for what
-    is done; they look operands up by `values`, `size` and `argument`, and say by `define` which node a buffer is.
+    A subclass is handed to `FxWrapper`. Its methods add nodes to `graph` by `call`, for results, and `act`,
+    for what is done; they look operands up by `values`, `size` and `argument`, and say by `define` which
+    node a buffer is.
 
     Attributes:
         program: what is emitted.
@@ -242,8 +243,8 @@ class FxEmitter:
         return self.graph.call_function(target, args, kwargs)
 
     def act(self, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        """A node that calls `function` for what it does rather than returns: as the submodule `name`, which is never
-        dead code."""
+        """A node that calls `function` for what it does rather than returns: as the submodule `name`, which
+        is never dead code."""
         if name not in self._acting:
             self._acting.add(name)
             self.root.add_module(name, _Action(function))
@@ -411,7 +412,8 @@ class FxEmitter:
         return None if stream == OWN else self.values[stream]
 
     def free(self, free: Free) -> None:
-        """Give back memory: FX does where a node has no more users, but for what an operator may still use."""
+        """Give back memory: FX does where a node has no more users, but for what an operator may still
+        use."""
         held = [self.values[name] for name in free.names if name in self.in_flight]
         if held:
             self.act("free", _hold, *held)

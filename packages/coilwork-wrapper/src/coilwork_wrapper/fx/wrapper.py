@@ -50,7 +50,8 @@ class FxArtifact:
         return results
 
     def save(self, folder: Path, /) -> None:
-        """Write the program, its kernels, its constants, and the graph's code for people. `FxWrapper.load` reads it."""
+        """Write the program, its kernels, its constants, and the graph's code for people. `FxWrapper.load`
+        reads it."""
         folder.mkdir(parents=True, exist_ok=True)
         kernels = all_kernels(self.program)
         (folder / PROGRAM).write_text(format_program(self.program), encoding="utf-8")
@@ -63,8 +64,8 @@ class FxArtifact:
 class FxWrapper:
     """Programs as `torch.fx.GraphModule`.
 
-    A package that wants another graph subclasses `FxEmitter`, overrides what it wants otherwise, and registers
-    `FxWrapper(name="its name", emitter=ItsEmitter)`.
+    A package that wants another graph subclasses `FxEmitter`, overrides what it wants otherwise, and
+    registers `FxWrapper(name="its name", emitter=ItsEmitter)`.
 
     Attributes:
         name: the value of the option `wrapper`.

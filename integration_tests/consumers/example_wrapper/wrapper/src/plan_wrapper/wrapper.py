@@ -1,4 +1,5 @@
-"""The wrapper `plan`: what `torch.compile(..., options={"wrapper": "plan"})` gets, and how a plan is saved and loaded."""
+"""The wrapper `plan`: what `torch.compile(..., options={"wrapper": "plan"})` gets, and how a plan is saved
+and loaded."""
 
 from __future__ import annotations
 

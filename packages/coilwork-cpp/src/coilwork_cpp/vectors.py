@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.planning.facts import facts_of
+from coilwork_cpp.facts import facts_of
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.values.ops import cost
 from coilwork_ir.index import Expr
+from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 # Instructions per element of a sort: of its values, or of its positions.
@@ -80,7 +80,7 @@ def work(roots: Iterable[Scalar]) -> int:
     for value in postorder(roots):
         match value:
             case Op():
-                total += cost(value.op)
+                total += SCALAR_OPS[value.op].cost
             case Const():
                 pass
             case Sort():
@@ -95,7 +95,7 @@ def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
     total = 0
     for node in postorder((value,)):
         if isinstance(node, Op) and facts.varies[node] & inner:
-            total += cost(node.op)
+            total += SCALAR_OPS[node.op].cost
     return total
 
 
