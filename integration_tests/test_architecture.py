@@ -10,6 +10,7 @@ import pytest
 
 from architecture import (
     cycles,
+    device_names,
     documents,
     layers,
     module_state,
@@ -77,6 +78,7 @@ CHECKS: Mapping[str, Check] = {
     "attention is recognised once": lambda t: operator_tables.check_attention_names(t.sources),
     "nodes are recognised once": lambda t: recognition.check_recognised_once(t.sources),
     "no names behind lowering": lambda t: recognition.check_names_behind_lowering(t.sources),
+    "devices are compared by their owners": lambda t: device_names.check_device_names(t.sources),
     "running text": lambda t: running_text.check_running_text(t.sources),
     "nothing hangs on functions": lambda t: running_text.check_no_glued_attributes(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
@@ -142,6 +144,17 @@ PLANTED: Sequence[tuple[str, str, str]] = (
         "> import subprocess\n",
     ),
     ("imports are declared", "coilwork-ir/src/coilwork_ir/a.py", "> import jinja2\n"),
+    *(
+        ("devices are compared by their owners", "coilwork-lowering/src/coilwork_lowering/a.py", text)
+        for text in (
+            "def f(x):\n>     return x.device.type == 'cpu'\n",
+            "def f(x):\n>     return 'cuda' != x\n",
+            "def f(x):\n>     return x.kind in ('cuda', 'hip')\n",
+            "def f(x):\n>     return x.device.startswith('cuda')\n",
+            "def f(x):\n>     return x.language == 'triton'\n",
+            "def f(x):\n    match x:\n>         case 'cpu':\n            return 1\n",
+        )
+    ),
     ("running text", "coilwork-runtime/src/coilwork_runtime/a.py", "def f(x):\n>     exec(x)\n"),
     ("running text", "coilwork-runtime/src/coilwork_runtime/a.py", "import ast\n> TREE = ast.parse('1')\n"),
     ("running text", "coilwork/src/coilwork/a.py", "def f(x, y):\n    y.eval()\n>     return eval(x)\n"),
@@ -387,6 +400,19 @@ def test_private_api_has_a_module_or_a_room_per_package(tmp_path: Path) -> None:
     )
     (violation,) = torch_border.check_private_api(tree.sources)
     assert violation.path.endswith("/not_torch_compat.py")
+
+
+def test_back_ends_and_exceptions_may_compare_names_of_devices(tmp_path: Path) -> None:
+    text = "def f(x):\n    return x == 'cpu'\n"
+    files = {
+        "coilwork/src/coilwork/backends/cpu.py": text,
+        "coilwork-ir/src/coilwork_ir/a.py": text,
+        "coilwork-ir/src/coilwork_ir/b.py": "def f(x):\n    return x == 'cpp'\n",
+    }
+    tree = plant(tmp_path, files)
+    assert device_names.check_device_names(tree.sources, {"coilwork_ir.a": "for a reason"}) == []
+    (unused,) = device_names.check_device_names(tree.sources, {"coilwork_ir.a": "", "coilwork_ir.b": ""})
+    assert unused.path == "coilwork_ir.b"
 
 
 def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from coilwork.targets import target_of_device
 from coilwork_cache import GraphCache, NullStore, compiler_identity
 from coilwork_ir import registration
 from coilwork_ir.capabilities import LEAST, Capabilities
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait, traits_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.registration import RegistrationError
@@ -51,6 +52,7 @@ class StrangeBackend:
     device_types = ("npu",)
     kinds = ("npu",)
     languages = ("npu",)
+    traits = frozenset({"processor"})
 
     def refuses(self) -> str:
         return "there is no such device"
@@ -80,7 +82,7 @@ NO_BACKEND = 3
 
 def read_again() -> None:
     """What is installed is read again."""
-    for cached in (registration._list, compiler_identity):
+    for cached in (registration._list, compiler_identity, traits_of):
         cached.cache_clear()
 
 
@@ -143,6 +145,16 @@ def test_another_packages_back_end_is_asked_like_ours() -> None:
     assert backend_of_device("npu:1") is BACKEND
     assert target_of_device("npu:1", CompileOptions()).arch == "npu:1"
     assert BACKENDS.list()[-1].origin == "npu 2.0"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_back_end_says_what_its_devices_are_like() -> None:
+    assert has_trait("npu:1", PROCESSOR)
+    assert not has_trait("npu", ATEN_CPU)
+    assert not has_trait("abacus:0", PROCESSOR)
+    assert has_trait("cpu", ATEN_CPU)
+    assert not has_trait("cuda:1", ATEN_CPU)
+    assert not has_trait("meta", ATEN_CPU)
 
 
 def test_installing_a_back_end_is_another_compiler_to_caches(installed: Path) -> None:

@@ -189,6 +189,7 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     return KernelSource(
         name=kernel.name,
         language="cpp",
+        suffix="cpp",
         text=CppPrinter(clear=True).source(file),
         entry=kernel.name,
         args=_source_args(kernel, planned.launch.scratch),

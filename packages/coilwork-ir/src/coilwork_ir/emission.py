@@ -54,7 +54,7 @@ def emit_kernels(
     for kernel, codegen, target in _assigned(program, generation):
         source = sources[kernel.name] = _emit(kernel, codegen, target, generation)
         if write is not None:
-            write(f"kernels/{kernel.name}.{'cpp' if source.language == 'cpp' else 'py'}", source.text)
+            write(f"kernels/{kernel.name}.{source.suffix}", source.text)
             write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
     return sources
 

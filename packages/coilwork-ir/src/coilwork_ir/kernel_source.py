@@ -86,6 +86,7 @@ class KernelSource:
             returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.
         features: instruction set features the builder must enable.
+        suffix: of files that hold `text`, for people.
         read_bytes, write_bytes: minimal traffic over the size arguments, for bandwidth reports.
     """
 
@@ -102,6 +103,7 @@ class KernelSource:
     features: tuple[str, ...] = ()
     read_bytes: Expr | None = None
     write_bytes: Expr | None = None
+    suffix: str = "txt"
 
     @property
     def space(self) -> SearchSpace:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.loc import UNKNOWN, Origin
 
 OWN: Final = ""
@@ -70,4 +71,4 @@ StreamInstruction: TypeAlias = ForkStream | RecordEvent | WaitEvent | JoinStream
 
 def is_host(device: str) -> bool:
     """True if the host itself works in memory on `device`, at once."""
-    return device.partition(":")[0] == "cpu"
+    return has_trait(device, HOST_MEMORY)

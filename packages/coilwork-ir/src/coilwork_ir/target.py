@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.capabilities import LEAST, Capabilities
+from coilwork_ir.device_traits import ATEN_CPU, CPU_LIBRARIES, CUBLAS, CUDNN, FAST_F64, MATRIX_UNIT, PROCESSOR
 from coilwork_ir.machine import TUNING, MachineModel, read_model
 
 
@@ -32,6 +33,7 @@ class Target:
         matrix_tflop_s: dense bf16 matrix rate in 1e12 operations per second; 0 if none is claimed.
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
+        traits: what else is asked of it (`coilwork_ir.device_traits`).
         model: what is measured of it; None: what the data file of its name says, or that of a device like it.
     """
 
@@ -49,12 +51,17 @@ class Target:
     matrix_tflop_s: float
     launch_us: float
     features: tuple[str, ...] = ()
+    traits: frozenset[str] = frozenset()
     model: MachineModel | None = field(default=None, hash=False)
 
     @property
     def machine(self) -> MachineModel:
         """What is measured of it: `model`, or the figures of this package."""
         return machine_model(self) if self.model is None else self.model
+
+    def has(self, trait: str) -> bool:
+        """True if it is said to have the trait, or the feature of that name."""
+        return trait in self.traits or trait in self.features
 
     @property
     def is_gpu(self) -> bool:
@@ -106,6 +113,8 @@ class Targets:
 
 
 _MIB: Final = 1 << 20
+_NVIDIA: Final = frozenset({MATRIX_UNIT, CUBLAS, CUDNN, FAST_F64})
+_PROCESSOR: Final = frozenset({PROCESSOR, ATEN_CPU, CPU_LIBRARIES})
 
 _BUILT_IN: Final[tuple[Target, ...]] = (
     Target(
@@ -123,6 +132,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=312.0,
         launch_us=4.0,
         features=("bf16", "tf32", "cp.async"),
+        traits=_NVIDIA,
     ),
     Target(
         name="sm_90",
@@ -139,6 +149,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=990.0,
         launch_us=4.2,
         features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
+        traits=_NVIDIA,
     ),
     Target(
         name="gfx942",
@@ -155,6 +166,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=1307.0,
         launch_us=6.0,
         features=("bf16", "fp8", "mfma"),
+        traits=frozenset({MATRIX_UNIT}),
     ),
     Target(
         name="x86-64-avx2",
@@ -171,6 +183,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c"),
+        traits=_PROCESSOR,
     ),
     Target(
         name="x86-64-avx512",
@@ -187,6 +200,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"),
+        traits=_PROCESSOR,
     ),
     Target(
         name="aarch64-neon",
@@ -203,6 +217,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("neon",),
+        traits=_PROCESSOR,
     ),
 )
 

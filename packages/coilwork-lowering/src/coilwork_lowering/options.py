@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN, SEQUENTIAL_RANDOM, has_trait, list_types
 from coilwork_ir.target import TARGETS
 
 Numerics = Literal["fast", "eager", "strict"]
@@ -82,7 +83,9 @@ class LoweringOptions:
 
     def draws(self, device_type: str) -> bool:
         """Whether generated code draws random numbers on devices of `device_type`, such as `"cuda"`."""
-        return self.random == "generated" or (self.random == "auto" and device_type != "cpu")
+        return self.random == "generated" or (
+            self.random == "auto" and not has_trait(device_type, SEQUENTIAL_RANDOM)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +112,9 @@ class LayoutOptions:
     """
 
     layout: ConvolutionLayout = "auto"
-    devices: tuple[str, ...] = ("cuda",)
-    narrow_devices: tuple[str, ...] = ("cpu",)
-    blocked_devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = list_types(CUDNN)
+    narrow_devices: tuple[str, ...] = list_types(CPU_LIBRARIES)
+    blocked_devices: tuple[str, ...] = list_types(CPU_LIBRARIES)
     scheduled_devices: tuple[str, ...] = ()
     tf32_convolutions: bool = True
     pad_products: bool = True

@@ -19,6 +19,7 @@ from typing import Final
 import torch
 from torch import fx
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.operators import find_target_info
@@ -300,7 +301,7 @@ def is_bijective(value: TensorValue) -> bool:
 def _saves_a_launch(target: TensorValue, part: TensorValue) -> bool:
     """Whether the rest of `target`, read and written, takes longer than one more launch. Sizes that nobody knows are large."""
     kept = as_int(product(target.shape) - product(part.shape))
-    limit = _LAUNCH_BYTES_CPU if target.device.startswith("cpu") else _LAUNCH_BYTES
+    limit = _LAUNCH_BYTES_CPU if has_trait(target.device, PROCESSOR) else _LAUNCH_BYTES
     return kept is None or 2 * kept * target.dtype.itemsize >= limit
 
 

@@ -91,8 +91,10 @@ class Builder:
             }
 
     def warm_up(self, language: str = "triton") -> None:
-        """Get ready to build kernels of a language of the runtime's, while they are lowered and scheduled. Returns at once."""
-        self._languages[language].warm_up(self._workers)
+        """Get ready to build kernels of a language, while they are lowered and scheduled. Returns at once."""
+        known = self._languages.get(language)
+        if known is not None:
+            known.warm_up(self._workers)
 
     def _language(self, spec: KernelSpec) -> Language:
         """Who builds kernels of the language of `spec`.

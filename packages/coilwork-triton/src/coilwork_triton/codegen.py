@@ -138,6 +138,7 @@ def _source(kernel: Kernel, written: Written, target: Target, library: set[str])
     return KernelSource(
         name=kernel.name,
         language="triton",
+        suffix="py",
         text=print_kernels(_header(kernel), format_kernel(kernel, origins=False), functions),
         entry=kernel.name,
         args=_arguments(kernel, written),

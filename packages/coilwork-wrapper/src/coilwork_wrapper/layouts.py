@@ -50,7 +50,7 @@ def check_layout(
         LayoutError: names the input and every difference.
     """
     differences: list[str] = []
-    if value.device != torch.device("cuda:0" if device == "cuda" else device):
+    if not _is_on(value.device, torch.device(device)):
         differences.append(f"device {value.device}, expected {device}")
     if value.dtype != dtype:
         differences.append(f"element type {value.dtype}, expected {dtype}")
@@ -167,6 +167,11 @@ def ensure_aligned_layout(
     """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     (value,) = aligned(ensure_layout(value, size, stride, dtype))
     return value
+
+
+def _is_on(device: torch.device, wanted: torch.device) -> bool:
+    """True if they are one device: that without a number is the first one."""
+    return device.type == wanted.type and (device.index or 0) == (wanted.index or 0)
 
 
 def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:

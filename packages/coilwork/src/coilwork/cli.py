@@ -170,9 +170,9 @@ def options(markdown: bool) -> None:
         return
     # one below the other: a terminal has no room for five columns, and would cut names short
     formatter = click.HelpFormatter()
-    rows = [(o, f"; only {o.honoured_by}" if o.honoured_by else "") for o in list_options()]
+    told = [(o, f"; only {o.honoured_by}" if o.honoured_by else "") for o in list_options()]
     formatter.write_dl(
-        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}{who}") for o, who in rows],
+        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}{who}") for o, who in told],
         col_spacing=2,
     )
     click.echo(formatter.getvalue(), nl=False)

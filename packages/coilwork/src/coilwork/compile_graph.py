@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import Attempted
-from coilwork.backends.registry import find_language
+from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.drive import boxed
@@ -162,8 +162,8 @@ def _compile(job: Job) -> CompiledGraph:
         restored = _restored(job, key, graphs, builder)
         if restored is not None:
             return restored
-    if any(device.startswith("cuda") for device in devices_of(job.gm)):
-        builder.warm_up()
+    for language in {name for device in devices_of(job.gm) for name in backend_of_device(device).languages}:
+        builder.warm_up(language)
     if job.options.runs_natively:
         warm_executor(store)
     watch = GuardWatch(job.gm)

@@ -24,6 +24,7 @@ from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.calling_convention.updates import aligned_updates
 from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.options import Accumulation
@@ -180,7 +181,7 @@ def open_job(
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
     """`options` under `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
-    parallel = any(not device.startswith("cpu") for device in devices_of(gm))
+    parallel = any(not has_trait(device, PROCESSOR) for device in devices_of(gm))
     # which store wins where positions are equal is left open: torch's kernels sort, or raise
     racing = [f"aten.{name}" for name in list_operators(lambda info: info.has_racing_stores)]
     # `torch.utils.deterministic.fill_uninitialized_memory` gives these contents: ATen's kernels ask when they run

@@ -16,6 +16,7 @@ from torch import fx
 from coilwork_frontend.calling_convention.alignment import ALIGNMENT_BYTES, starts_aligned
 from coilwork_frontend.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.operators import find_target_info
 
@@ -34,7 +35,7 @@ def aligned_updates(gm: fx.GraphModule, *, on_cpu: bool) -> tuple[int, ...]:
         position
         for position, node in enumerate(placeholders)
         if starts_aligned(node.meta.get("val"))
-        and (on_cpu or node.meta["val"].device.type != "cpu")
+        and (on_cpu or not has_trait(node.meta["val"].device.type, PROCESSOR))
         and not _is_single(node.meta["val"])
         and any(user.target is _COPY and user.args[0] is node for user in node.users)
         and all(_keeps_to_itself(user, node) for user in node.users)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
 from coilwork_frontend.torch_compat.operators import native_function
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 # operators that are others inside, which have the kernels
 _KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
@@ -117,7 +118,11 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
         return False
     given = node.args[0] if node.args else node.kwargs.get("input")
     value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_floating_point()
+    return (
+        isinstance(value, torch.Tensor)
+        and has_trait(value.device.type, ATEN_CPU)
+        and not value.is_floating_point()
+    )
 
 
 def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:

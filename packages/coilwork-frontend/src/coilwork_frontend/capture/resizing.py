@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from coilwork_frontend.torch_compat.differentiation import taken_apart_after_autograd
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 
 _aten: Final = torch.ops.aten
 # By how many dimensions the tensor has and how it is resized.
@@ -77,7 +78,7 @@ def _of_known_sizes(
         return None
     if (
         mode == "linear"
-        and input.device.type == "cpu"
+        and has_trait(input.device.type, PROCESSOR)
         and (align_corners or not _is_doubled(sizes[0], result[0]))
     ):
         # one read per element and tap: computing weights anew takes longer than adding up by position

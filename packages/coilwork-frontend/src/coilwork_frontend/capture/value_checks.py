@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from coilwork_frontend.torch_compat.operators import native_function
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
+from coilwork_ir.device_traits import ATEN_CPU, ATEN_CUDA, has_trait
 
 aten: Final = torch.ops.aten
 _ONE_HOT: Final = frozenset(
@@ -60,7 +61,11 @@ def _check_classes(node: fx.Node) -> bool:
 def _look_classes_up(node: fx.Node, classes: Any, count: Any) -> bool:
     """Have classes on a GPU be what stands at their place among all classes."""
     value = classes.meta.get("example_value") if isinstance(classes, fx.Node) else None
-    if not isinstance(value, Tensor) or value.device.type != "cuda" or value.dtype is not torch.int64:
+    if (
+        not isinstance(value, Tensor)
+        or not has_trait(value.device.type, ATEN_CUDA)
+        or value.dtype is not torch.int64
+    ):
         return False
     if is_functorch_tensor(value):
         return False
@@ -90,7 +95,11 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
 def _value_on_cpu(node: object) -> Tensor | None:
     """The value that Dynamo traced, if it is a tensor whose values eager would look at."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-    if not isinstance(value, Tensor) or value.device.type != "cpu" or is_functorch_tensor(value):
+    if (
+        not isinstance(value, Tensor)
+        or not has_trait(value.device.type, ATEN_CPU)
+        or is_functorch_tensor(value)
+    ):
         return None
     return value
 

@@ -114,8 +114,8 @@ def _source_fault(kernel: Kernel, source: KernelSource, again: KernelSource) -> 
     given = [arg.name for arg in source.args if arg.role in ("in", "out", "inout")]
     if wanted != given:
         return f"tensor arguments are {given}, the kernel's are {wanted}"
-    if source.language == "triton" and not source.configs:
-        return "a Triton source needs at least one configuration"
+    if source.grid and not source.configs:
+        return "a source with a grid needs at least one configuration"
     return ""
 
 

@@ -18,6 +18,7 @@ from coilwork_ir.buffers import (
     SymbolOutput,
     TorchValue,
 )
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
@@ -60,7 +61,7 @@ def argument_value(argument: Argument, memory: Memory) -> object:
         case TorchValue(attribute):
             return getattr(torch, attribute)
         case DeviceValue(device):
-            return torch.device("cpu") if torch.device(device).type == "cpu" else memory.device
+            return torch.device(device) if has_trait(device, HOST_MEMORY) else memory.device
         case ListValue(items):
             return [argument_value(item, memory) for item in items]
         case _:

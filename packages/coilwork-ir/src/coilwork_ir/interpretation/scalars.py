@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
 from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dtype
@@ -156,7 +157,7 @@ class Evaluator:
         if line.numel() == 0:
             shape = offsets.shape if mask is None else torch.broadcast_shapes(offsets.shape, mask.shape)
             return other.expand(shape)
-        value = line.cpu()[offsets] if line.device.type != "cpu" else line[offsets]
+        value = line[offsets] if has_trait(line.device.type, HOST_MEMORY) else line.cpu()[offsets]
         if mask is None:
             return value
         return apply_op("where", [mask, value, other], node.dtype)

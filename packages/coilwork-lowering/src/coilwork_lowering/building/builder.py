@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, as_expr, as_int, symbol, written_size
@@ -416,7 +417,7 @@ class Builder:
     ) -> TensorValue | None:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
         read = self.read(value, coordinate_symbols("i", value.shape))
-        number = without_memory(read, self.buffers.definer, on_cpu=value.device == "cpu")
+        number = without_memory(read, self.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
         if number is None:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.dtypes import DType, from_torch_name
 from coilwork_lowering.errors import LoweringError
 
 
 def device_text(device: torch.device) -> str:
     """`"cpu"`, `"cuda:0"`: an accelerator always with its number."""
-    if device.type in ("cpu", "meta"):
+    if device.type == "meta" or has_trait(device.type, HOST_MEMORY):
         return device.type
     return f"{device.type}:{device.index or 0}"
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import HOST_MEMORY, has_trait
+
 aten: Final = torch.ops.aten
 
 
@@ -53,7 +55,7 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
             )
             return made
 
-        return moved(value.to(dtype)) if device.type == "cpu" else moved(value).to(dtype)
+        return moved(value.to(dtype)) if has_trait(device.type, HOST_MEMORY) else moved(value).to(dtype)
 
     return to_copy
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_lowering.torch_compat.sizes import surely
 
 
@@ -21,7 +22,7 @@ def fourier_decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _transformed(value: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Any:
     # other libraries than MKL fill a contiguous tensor
-    if value.device.type != "cpu" or not torch.backends.mkl.is_available():
+    if not has_trait(value.device.type, CPU_LIBRARIES) or not torch.backends.mkl.is_available():
         return NotImplemented
     wrapped = [k % value.dim() for k in dims]
     batch = _descending(value, [k for k in range(value.dim()) if k not in wrapped])

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.rounding import rounded
 from coilwork_lowering.building.torch_types import dtype_of
 
@@ -67,7 +68,7 @@ def in_type(number: Any, dtype: torch.dtype) -> Any:
 def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether eager computes these 16-bit floats on a CPU."""
     same = all(other.dtype is value.dtype for other in others)
-    return same and value.dtype in _HALVES and value.device.type == "cpu"
+    return same and value.dtype in _HALVES and has_trait(value.device.type, ATEN_CPU)
 
 
 def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -75,7 +76,7 @@ def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any],
     found = torch.result_type(a, b)
     dtype = found if found.is_floating_point else torch.get_default_dtype()
     device = (a if isinstance(a, torch.Tensor) else b).device
-    if dtype not in _HALVES or device.type != "cpu":
+    if dtype not in _HALVES or not has_trait(device.type, ATEN_CPU):
         return theirs(in_type(a, dtype), in_type(b, dtype))
     a, b = (_tensor(one, dtype, device) for one in (a, b))
     product = torch.where(a == 0, torch.zeros((), dtype=dtype, device=device), a * logarithm(b))
@@ -219,7 +220,11 @@ def _hardtanh_backward(
     theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, low: Any, high: Any
 ) -> Any:
     """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it lies outside."""
-    if value.device.type != "cpu" or not value.is_floating_point() or gradient.dtype is not value.dtype:
+    if (
+        not has_trait(value.device.type, ATEN_CPU)
+        or not value.is_floating_point()
+        or gradient.dtype is not value.dtype
+    ):
         return theirs(gradient, value, low, high)
     wide = value.float() if value.dtype in _HALVES else value
     return torch.where((wide > low) & (wide < high), gradient, 0.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
@@ -96,7 +97,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
 def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def log_sigmoid_forward(value: torch.Tensor) -> Any:
         """Contiguous on a CPU, as eager's kernel makes it and torch's own does not."""
-        return theirs(value.contiguous() if value.device.type == "cpu" else value)
+        return theirs(value.contiguous() if has_trait(value.device.type, ATEN_CPU) else value)
 
     return log_sigmoid_forward
 
@@ -164,7 +165,11 @@ def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     ) -> torch.Tensor:
         """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's kernel do not."""
         found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
-        return found if value.device.type != "cpu" else torch.where(torch.isnan(value), value, found)
+        return (
+            found
+            if not has_trait(value.device.type, ATEN_CPU)
+            else torch.where(torch.isnan(value), value, found)
+        )
 
     return elu_backward
 
@@ -221,7 +226,7 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
         """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
-        if value.device.type == "cpu" and not _added_in_memory(value.dtype):
+        if has_trait(value.device.type, ATEN_CPU) and not _added_in_memory(value.dtype):
             return NotImplemented  # by index ATen writes at negative positions, too
         if source.dim() != value.dim():
             return NotImplemented
@@ -335,7 +340,7 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
         where = torch.get_default_device() if device is None else torch.device(device)
         if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
             return theirs(start, end, steps, dtype=dtype, device=where, **rest)
-        wide = torch.float64 if where.type == "cpu" else torch.float32
+        wide = torch.float64 if has_trait(where.type, ATEN_CPU) else torch.float32
         ends = [_truncated(one, dtype) for one in (start, end)]
         return theirs(*ends, steps, dtype=wide, device=where, **rest).to(dtype)
 
@@ -347,7 +352,7 @@ def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
         """Along another dimension, on a CPU, a view of what is found along the first: so are eager's strides there, unlike
         the meta function's.
         """
-        if value.dim() == 0 or dim % value.dim() == 0 or value.device.type != "cpu":
+        if value.dim() == 0 or dim % value.dim() == 0 or not has_trait(value.device.type, ATEN_CPU):
             return NotImplemented
         found, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
         return found.movedim(0, dim), *others

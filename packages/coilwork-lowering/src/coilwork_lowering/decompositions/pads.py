@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import surely
 
@@ -50,7 +51,11 @@ def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: i
         if value.dtype == torch.bool or (_is_surely_contiguous(value) and not value.is_complex()):
             return NotImplemented
         rows = value.clone(memory_format=torch.contiguous_format)
-        if value.is_complex() or value.device.type != "cpu" or not _is_surely_contiguous(rows):
+        if (
+            value.is_complex()
+            or not has_trait(value.device.type, ATEN_CPU)
+            or not _is_surely_contiguous(rows)
+        ):
             return theirs(value, *rest)
         return _in_format_of(padded(rows, *rest), value, dims)
 
@@ -60,7 +65,7 @@ def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: i
 def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., Any]) -> Callable[..., Any]:
     def decomposed(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
         """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value the shape counts."""
-        if _is_surely_contiguous(value) or value.device.type != "cpu":
+        if _is_surely_contiguous(value) or not has_trait(value.device.type, ATEN_CPU):
             return by_parts(gradient, value, padding)
         rows = value.new_empty(value.shape)
         if not _is_surely_contiguous(rows):

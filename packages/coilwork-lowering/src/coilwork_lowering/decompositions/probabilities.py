@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
+
 aten: Final = torch.ops.aten
 
 
@@ -39,6 +41,6 @@ def _bernoulli(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(value: torch.Tensor, message: str) -> None:
-    if value.device.type == "cpu" and value.is_floating_point():
+    if has_trait(value.device.type, ATEN_CPU) and value.is_floating_point():
         # NaN is neither
         aten._assert_async.msg(((value >= 0) & (value <= 1)).all(), message)

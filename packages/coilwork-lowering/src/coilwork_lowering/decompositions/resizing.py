@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.torch_compat.operators import suggested_format
 
 Filter = Callable[[Tensor], Tensor]
@@ -182,7 +183,7 @@ def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
             return NotImplemented
         wide = _wide(value)
         # On CPUs ATen leaves a dimension as it is that keeps its size, whatever its scale; not so its derivative.
-        kept = [value.device.type == "cpu" and side.size == side.result for side in sides]
+        kept = [has_trait(value.device.type, ATEN_CPU) and side.size == side.result for side in sides]
         taps = [
             None if same else side.taps(wide, value.device)
             for side, same in zip(reversed(sides), reversed(kept), strict=True)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_lowering.torch_compat.sizes import surely
 
 # Keeps eager's factor finite for norms of 0.
@@ -55,7 +56,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
 
     A CPU is left to ATen, which writes run after run.
     """
-    if output_size is None or repeats.dim() != 1 or repeats.device.type == "cpu":
+    if output_size is None or repeats.dim() != 1 or has_trait(repeats.device.type, PROCESSOR):
         return NotImplemented
     if not surely(repeats.shape[0] > 0) or not surely(output_size > 0):
         return NotImplemented
@@ -70,7 +71,7 @@ def _segments_of(ends: Tensor, count: Any) -> Tensor:
 
     Behind all ends that is the number of segments. A CPU counts on from element to element, where others search.
     """
-    if ends.device.type == "cpu":
+    if has_trait(ends.device.type, PROCESSOR):
         marks = torch.zeros(*ends.shape[:-1], count + 1, dtype=torch.int64)
         ended = torch.scatter_add(marks, -1, ends.clamp(max=count), torch.ones_like(ends))
         return ended.narrow(-1, 0, count).cumsum(-1)
@@ -107,7 +108,7 @@ def _segment_reduce(
     if lengths is not None and not unsafe:
         _assert((lengths >= 0).all(), "lengths contains negative value!")
         _assert((ends.select(at, -1) == data.shape[at]).all(), "lengths do not add up to the size of data")
-    elif data.device.type == "cpu":
+    elif has_trait(data.device.type, ATEN_CPU):
         _assert((ends >= starts).all(), "Expected segment_length >= 0 to be true, but got false.")
     kind, neutral = _SEGMENTS[reduce]
     wide = data if data.dtype is torch.float64 else data.to(torch.float32)

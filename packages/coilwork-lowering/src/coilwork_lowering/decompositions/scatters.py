@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.torch_compat.sizes import surely
 
@@ -71,7 +72,7 @@ def _scatter_reduce(
         return row.view(value.shape)
     if (include_self and reduce != "mean") or value.dtype not in _EXACT or not surely(index.numel() > 0):
         return NotImplemented
-    if value.device.type != "cpu":
+    if not has_trait(value.device.type, PROCESSOR):
         return NotImplemented
     if not include_self:
         value = torch.ops.aten.scatter.value(value, dim, index, _neutral(reduce, value.dtype))
@@ -111,7 +112,7 @@ def _index_reduce(
     """Every element of a row goes where the row goes."""
     if value.dim() == 0 or index.dim() != 1 or source.dim() != value.dim() or value.dtype not in _EXACT:
         return NotImplemented
-    if value.device.type != "cpu" or not surely(source.numel() > 0):
+    if not has_trait(value.device.type, PROCESSOR) or not surely(source.numel() > 0):
         return NotImplemented
     if not -value.dim() <= dim < value.dim():
         return NotImplemented

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.decompositions.iteration_order import iterated_strides
 from coilwork_lowering.decompositions.requirements import meets
@@ -126,7 +127,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
         results = theirs(*args, **kwargs)
         value: torch.Tensor = args[position]
         first = results[0] if isinstance(results, tuple) else results
-        if value.device.type != "cpu" or not isinstance(first, torch.Tensor):
+        if not has_trait(value.device.type, ATEN_CPU) or not isinstance(first, torch.Tensor):
             return results
         first = _in_format(first, suggested_format(value))
         return (first, *results[1:]) if isinstance(results, tuple) else first
@@ -137,7 +138,7 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
 def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
         """On CPUs two products, which keep layouts."""
-        if gradient.device.type != "cpu":
+        if not has_trait(gradient.device.type, ATEN_CPU):
             return theirs(gradient, mask, scale)
         return gradient * mask * scale
 
@@ -154,14 +155,14 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
         return NotImplemented
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
-    wanted = suggested_format(value) if value.device.type == "cpu" else torch.contiguous_format
+    wanted = suggested_format(value) if has_trait(value.device.type, ATEN_CPU) else torch.contiguous_format
     # a shuffle of one group, or of groups of one, would be the input itself
     return shuffled.clone(memory_format=wanted)
 
 
 def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one has no such layout."""
-    if value.device.type != "cpu" or not dims or len(dims) != len(shifts):
+    if not has_trait(value.device.type, ATEN_CPU) or not dims or len(dims) != len(shifts):
         return NotImplemented
     if suggested_format(value) is torch.contiguous_format:
         return NotImplemented

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.operators import EagerLimits, OpInfo, TypeClass, find_target_info
 from coilwork_lowering.facts.accepted_shapes import accepts_shapes, has_rule
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
@@ -94,7 +95,7 @@ def _accepts_operands(info: OpInfo, arguments: Mapping[str, object], tensors: Se
     limits, first = info.limits, tensors[0]
     if limits.types and first.dtype not in _types_in(limits.types):
         return False
-    if first.device.type != "cpu":
+    if not has_trait(first.device.type, ATEN_CPU):
         return True
     if arguments.get("input_dtype") not in (None, first.dtype):
         return False

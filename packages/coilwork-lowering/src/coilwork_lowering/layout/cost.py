@@ -17,6 +17,7 @@ from coilwork_ir.convolution_rates import (
     WORTHWHILE,
     has_slow_depthwise_kernel,
 )
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.facts.convolutions import ConvolutionCall, convolution_of
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
 from coilwork_lowering.options import LayoutOptions
@@ -107,7 +108,7 @@ class Convolution:
         sizes = hinted_sizes(weight) or ()
         if (
             self.blocked
-            or activations[0].device.type == "cpu"
+            or has_trait(activations[0].device.type, PROCESSOR)
             or not self.narrow
             or is_channels_last(activations[-1])
         ):
@@ -250,7 +251,7 @@ def judge(
     """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions` channels-last."""
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
-    on_cpu = all(c.tensors[0].device.type == "cpu" for c in convolutions)
+    on_cpu = all(has_trait(c.tensors[0].device.type, PROCESSOR) for c in convolutions)
     launch = NEST_BYTES if on_cpu else LAUNCH_BYTES
     launched = copies * launch
     converting = 0 if on_cpu else sum(call.conversions for call in convolutions if call.narrow)

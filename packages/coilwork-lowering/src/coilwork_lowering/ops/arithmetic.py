@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.operators import OpInfo, ScalarTypes
@@ -206,7 +207,7 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     function = row("floordiv" if mode == "floor" else "truncdiv")
     if is_single(call["other"]):
         function = in_one_type(function, operands, call.dtype, but=operands[1:])
-    elif call.dtype.is_low_precision and (mode == "trunc" or call.device == "cpu"):
+    elif call.dtype.is_low_precision and (mode == "trunc" or has_trait(call.device, ATEN_CPU)):
         # By one number torch divides in f32, and on accelerators by anything where it rounds down; else by a tensor in the tensors'
         # type, and a quotient that is rounded before it is cut is another integer.
         steps = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
@@ -306,7 +307,7 @@ def _lower_bound(name: str, function: ScalarFunction) -> Lower:
         bound = call[name]
         compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes[name]])
         # kernels for accelerators take the larger or smaller of two numbers, of which one may be NaN
-        if _is_nan(bound) and not call.device.startswith("cpu"):
+        if _is_nan(bound) and not has_trait(call.device, ATEN_CPU):
             return elementwise(builder, call, lambda a: a, operands=[call["self"]], compute=[compute])
         return elementwise(builder, call, function, operands=[call["self"], bound], compute=[compute] * 2)
 
@@ -326,7 +327,7 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
     if low is None and high is None:
         raise NotLowered("clamp without limits")
     # vectors of a CPU convert floats faster than the integers that positions are
-    fractions = None if call.device.startswith("cpu") else known_fractions(call.node)
+    fractions = None if has_trait(call.device, PROCESSOR) else known_fractions(call.node)
     if fractions is not None:
         return _known_weights(builder, call, fractions)
     if high is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.attention.library_form import (
     Causal,
@@ -87,7 +88,7 @@ class _Arguments:
             dropout=float(dropout),
             form=form,
         )
-        if query.device.startswith("cpu") != (form == "plain"):
+        if has_trait(query.device, ATEN_CPU) != (form == "plain"):
             raise _Inexpressible("a kernel for another device")
         reason = parts.why_malformed()
         if reason is not None:

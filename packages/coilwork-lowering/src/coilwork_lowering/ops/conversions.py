@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Check
@@ -41,7 +42,7 @@ def conversion_checks(
     if own is None or wanted is None or (wanted[0] <= own[0] and own[1] <= wanted[1]):
         return None
     read = builder.read(value, [as_expr(0)] * len(value.shape))
-    known = without_memory(read, builder.buffers.definer, on_cpu=value.device == "cpu")
+    known = without_memory(read, builder.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
     # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
     if isinstance(known, Const) and _fits(float(known.value), wanted):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_lt
 from coilwork_ir.loops import Check
@@ -23,7 +24,7 @@ def divisor_checks(
     divisor = call["other"]
     # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
     captured = find_target_info(call.captured)
-    refused = compute.is_integer and call.device == "cpu" and captured.rejects_zero_divisor
+    refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
     if not refused or _is_never_0(divisor):
         return None
     # Eager looks at a divisor when it divides something.

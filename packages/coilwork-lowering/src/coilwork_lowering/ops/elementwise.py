@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops import Check
@@ -182,7 +183,7 @@ def pointwise_rule(
         compute = compute_type(kind, fakes)
         if floats_only and not compute.is_float:
             raise NotLowered(f"computation in {compute.text}")
-        on_cpu = call.device == "cpu"
+        on_cpu = has_trait(call.device, ATEN_CPU)
         rounding = on_cpu in rounding_on
         chosen_function = on_cpus if on_cpu and on_cpus is not None else function
         eager = builder.options.numerics == "eager" and not on_cpu and compute.is_float

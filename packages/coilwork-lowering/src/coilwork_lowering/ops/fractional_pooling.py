@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
@@ -43,7 +44,7 @@ def _pool(builder: Builder, call: Call) -> Value:
         raise NotLowered("an image of a size that is not known, or empty")
     wide = value.dtype.compute
     # the type in which eager says where windows begin: accelerators do so in what they compute in
-    step_type = value.dtype if value.device.startswith("cpu") else wide
+    step_type = value.dtype if has_trait(value.device, ATEN_CPU) else wide
     # of two dimensions, the first number is of the last
     numbers = [rank - 1 - k if rank == 2 else k for k in range(rank)]
 

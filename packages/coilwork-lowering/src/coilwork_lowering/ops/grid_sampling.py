@@ -10,6 +10,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
@@ -99,7 +100,7 @@ def _sampled(call: Call) -> _Sampled:
         raise NotLowered("an image of integers, or a grid of another type")
     if any(as_int(size) == 0 for size in image.shape):
         raise NotLowered("an image without elements")
-    on_cpu = image.device.startswith("cpu")
+    on_cpu = has_trait(image.device, ATEN_CPU)
     sampling = Sampling(
         interpolation=Interpolation(call.integer("interpolation_mode")),
         padding=Padding(call.integer("padding_mode")),
@@ -152,7 +153,7 @@ def _keeps(sampled: _Sampled) -> bool:
     """Whether taps are better computed once than for each of many channels."""
     image = sampled.image
     channels, layout = as_int(image.shape[1]), layout_of(image)
-    if not image.device.startswith("cpu") or channels is None or channels < _MANY_CHANNELS:
+    if not has_trait(image.device, PROCESSOR) or channels is None or channels < _MANY_CHANNELS:
         return False
     if not fits_32_bits(product(sampled.sizes)):
         return False

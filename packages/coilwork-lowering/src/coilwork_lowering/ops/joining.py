@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
@@ -81,7 +82,7 @@ def _in_vectors(
     """
     if (
         len(parts) > _MOST_JOINED
-        or parts[0].device == "cpu"
+        or has_trait(parts[0].device, PROCESSOR)
         or any(part.dtype is not dtype for part in parts)
     ):
         return False

@@ -15,6 +15,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op
@@ -39,8 +40,6 @@ from coilwork_lowering.scalar_math import add, both, either, gt, index, like, ma
 
 UNROLLED: Final = 32
 _UNROLLED_UNEVEN: Final = 64
-# Types of devices on which positions in large windows, and derivatives that gathers are bad at, stay with ATen.
-LEFT_TO_ATEN_ON: Final = ("cpu",)
 
 Point = tuple[Expr, ...]
 Term = Callable[[Point, Point, Scalar], Scalar]  # from the target's point, the source's point and the mask
@@ -196,7 +195,7 @@ def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide:
 
 
 def _left_to_aten(device: torch.device) -> bool:
-    return device.type in LEFT_TO_ATEN_ON
+    return has_trait(device.type, PROCESSOR)
 
 
 def _refuse_dear_gather(call: Call, dims: Sequence[PooledDim]) -> None:

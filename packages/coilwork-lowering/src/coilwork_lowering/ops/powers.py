@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Const, Scalar, op
 from coilwork_lowering.building.builder import Builder
@@ -83,7 +84,7 @@ def _by_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
 
 def _has_no_roots(base: torch.Tensor) -> bool:
     """Whether eager takes no root for the power 0.5, which is another number of -0 and of -inf: so of `f16` on CPUs."""
-    return base.dtype is torch.float16 and base.device.type == "cpu"
+    return base.dtype is torch.float16 and has_trait(base.device.type, ATEN_CPU)
 
 
 def _pow(builder: Builder, call: Call) -> Value:

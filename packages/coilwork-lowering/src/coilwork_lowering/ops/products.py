@@ -19,6 +19,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops.grouped_products import make_grouped_product
@@ -153,7 +154,7 @@ def _activation(call: Call) -> Activation:
     """What ATen's kernels do to the sums: their GELU is the exact one on CPUs, and its tanh form on NVIDIA GPUs."""
     if not call["use_gelu"]:
         return "relu"
-    if call.device == "cpu":
+    if has_trait(call.device, ATEN_CPU):
         return "gelu"
     if torch.version.hip is not None:
         raise NotLowered("a GELU whose form the library chooses")

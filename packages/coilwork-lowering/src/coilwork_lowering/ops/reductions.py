@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
 from coilwork_ir.loops.nodes import CheckError
@@ -241,7 +242,7 @@ def _moments(
     positions = reduced_dims(call, len(value.shape))
     wide = value.dtype.compute
     # eager squares in f64 there: a root is finite where the variance is not
-    if root and value.device.startswith("cpu") and value.dtype in (DType.F32, DType.BF16):
+    if root and has_trait(value.device, ATEN_CPU) and value.dtype in (DType.F32, DType.BF16):
         wide = DType.F64
     correction = call.arguments.get("correction")
     if "unbiased" in call.arguments:

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
@@ -24,7 +25,7 @@ from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.resized import CUBIC, ResizedWindow, Resizing, resized_window
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.pooling import LEFT_TO_ATEN_ON, UNROLLED
+from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import within
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
@@ -168,7 +169,7 @@ def _backward(builder: Builder, call: Call) -> Value:
     sides = _sides(call, grad, shape, exact=builder.options.numerics == "fast")
     strides = call.strides(builder)
     width = math.prod(side.window.width for side in sides)
-    on_cpu = call.device.startswith(LEFT_TO_ATEN_ON)
+    on_cpu = has_trait(call.device, PROCESSOR)
     limit = UNROLLED if on_cpu else _WRITTEN_OUT
     if on_cpu and width <= limit and _is_atens(call, grad, sides):
         raise NotLowered("few results with computed weights, which a CPU has no vectors for")

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Sort
@@ -66,7 +67,7 @@ def _row(
     """
     value, chosen = call.tensor("self"), builder.options.sorting
     in_memory = _in_memory(builder, value)
-    if chosen == "calls" or (chosen == "auto" and not in_memory and value.device.startswith("cpu")):
+    if chosen == "calls" or (chosen == "auto" and not in_memory and has_trait(value.device, PROCESSOR)):
         raise NotLowered("elements that ATen finds as well")
     if not value.shape or device_text(call.result[0].device) != value.device:
         raise NotLowered("a sort of a number")
@@ -105,7 +106,7 @@ def _row_to_choose_from(
 
 def _in_memory(builder: Builder, value: TensorValue) -> bool:
     """Whether kernels sort rows of `value` in memory, whatever their length."""
-    return builder.options.sorts_in_memory and value.device.startswith("cpu")
+    return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
 
 def _along_memory(call: Call, dim: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.scalar import Scalar, cast, op
@@ -28,7 +29,7 @@ def _powers(builder: Builder, call: Call) -> Value:
 
     On CPUs the ends and their distance alone are rounded; elsewhere everything is, the base, too.
     """
-    on_cpu = call.device == "cpu"
+    on_cpu = has_trait(call.device, ATEN_CPU)
     base = scalar_operand(builder, call.arguments.get("base", 10.0), (), DType.F64)
     known = op("pow", base, _end(builder, call, "start"))
 

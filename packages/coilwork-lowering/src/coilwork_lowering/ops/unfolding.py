@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, mod, product, provably_lt
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
@@ -18,7 +19,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import Shape, TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.pooling import LEFT_TO_ATEN_ON, UNROLLED
+from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.ops.windows import Taps, WindowShape, each_tap, is_small, one_tap, strided, within
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, index
@@ -122,7 +123,7 @@ def _fold(builder: Builder, call: Call) -> Value:
         # side by side: each element is of one window, which is read in any type
         wide = value.dtype
     small = is_small(taps, UNROLLED)
-    if not small and call.device.startswith(LEFT_TO_ATEN_ON):
+    if not small and has_trait(call.device, PROCESSOR):
         raise NotLowered(f"more than {UNROLLED} windows over an element, on a CPU")
 
     def term(point: Point, numbers: Point, at: Point, mask: Scalar) -> Scalar:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CUDA, has_trait
 from coilwork_lowering.facts.generated import is_computed
 from coilwork_lowering.rewrites.condition import (
     Condition,
@@ -119,7 +120,7 @@ def _is_one(match: Match) -> bool:
 
 ON_NVIDIA: Final = Condition(
     name="on an NVIDIA GPU",
-    holds=lambda match: match.value("left").device.type == "cuda" and torch.version.hip is None,
+    holds=lambda match: has_trait(match.value("left").device.type, ATEN_CUDA) and torch.version.hip is None,
 )
 LARGE: Final = Condition(name="the result is large", holds=_is_large)
 _CONDITIONS: Final = (

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.rewrites.condition import Condition, dtype_among, of_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
@@ -190,7 +191,7 @@ def _attend(
 def pays(match: Match, scores: tuple[Any, ...]) -> bool:
     """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count as large."""
     query = match.value("query")
-    if query.device.type != "cpu":
+    if not has_trait(query.device.type, PROCESSOR):
         return True
     trained = torch.is_grad_enabled() and any(
         match.value(name).requires_grad for name in ("query", "key", "values")

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.rewrites.condition import Condition, like_result
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
@@ -63,7 +64,7 @@ def _is_walked_by_rows(match: Match) -> bool:
     194 us and 111 us, numbers in a row 647 us and 213 us; with sizes that are not known 116 us and 156 us, of a transposed operand 1.9 ms
     and 52 ms.
     """
-    if match.result.device.type != "cpu":
+    if not has_trait(match.result.device.type, PROCESSOR):
         return True
     given = [match.captures[name] for name in ("x", "y") if name in match.captures]
     values = [match.vocabulary.value(node) for node in given if isinstance(node, torch.fx.Node)]

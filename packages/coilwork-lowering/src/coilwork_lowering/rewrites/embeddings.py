@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.rewrites.condition import Condition, dtype_among, equals, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, tensor, value
@@ -16,7 +17,7 @@ aten = torch.ops.aten
 
 def _on_cpu(match: Match) -> bool:
     # where rows are sorted first, one kernel sums them and adds the other gradient
-    return bool(match.result.device.type == "cpu")
+    return bool(has_trait(match.result.device.type, PROCESSOR))
 
 
 def _is_whole(match: Match) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.convolutions import FORWARD
 from coilwork_lowering.facts.origins import inherited
@@ -85,7 +86,7 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     value, weight = operands.value.meta["val"], operands.weight.meta["val"]
     bias = None if operands.bias is None else operands.bias.meta["val"]
     tensors = [one for one in (value, weight, bias) if one is not None]
-    if any(one.device.type != "cpu" or one.dtype is not value.dtype for one in tensors):
+    if any(not has_trait(one.device.type, CPU_LIBRARIES) or one.dtype is not value.dtype for one in tensors):
         return False
     ranks = (4,) if read.op == FORWARD else (2,)
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))

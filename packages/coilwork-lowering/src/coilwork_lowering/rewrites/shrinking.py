@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_lowering.decompositions.numbers import in_type
 from coilwork_lowering.rewrites.condition import dtype_among, is_number
 from coilwork_lowering.rewrites.pattern import call, tensor, value
@@ -18,7 +19,7 @@ def _in_single_precision(x: Any, bound: float) -> Any:
     Its kernels take the bound in 16 bits, but for the one for CPUs that goes forward: what lies between the two bounds has no gradient.
     """
     dtype, narrow = x.value.dtype, in_type(bound, x.value.dtype)
-    on_cpu = x.value.device.type == "cpu"
+    on_cpu = has_trait(x.value.device.type, ATEN_CPU)
     found = torch.nn.functional.softshrink(x.to(torch.float32), bound if on_cpu else narrow).to(dtype)
     return torch.where(x.abs() > narrow, found, found.detach()) if on_cpu and narrow > bound else found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.device_traits import ATEN_CPU
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import Extern, Node, View
@@ -67,7 +68,7 @@ class AtenActivationCall(_AtenProduct):
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
         """It multiplies two matrices of one type; its GELU is the exact one on CPUs, and its tanh form elsewhere."""
-        gelu = "gelu" if target.kind == "cpu" else "gelu_tanh"
+        gelu = "gelu" if target.has(ATEN_CPU) else "gelu_tanh"
         if product.activation not in ("relu", gelu) or len(product.output.shape) != 2 or product.scales:
             return "it does ReLU or GELU to the sums of two matrices"
         return _why_mixed(product)

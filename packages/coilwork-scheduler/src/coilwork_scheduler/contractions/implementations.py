@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Literal, Protocol, TypeVar
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.device_traits import CUBLAS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, bounds, provably_divisible
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
@@ -356,7 +357,7 @@ class WideningSums(SumsOfProducts):
 
     def _unknown(self, product: MatrixProduct, target: Target) -> str:
         around = self.around
-        if target.kind != "cuda" or around.options.numerics == "strict":
+        if not target.has(CUBLAS) or around.options.numerics == "strict":
             return "no kernel is known to be faster"
         widened = around.widened(product)
         rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
@@ -382,7 +383,7 @@ class OddColumnSums(SumsOfProducts):
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
         """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a call."""
         around = self.around
-        if target.kind != "cuda" or around.options.numerics == "strict":
+        if not target.has(CUBLAS) or around.options.numerics == "strict":
             return Quote(us=inf, reason="no kernel is known to be faster")
         if not around.has_odd_columns(product):
             return Quote(us=inf, reason="rows of the result are whole vectors")

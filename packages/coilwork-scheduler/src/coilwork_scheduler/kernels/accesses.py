@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import Expr, extent_of, stride_of
 from coilwork_ir.kernels.nodes import Store
 from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder, range_symbols
@@ -126,7 +127,7 @@ def _chooses_columns(
 ) -> bool:
     """Whether `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does not hold all of the rows."""
     buffer, count = buffers[store.buffer], sizes.value(extent_of(symbol))
-    if store.mode == "store" or buffer.device.startswith("cpu"):
+    if store.mode == "store" or has_trait(buffer.device, PROCESSOR):
         return False
     if not 1 < step < within or step * count > within:
         return False

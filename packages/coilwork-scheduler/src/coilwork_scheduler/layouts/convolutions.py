@@ -21,6 +21,7 @@ from coilwork_ir.convolution_rates import (
     NEST_BYTES,
     has_slow_depthwise_kernel,
 )
+from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
@@ -196,8 +197,8 @@ def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
     shapes = [around.extents(buffer) for buffer in (*read[:-1], made[0])]
     if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes[: len(read)]):
         return None
-    kind = around.targets.of(made[0].device).kind
-    if kind not in ("cuda", "cpu") or (kind == "cpu" and len(made[0].shape) != 4):
+    target = around.targets.of(made[0].device)
+    if not target.has(CUDNN) and (not target.has(CPU_LIBRARIES) or len(made[0].shape) != 4):
         return None
     first, second = around.extents(read[-1])[:2]
     site = ConvolutionSite(

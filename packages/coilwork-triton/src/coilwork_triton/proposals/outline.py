@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from coilwork_ir.device_traits import FAST_F64
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, ceildiv, extent_of, provably_le
 from coilwork_ir.kernel_source import Config
@@ -58,8 +59,6 @@ from coilwork_triton.launch.parameters import (
 from coilwork_triton.proposals.access_width import WHOLE_VECTOR
 from coilwork_triton.proposals.proposal import Proposal, Setting
 
-# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
-_FAST_F64: Final = frozenset({"80", "90", "100"})
 _INNERMOST_FIRST: Final[tuple[Letter, ...]] = ("x", "y", "z")
 
 
@@ -124,7 +123,7 @@ def _order(setting: Setting, axis: str, numbers: Mapping[str, Number]) -> Iterat
     if RUN in numbers:
         yield Runs(range=axis, by=numbers[RUN])
     if SORT_THREADS in numbers:
-        fast = setting.target.kind == "cuda" and setting.target.arch in _FAST_F64
+        fast = setting.target.has(FAST_F64)
         keys: Final = "float" if fast else "integer"
         yield Sort(range=axis, threads=numbers[SORT_THREADS], width=numbers[SORT_WIDTH], keys=keys)
     if setting.draft.topk is not None:

@@ -68,6 +68,10 @@ from coilwork_wrapper.python.scope import Scope
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 RESULTS: Final = Name("results")
+# By type of device, what the runtime allocates there by without asking the dispatcher, and if it takes a number.
+QUICK_ALLOCATIONS: Final[Mapping[str, tuple[str, bool]]] = MappingProxyType(
+    {"cpu": ("empty_strided_cpu", False), "cuda": ("empty_strided_cuda", True)}
+)
 
 
 def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Statement]:
@@ -175,11 +179,10 @@ def _provenance(instruction: Launch | ExternCall | CondCall | WhileCall | Copy) 
 def _empty(buffer: Buffer, scope: Scope) -> Expression:
     kind, _, number = buffer.device.partition(":")
     layout = scope.layout(buffer)
-    if kind == "cpu":
-        return scope.runtime("empty_strided_cpu", *layout)
-    if kind == "cuda":
-        return scope.runtime("empty_strided_cuda", *layout, Number(int(number or 0)))
-    return scope.runtime("empty_strided", *layout, quoted(buffer.device))
+    name, is_numbered = QUICK_ALLOCATIONS.get(kind, ("", False))
+    if not name:
+        return scope.runtime("empty_strided", *layout, quoted(buffer.device))
+    return scope.runtime(name, *layout, *([Number(int(number or 0))] if is_numbered else []))
 
 
 def _view(buffer: Buffer, source_name: str, offset: Expr, scope: Scope) -> Expression:

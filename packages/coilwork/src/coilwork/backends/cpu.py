@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
+from coilwork_ir.device_traits import DEVICE_TRAITS
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import CppCompiler, CpuDevice, Device, KernelCompiler, describe_cpu
 
@@ -20,6 +21,7 @@ class CpuBackend:
     device_types: tuple[str, ...] = ("cpu",)
     kinds: tuple[str, ...] = ("cpu",)
     languages: tuple[str, ...] = ("cpp",)
+    traits: frozenset[str] = DEVICE_TRAITS["cpu"]
 
     def refuses(self) -> str:
         return ""

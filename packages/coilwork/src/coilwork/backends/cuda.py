@@ -10,9 +10,12 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
+from coilwork_ir.device_traits import DEVICE_TRAITS, FAST_F64
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import Device, GpuDevice, KernelCompiler, TritonCompiler, describe_gpu
 
+# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
+_FAST_F64: Final = frozenset({"80", "90", "100"})
 # The target whose figures stand for those of a GPU that has none of its own.
 _ANY_GPU: Final = "sm_80"
 
@@ -25,6 +28,7 @@ class CudaBackend:
     device_types: tuple[str, ...] = ("cuda",)
     kinds: tuple[str, ...] = ("cuda", "hip")
     languages: tuple[str, ...] = ("triton",)
+    traits: frozenset[str] = DEVICE_TRAITS["cuda"]
 
     def refuses(self) -> str:
         if torch.cuda.is_available():
@@ -38,8 +42,10 @@ class CudaBackend:
     def describe(self, device: str) -> Target:
         facts = describe_gpu(int(device.partition(":")[2] or 0))
         base = TARGETS.get(facts.name) or TARGETS[_ANY_GPU]
+        has_fast_f64 = facts.arch in _FAST_F64 or facts.name in TARGETS
         return replace(
             base,
+            traits=base.traits if has_fast_f64 else base.traits - {FAST_F64},
             name=facts.name,
             arch=facts.arch,
             multiprocessors=facts.multiprocessors or base.multiprocessors,

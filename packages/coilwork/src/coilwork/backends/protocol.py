@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
 from coilwork_runtime import Device, KernelCompiler
-
-GROUP: Final = "coilwork.backends"
 
 
 @runtime_checkable
@@ -30,6 +28,11 @@ class Backend(Protocol):
     @property
     def device_types(self) -> tuple[str, ...]:
         """The types of the devices it serves, as `torch.device.type` has them."""
+        ...
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """What these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them go."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from coilwork_cache import Store
 from coilwork_cpp import CppCodegen
 from coilwork_ir.capabilities import Capabilities
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import TARGETS, Target
@@ -46,6 +47,8 @@ class QueuedBackend:
     device_types: tuple[str, ...] = (NAME,)
     kinds: tuple[str, ...] = (NAME,)
     languages: tuple[str, ...] = (NAME,)
+    # what kernels do not compute, the CPU does; its cores run the kernels, too
+    traits: frozenset[str] = frozenset({ATEN_CPU, PROCESSOR})
 
     def refuses(self) -> str:
         return ""
@@ -55,7 +58,7 @@ class QueuedBackend:
 
     def describe(self, device: str) -> Target:
         facts = describe_cpu()
-        return replace(TARGETS[facts.name], name=f"{NAME}-{facts.arch}", kind=NAME)
+        return replace(TARGETS[facts.name], name=f"{NAME}-{facts.arch}", kind=NAME, traits=self.traits)
 
     def targets(self) -> Mapping[str, Target]:
         target = self.describe(self.devices()[0])

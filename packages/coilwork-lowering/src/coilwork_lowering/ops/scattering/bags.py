@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from coilwork_ir.device_traits import ATEN_CPU, PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops import Check, Scan
@@ -95,7 +96,7 @@ class Bags:
     def read_start(self, builder: Builder, bag: Expr) -> Scalar:
         """The bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset says, as in eager mode."""
         offset = cast(builder.read(self.offsets, (bag,)), DType.I64)
-        if self.device.startswith("cpu") or self.in_bounds:
+        if has_trait(self.device, ATEN_CPU) or self.in_bounds:
             return offset
         zero = const(0, DType.I64)
         return select(eq(index(bag), zero), zero, offset)
@@ -105,14 +106,14 @@ class Bags:
 
         On accelerators the last bag ends with the elements, whatever an offset says, as in eager mode.
         """
-        others = self.offsets.shape[0] if self.device.startswith("cpu") else self.count
+        others = self.offsets.shape[0] if has_trait(self.device, ATEN_CPU) else self.count
         more = lt(index(bag + 1), index(others))
         following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
         return select(more, following, index(self.elements))
 
     def _clamp_to_elements(self, offset: Scalar) -> Scalar:
         """`offset`; on accelerators bags are read while they are checked, by one kernel, and stay among the elements."""
-        if self.device.startswith("cpu") or self.in_bounds:
+        if has_trait(self.device, ATEN_CPU) or self.in_bounds:
             return offset
         return op("minimum", op("maximum", offset, const(0, DType.I64)), index(self.elements))
 
@@ -153,7 +154,7 @@ class Bags:
 
     def by_bag(self, builder: Builder) -> bool:
         """Whether bags are reduced each by itself, not element by element into memory."""
-        return adds_repeatably(builder, self.device, DType.F32) or not self.device.startswith("cpu")
+        return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
     def _in_memory(
         self,
@@ -212,7 +213,7 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
     def bag(point: tuple[Expr, ...]) -> Scalar:
         begun = lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0])))
         found = sub(begun, const(1, width))
-        if bags.device.startswith("cpu") or bags.in_bounds:
+        if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
             return found
         # the first bag has what lies in front of its offset, the last one what lies behind an offset that
         # ends it
@@ -294,7 +295,7 @@ def check_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) ->
     On accelerators whoever reads a bag's offsets checks them with `order_checks`: a pass of its own would be
     one more kernel.
     """
-    if not offsets.device.startswith("cpu"):
+    if not has_trait(offsets.device, ATEN_CPU):
         return offsets
     return builder.pointwise(
         offsets.shape,
@@ -333,7 +334,7 @@ def _offset_checks(
 
 def order_checks(builder: Builder, bags: Bags, bag: Expr) -> tuple[Check, ...]:
     """That of eager's kernels for accelerators: no bag ends before it begins."""
-    if bags.device.startswith("cpu") or bags.in_bounds:
+    if has_trait(bags.device, ATEN_CPU) or bags.in_bounds:
         return ()
     begin, end = bags.read_start(builder, bag), bags.read_end(builder, bag)
     in_order = both(le(begin, end), le(const(0, DType.I64), begin))

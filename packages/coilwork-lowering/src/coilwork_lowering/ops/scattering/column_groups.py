@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, is_whole
 
@@ -22,7 +23,7 @@ def group_width(table: TensorValue, shape: Shape, *, resident_bytes: int) -> int
 
     `resident_bytes` is how much of a table stays in a cache.
     """
-    if table.device.startswith("cpu") or not is_whole(table) or not shape:
+    if has_trait(table.device, PROCESSOR) or not is_whole(table) or not shape:
         return None
     size, columns = as_int(product(table.shape)), as_int(table.shape[-1])
     if size is None or not columns or as_int(shape[-1]) != columns or as_int(table.buffer.strides[-1]) != 1:

@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops.nodes import CheckError
@@ -137,7 +138,7 @@ def _forward(builder: Builder, call: Call) -> Value:
     places = bag_of_each(builder, bags)
     chosen = _first_of_largest(builder, bags, total, value) if mode is Mode.MAX else None
     # eager's kernel for CPUs has no use for the sizes of bags that it sums, and gives them twice with a mean
-    on_cpu = weight.device == "cpu"
+    on_cpu = has_trait(weight.device, ATEN_CPU)
     sized = mode is not Mode.SUM or not on_cpu
 
     def size(point: tuple[Expr, ...]) -> Scalar:

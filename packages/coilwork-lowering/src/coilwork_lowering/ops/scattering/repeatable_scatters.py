@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
@@ -27,7 +28,7 @@ def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
     chosen = builder.options.accumulation
     if not dtype.is_float or chosen == "atomic":
         return False
-    return chosen != "auto" or not device.startswith("cpu")
+    return chosen != "auto" or not has_trait(device, PROCESSOR)
 
 
 def in_place(call: Call) -> bool:

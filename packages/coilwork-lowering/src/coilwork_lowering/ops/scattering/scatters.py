@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check, Scatter
@@ -99,7 +100,7 @@ def _require_atomic(call: Call, dtype: DType, mode: StoreMode) -> None:
     if dtype.is_bool or dtype.is_low_precision:
         raise NotLowered("accumulation into a type that is added in another")
     # accelerators add, and compare, words of 32 and 64 bits
-    if not call.device.startswith("cpu") and (mode == "mul" or dtype.itemsize < 4):
+    if not has_trait(call.device, PROCESSOR) and (mode == "mul" or dtype.itemsize < 4):
         raise NotLowered(f"no atomic {mode} on {dtype.text} in memory of {call.device}")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Scatter, Sort
@@ -45,7 +46,7 @@ def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> boo
     number, options = as_int(count), builder.options
     if number is None or dtype not in _SORTED_TYPES or options.sorting == "calls":
         return False
-    if options.sorts_in_memory and device.startswith("cpu"):
+    if options.sorts_in_memory and has_trait(device, PROCESSOR):
         return False
     length, pieces = _pieces(number)
     # one piece is a row that is sorted on chip as it is

@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
@@ -204,7 +205,7 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
             shifted = rounded(add(x, rounded(like((1 - dimensions + k) / 2, x), dtype)), dtype)
             total = add(total, rounded(op("lgamma", shifted), dtype))
         last = like(constant, x)
-        return add(rounded(total, dtype), rounded(last, dtype) if call.device == "cpu" else last)
+        return add(rounded(total, dtype), rounded(last, dtype) if has_trait(call.device, ATEN_CPU) else last)
 
     return elementwise(builder, call, found, operands=[call["self"]], compute=[dtype.compute])
 
