@@ -23,6 +23,7 @@ from coilwork.stages import lower_to_program
 from coilwork.targets import declare
 from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
@@ -64,8 +65,13 @@ class Planner:
     ) -> Callable[..., Any]:
         keep_resizing(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
+        said = layout_options(self.options, joins_scheduler=True)
         joint = replace(
-            layout_options(self.options), devices=("cuda", "cpu"), narrow_devices=(), blocked_devices=()
+            said,
+            devices=("cuda", "cpu"),
+            narrow_devices=(),
+            blocked_devices=(),
+            scheduled_devices=("cuda", "cpu") if said.scheduled_devices else (),
         )
         return compile_with_aot_autograd(
             gm,
@@ -89,29 +95,33 @@ class Planner:
         options = self.options
         if role == "inference":
             gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=True))
-        job = open_job(gm, example_inputs, role=role, options=options)
+        reports_strides = role == "forward"
+        job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
+        gm = job.gm
         laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
         laid_out, _ = pad_products(laid_out, job.layout)
         lowering = LoweringOptions(
             numerics=options.numerics, accumulation=options.accumulation, updates_in_place=options.reuse
         )
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
-        self.graphs.append(lowered.graph)
+        graph = lowered.graph if job.convention.free else replace(lowered.graph, free_results=())
+        self.graphs.append(graph)
         likely = likely_sizes(lowered.symbols, gm)
         self.programs.append(
             lower_to_program(
-                lowered.graph,
+                graph,
                 declare(Targets(main=TARGETS[self.target])),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),
-                aligned=aligned_inputs(lowered.graph, laid_out, returned=job.convention.returned),
-                updates=names_at(lowered.graph, job.aligned_updates),
-                donated=names_at(lowered.graph, job.convention.donated),
+                aligned=aligned_inputs(graph, laid_out, returned=job.convention.returned),
+                updates=names_at(graph, job.aligned_updates),
+                donated=names_at(graph, job.convention.donated),
                 likely=likely,
             )
         )
         self.likely.append(likely_arguments(self.programs[-1], likely))
+        report_chosen_strides(gm, chosen_strides(graph, self.programs[-1]))
         return UntouchedResults(gm)
 
 

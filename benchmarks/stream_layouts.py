@@ -191,10 +191,10 @@ def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
     around = survey(graph, analyse(graph), targets=targets, sizes=hints_of(options))
     found: dict[str, float] = {}
-    for position, site in list_sites(around, RULES, options).items():
+    for position, sites in list_sites(around, RULES, options).items():
         made = defined(graph.nodes[position])
         if made:
-            found[made[0].name] = site.cost(around.as_captured) / SCALE / 1e6
+            found[made[0].name] = sum(site.cost(around.as_captured) for site in sites) / SCALE / 1e6
     return found
 
 

@@ -14,6 +14,7 @@ from architecture import (
     documents,
     layers,
     module_state,
+    numbers,
     operator_tables,
     product_readers,
     recognition,
@@ -72,6 +73,7 @@ CHECKS: Mapping[str, Check] = {
     "no import cycles": lambda t: cycles.check_no_import_cycles(t.sources),
     "no circles of folders": lambda t: cycles.check_no_folder_cycles(t.sources),
     "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
+    "numbers of machines": lambda t: numbers.check_numbers(t.sources),
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "one table of operators": lambda t: operator_tables.check_operator_tables(t.sources),
     "products are recognized once": lambda t: product_readers.check_product_readers(t.sources),
@@ -104,10 +106,24 @@ def test_rule_holds(name: str, repository: Tree) -> None:
     assert not violations, "\n" + "\n".join(map(str, violations))
 
 
+def test_numbers_are_of_modules_that_are_there(repository: Tree) -> None:
+    assert not numbers.find_missing_modules(repository.sources)
+
+
 # ---- each check catches what it is for -------------------------------------------------------------------------
 
 # Rule, file (below packages/), its text, and the line that must be named. `>` marks that line.
 PLANTED: Sequence[tuple[str, str, str]] = (
+    (
+        "numbers of machines",
+        "coilwork-triton/src/coilwork_triton/a.py",
+        "from typing import Final\n> _SECTORS_US: Final = 2 * 32.0\n",
+    ),
+    (
+        "numbers of machines",
+        "coilwork-lowering/src/coilwork_lowering/a.py",
+        "FLAG = True\n> LEAST_BYTES = -(1 << 20)\n",
+    ),
     (
         "packages import only those below them",
         "coilwork-triton/src/coilwork_triton/a.py",

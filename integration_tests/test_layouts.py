@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import benchmarks.planner
+import coilwork.package_options
+from benchmarks.convolution_layouts import Count, count, laid_out_by_lowering
 from benchmarks.layout_tables import page
 from benchmarks.planner import Planner
 from coilwork.backend import backend
@@ -204,9 +206,8 @@ def test_convolutions_of_small_graphs_run_channels_last_in_16_bits(tmp_path: Pat
     assert table.splitlines()[0].split() == ["buffer", "shape", "strides", "layout", "why"]
     results = [line for line in table.splitlines() if line.startswith("%convolution")]
     assert len(results) >= 3
-    assert [line.split()[-6:] for line in results[1:3]] == 2 * [
-        ["moved", "no", "other", "beside", "the", "rest"]
-    ]
+    # its runner-up is the captured layout, which costs more
+    assert all(re.search(r" moved +then \{.*, 1\}: \d+ bytes", line) for line in results[1:3])
 
 
 class Residual(nn.Module):
@@ -280,3 +281,74 @@ def test_the_page_shows_what_is_decided() -> None:
     for part in (stream, stack):
         assert re.search(r"^%convolution\S* .* moved ", part, re.MULTILINE)
     assert text.split("## ")[0] == written.split("## ")[0]
+
+
+# Training: forward and backward
+
+
+class Neighbours(nn.Module):
+    """A small U-Net: group norms, a step down, a step up, and a concatenation of both sides."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 3, 3, padding=1)
+        self.down, self.up = nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ConvTranspose2d(2 * width, width, 2, 2)
+        self.join = nn.Conv2d(2 * width, width, 3, padding=1)
+        self.norms = nn.ModuleList(nn.GroupNorm(4, width * k) for k in (1, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        y = self.down(F.silu(self.norms[0](x)))
+        y = self.up(F.silu(self.norms[1](y)))
+        y = self.join(F.silu(self.norms[2](torch.cat((x, y), 1))))
+        return self.leave(y) * 2
+
+
+TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]], ...] = (
+    (Residual, (2, 3, 32, 32), (16, 3, 224, 224)),
+    (Neighbours, (2, 3, 16, 16), (16, 3, 128, 128)),
+    (ConvNext, (2, 3, 16, 16), (16, 3, 224, 224)),
+    (Vit, (2, 3, 16, 16), (64, 3, 16, 16)),
+)
+
+
+@pytest.mark.parametrize("made, shape, _", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
+def test_training_steps_beside_eager(
+    made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for GPUs."""
+    monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    eager, x = made().bfloat16(), torch.randn(shape, dtype=torch.bfloat16)
+    module = copy.deepcopy(eager)
+    call = torch.compile(module, backend=backend, options={"strict": True, "cache": False, "verify": True})
+    found, rounded = step(module, call, x), step(eager, eager, x)
+    exact = step(eager.float(), eager, x.float())
+    for gradient, narrow, wide in zip(found, rounded, exact, strict=True):
+        assert gradient.stride() == wide.stride()
+        error, allowed = (float((each.float() - wide).norm()) for each in (gradient, narrow))
+        assert error <= 2 * allowed + 0.02 * float(wide.norm())
+
+
+@pytest.mark.parametrize("made, _, shape", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
+def test_training_takes_no_more_than_with_lowerings_rewrite(
+    made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
+) -> None:
+    """As many calls in channels-last, no more copies, and no more bytes."""
+
+    def plan() -> Count:
+        torch.manual_seed(0)
+        model, planner = made().train(), Planner(target="sm_90")
+        torch._dynamo.reset()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = torch.compile(model, backend=planner)(torch.zeros(shape))
+        found.sum().backward()
+        return count(planner.programs, 0.0)
+
+    by_pass = plan()
+    with laid_out_by_lowering():
+        by_rewrite = plan()
+    assert by_pass.channels_last >= by_rewrite.channels_last
+    assert by_pass.moved_mb <= 1.005 * by_rewrite.moved_mb
+    assert by_pass.copies <= by_rewrite.copies

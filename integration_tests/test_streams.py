@@ -1,7 +1,8 @@
-"""Programs on streams by all four drivers: the interpreter's results, and the streams and events that the program names."""
+"""Programs on streams by all four drivers: the interpreter's results, on the streams that they name."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,9 +10,16 @@ import torch
 
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpret import Hooks, interpret_program
 from coilwork_runtime.executor import faults
-from integration_tests.stream_programs import BESIDE, FAILING, inputs_on, make_drivers, program_on
+from integration_tests.stream_programs import (
+    BESIDE,
+    FAILING,
+    draw_program,
+    inputs_on,
+    make_drivers,
+    program_on,
+)
 
 
 def test_all_drivers_agree_with_the_interpreter() -> None:
@@ -24,6 +32,25 @@ def test_all_drivers_agree_with_the_interpreter() -> None:
                 torch.testing.assert_close(
                     one, other, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}"
                 )
+
+
+def test_random_programs_agree() -> None:
+    for seed in range(60):
+        program = draw_program("cpu", seed)
+        wanted = interpret_program(program, inputs_on("cpu"))
+        for name, call in make_drivers(program, cpp=seed < 2).items():
+            for one, other in zip(call(inputs_on("cpu")), wanted, strict=True):
+                assert torch.equal(one, other), (seed, name)
+
+
+def test_random_programs_of_a_gpu_depend_on_no_order() -> None:
+    for seed in range(60):
+        program = draw_program("cuda:0", seed)
+        wanted = interpret_program(program, inputs_on("cpu"))
+        for turn in range(3):
+            found = interpret_program(program, inputs_on("cpu"), hooks=Hooks(turns=Random(f"{seed} {turn}")))
+            for one, other in zip(found, wanted, strict=True):
+                assert torch.equal(one, other), (seed, turn)
 
 
 def test_cpp_refuses_streams_of_other_devices_by_name() -> None:
@@ -53,7 +80,7 @@ S, T, COPIED = 1, 2, 3
 def test_the_native_executor_changes_streams_where_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(faults, "streams", lambda: recorder)
-    make_drivers(program_on("cpu", BESIDE))["native"](inputs_on("cpu"))
+    make_drivers(program_on("cpu", BESIDE), cpp=False)["native"](inputs_on("cpu"))
     assert recorder.orders == [
         (FORK, S, 0, "cpu"),
         (FORK, T, S, "cpu"),
@@ -74,7 +101,7 @@ def test_a_call_that_fails_on_a_stream_leaves_the_current_one_as_it_was(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(faults, "streams", lambda: recorder)
-    call = make_drivers(program_on("cpu", FAILING))["native"]
+    call = make_drivers(program_on("cpu", FAILING), cpp=False)["native"]
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         call([torch.zeros(64, 64), torch.zeros(3, 3)])
     assert recorder.orders[-1] == (USE, S, 0, "") and recorder.closed == 1

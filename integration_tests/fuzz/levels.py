@@ -16,7 +16,7 @@ from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
-from coilwork_frontend.calling_convention.convention import Role, finish_program
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.masked_selection import broadcast_selections
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
@@ -115,7 +115,7 @@ class Levels:
                 if wrapper != "cpp":
                     raise
                 self.refused.append(error.what)
-        calls = {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        calls = {name: job.finish_program(call) for name, call in calls.items()}
         calls |= self._for_an_accelerator(gm, example_inputs, role, scheduling)
         self.graphs += 1
 
@@ -139,7 +139,7 @@ class Levels:
                 compiled.program, args, compiled.constants
             ),
         }
-        return {name: finish_program(call, job.outside()) for name, call in calls.items()}
+        return {name: job.finish_program(call) for name, call in calls.items()}
 
 
 def _emitted(job: Job) -> Compiled:

@@ -111,6 +111,26 @@ def test_no_more_memory_than_without(programs: list[NativeProgram], dtype: torch
 
 
 @torch.no_grad()
+def test_a_call_that_torch_does_splits_graphs(programs: list[NativeProgram]) -> None:
+    first, second = blocks(2), blocks(2)
+
+    def model(x: Tensor) -> Tensor:
+        y = first(x)
+        eye = torch.eye(x.shape[0], device="cuda")
+        inverse = torch.linalg.inv(y.float() @ y.float().t() * 1e-4 + eye)
+        return second((inverse @ y.float()).to(x.dtype))
+
+    x = torch.randn(8, 256, device="cuda", dtype=torch.bfloat16)
+    call = compiled(model)
+    for _ in range(2 * WARM):
+        same(call(x), model(x))
+    before = graphs(programs)
+    for _ in range(4):
+        same(call(x), model(x))
+    assert graphs(programs) >= before + 8
+
+
+@torch.no_grad()
 def test_convolutions(programs: list[NativeProgram]) -> None:
     layers: list[nn.Module] = []
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Programs on a GPU's streams: work of two streams overlaps, results are the interpreter's, torch's current stream stays."""
+"""Programs on a GPU's streams: results are the interpreter's, and torch's current stream stays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from coilwork_ir.program.interpret import interpret_program
-from integration_tests.stream_programs import BESIDE, FAILING, inputs_on, make_drivers, program_on
+from integration_tests.stream_programs import (
+    BESIDE,
+    FAILING,
+    draw_program,
+    inputs_on,
+    make_drivers,
+    program_on,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -59,6 +66,17 @@ def test_all_drivers_agree_with_the_interpreter() -> None:
                     one.cpu(), other, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
                 )
         assert torch.cuda.current_stream() == before
+
+
+def test_random_programs_agree() -> None:
+    for seed in range(60):
+        program = draw_program("cuda:0", seed)
+        wanted = interpret_program(program, inputs_on("cpu"))
+        for name, call in make_drivers(program).items():
+            for _ in range(3):
+                for one, other in zip(call(inputs_on("cuda:0")), wanted, strict=True):
+                    error = float((one.cpu() - other).abs().max())
+                    assert error <= 1e-4, (seed, name)
 
 
 @pytest.mark.parametrize("driver", ["native", "python", "fx"])

@@ -1,5 +1,4 @@
-"""What stands around a program: the order has reasons, plain calls stay as they are, and what a graph asks
-for is done."""
+"""The roles around a program: the order has reasons, plain calls have none, and what a graph asks for is said."""
 
 from __future__ import annotations
 
@@ -11,42 +10,44 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_frontend.calling_convention.convention import (
-    CALL_ADAPTERS,
-    PROGRAM_ADAPTERS,
+    CALL_ROLES,
+    PROGRAM_ROLES,
+    Convention,
     Outside,
-    finish_call,
-    finish_program,
+    describe_call,
+    describe_program,
     open_convention,
 )
+from coilwork_frontend.calling_convention.shared_results import SharedMemory, SharedView
+from coilwork_frontend.torch_compat.tensors import Creation
 
 aten = torch.ops.aten
 
 
-def run_operators(gm: fx.GraphModule, args: list[Any]) -> Sequence[Any]:
-    given = tuple(args)
-    args.clear()
-    return gm.forward(*given)
+def run_nothing(args: list[Any]) -> Sequence[Any]:
+    raise AssertionError("nobody calls the operators")
+
+
+def outside(convention: Convention, **rest: Any) -> Outside:
+    return Outside(convention=convention, operators=lambda: run_nothing, **rest)
+
+
+def traced(function: Any, *inputs: torch.Tensor) -> fx.GraphModule:
+    made: fx.GraphModule = make_fx(function, tracing_mode="fake")(*inputs)
+    return made
 
 
 def test_the_order_has_reasons() -> None:
-    assert PROGRAM_ADAPTERS.violations() == () and CALL_ADAPTERS.violations() == ()
+    assert PROGRAM_ROLES.violations() == () and CALL_ROLES.violations() == ()
 
 
-def test_a_plain_call_stays_as_it_is() -> None:
-    gm = make_fx(lambda x: (x + 1,), tracing_mode="fake")(torch.ones(3))
+def test_a_plain_call_has_no_roles() -> None:
+    gm = traced(lambda x: (x + 1,), torch.ones(3))
     convention = open_convention(gm, "inference")
     assert convention.gm is gm and convention.marked_results is None
-    outside = Outside(convention=convention)
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        return run_operators(gm, args)
-
-    def direct(*args: Any) -> Sequence[Any]:
-        return call([*args])
-
-    assert finish_program(call, outside) is call
-    adapted = finish_call(call, direct, outside)
-    assert adapted.call is call and adapted.direct is direct
+    for describe in (describe_program, describe_call):
+        roles = describe(outside(convention))
+        assert str(roles.convention) == "takes 1\n" and not roles.functions
 
 
 def test_an_input_is_set_after_the_call() -> None:
@@ -57,28 +58,59 @@ def test_an_input_is_set_after_the_call() -> None:
     graph.output((graph.call_function(aten.mul.Tensor, (grown, 2)),))
     convention = open_convention(fx.GraphModule({}, graph), "inference")
     assert convention.exchanged == (0,) and convention.marked_results == 0
-    call = lambda args: run_operators(convention.gm, args)  # noqa: E731
-    adapted = finish_call(call, call, Outside(convention=convention))
-    value = torch.ones(2)
-    (doubled,) = adapted.call([value, torch.zeros(1)])
-    assert adapted.direct is None
-    assert value.tolist() == [1, 1, 0] and doubled.tolist() == [2, 2, 0]
+    roles = describe_call(outside(convention)).convention
+    assert str(roles) == "takes 2 gives 1\nin 0 set to out 1\n"
 
 
-def test_unaligned_inputs_are_written_through_copies() -> None:
-    gm = make_fx(lambda x: aten.copy_.default(x, x + 1), tracing_mode="fake")(torch.ones(8))
-    seen: list[int] = []
+def test_what_is_no_strided_tensor_is_made_of_parts() -> None:
+    def spread(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, aten._sparse_coo_tensor_unsafe.default(places * 2, x + 2, [9])
 
-    def call(args: list[Any]) -> Sequence[Any]:
-        seen.append(args[0].data_ptr() % 16)
-        args[0].add_(1)
-        return ()
+    gm = traced(spread, torch.ones(3), torch.arange(3)[None])
+    roles = describe_call(outside(open_convention(gm, "inference")))
+    assert str(roles.convention) == ("takes 2 gives 2\ncall composition takes out 2, out 3 gives out 1\n")
+    assert [*roles.functions] == ["composition"]
 
-    outside = Outside(
-        convention=open_convention(gm, "inference"),
-        updates=(0,),
-        any_unaligned=lambda args, where: any(args[k].data_ptr() % 16 for k in where),
+
+def test_updates_are_aligned_within_what_resolves_marks() -> None:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        aten.copy_.default(x, x + 1)
+        return x.sum(), True
+
+    gm = traced(step, torch._neg_view(torch.ones(8)))
+    roles = describe_program(outside(open_convention(gm, "inference"), updates=(0,))).convention
+    assert str(roles) == "takes 1\nin 0 aligned update\nin 0 resolved update\nout 1 constant True\n"
+
+
+def test_a_backward_graph_gives_way_to_operators() -> None:
+    gm = traced(lambda x: (x + 1, torch._neg_view(x * 2)), torch.ones(3))
+    roles = describe_call(outside(open_convention(gm, "backward")))
+    assert str(roles.convention) == "takes 1\ncall operators instead\nout 1 marked negated gradient\n"
+    assert roles.functions["operators"] is run_nothing
+
+
+def test_results_that_share_memory_are_objects_of_their_own() -> None:
+    gm = traced(lambda x: [x + k for k in range(4)], torch.ones(3))
+    parts = Creation("MULTI_OUTPUT_NODE", is_of_parts=True)
+    hidden = SharedMemory(
+        whole=-1,
+        source=0,
+        detached=((-2, None),),
+        views=(SharedView(0, -1, parts), SharedView(1, -2)),
+        repeated=(),
     )
-    value = torch.zeros(9)[1:]
-    finish_program(call, outside)([value])
-    assert seen == [0] and value.tolist() == [1] * 8
+    shown = SharedMemory(whole=2, source=2, detached=(), views=(SharedView(3, 2, parts),), repeated=((0, 2),))
+    lone = SharedMemory(whole=-1, source=1, detached=(), views=(SharedView(1, -1, parts),), repeated=())
+    convention = open_convention(gm, "inference")
+    roles = describe_call(outside(convention, shared=(hidden, shown, lone))).convention
+    assert str(roles).splitlines()[1:] == [
+        "hidden 0 is out 0",
+        "hidden 1 is hidden 0",
+        "hidden 1 counted apart",
+        "out 0 view of hidden 0 as MULTI_OUTPUT_NODE",
+        "out 1 view of hidden 1",
+        "out 2 detached",
+        "out 3 view of out 2 as MULTI_OUTPUT_NODE",
+        "out 0 is out 2",
+        "out 1 view of out 1 as MULTI_OUTPUT_NODE",
+    ]

@@ -75,6 +75,7 @@ from coilwork_ir.program import (
     PoolView,
     Program,
     RecordEvent,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -620,7 +621,12 @@ class Maker:
             sizes = tuple(self.size() for _ in range(rng.randrange(2)))
             steps.append(
                 KernelCall(
-                    kernel="copy", args=("b2", made.name), sizes=sizes, into=into, origins=self.origins()
+                    kernel="copy",
+                    args=("b2", made.name),
+                    sizes=sizes,
+                    into=into,
+                    stream=rng.choice(("", "s1")),
+                    origins=self.origins(),
                 )
             )
         decisions = tuple(
@@ -649,7 +655,7 @@ class Maker:
 
     def instruction(self, depth: int) -> Instruction:
         rng = self.rng
-        match rng.randrange(14 if depth == 0 else 12):
+        match rng.randrange(15 if depth == 0 else 12):
             case 0:
                 what = rng.choice(("size", "stride"))
                 return BindSymbol(symbol=rng.choice(self.sizes), buffer="b1", dim=rng.randrange(3), what=what)
@@ -705,6 +711,15 @@ class Maker:
             case 11:
                 return self.on_streams()
             case 12:
+                return Region(
+                    kind=rng.choice(("capture", "partition", "nested")),
+                    inputs=rng.choice(((), ("b1", "s1"))),
+                    outputs=rng.choice(((), ("b2",))),
+                    symbols=rng.choice(((), self.sizes[:2])),
+                    body=tuple(self.instruction(depth) for _ in range(rng.randrange(3))),
+                    why=rng.choice(STRINGS),
+                )
+            case 13:
                 return CondCall(
                     predicate="b1",
                     then=self.program(2, depth + 1),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coilwork_ir.machine import TUNING, MachineFileError, MachineModel, read_entries, read_model
+from coilwork_ir.machine.data_file import read_file
 from coilwork_ir.target import TARGETS, Target
 
 FILES = sorted(TUNING.glob("*.toml"))
@@ -38,12 +39,19 @@ def test_every_figure_has_unit_and_source(path: Path) -> None:
     assert set(entries) <= set(found)
     for name, value in found.items():
         subject = name.split(".")[0]
-        other = read_model(TUNING / f"{stand_ins[subject]}.toml") if name not in entries else None
-        assert value == (entries[name].value if other is None else figures(other)[name])
+        said = entries if name in entries else read_entries(TUNING / f"{stand_ins[subject]}.toml")
+        assert value == said[name].value
 
 
-def test_the_first_device_has_no_stand_in() -> None:
-    assert "stand-in" not in tomllib.loads((TUNING / "sm_90.toml").read_text())
+def test_others_stand_in_for_the_first_device_only_where_it_runs_nothing_alike() -> None:
+    assert tomllib.loads((TUNING / "sm_90.toml").read_text())["stand-in"] == {"loops": "cpu"}
+
+
+def test_a_stand_in_has_figures_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text('[stand-in]\nmemory = "mine"\n')
+    (tmp_path / "mine.toml").write_text('[stand-in]\nmemory = "other"\n')
+    with pytest.raises(MachineFileError, match="other cannot stand in for memory"):
+        read_model(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(
@@ -56,14 +64,15 @@ def test_the_first_device_has_no_stand_in() -> None:
         ("value = 2,", "value = two,", "the value of full_programs is no number: two"),
         (', source = "cuda-guide"', "", "a figure is written"),
         ('unit = "bytes"', 'unit = ""', "a figure is written"),
-        ("[memory]", "# memory", "fetched_bytes stands in no table"),
-        ("[sources]", '[stand-in]\nlunches = "sm_90"\n[sources]', "no subject is called lunches"),
+        ("[memory]", "# memory", "no subject is called fetched_bytes"),
+        ('loops = "cpu"', 'lunches = "cpu"', "no subject is called lunches"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = (TUNING / "sm_90.toml").read_text()
     assert old in text
     path = tmp_path / "mine.toml"
+    (tmp_path / "cpu.toml").write_text((TUNING / "cpu.toml").read_text())
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(MachineFileError, match=message) as error:
         read_model(path)
@@ -71,6 +80,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, mes
 
 
 def test_a_missing_figure_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "cpu.toml").write_text((TUNING / "cpu.toml").read_text())
     for line in (TUNING / "sm_90.toml").read_text().splitlines():
         name, is_figure, _ = line.partition(" = { value")
         if is_figure:
@@ -81,11 +91,12 @@ def test_a_missing_figure_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_device_says_what_is_its_own_and_who_stands_in(tmp_path: Path) -> None:
-    (tmp_path / "sm_90.toml").write_text((TUNING / "sm_90.toml").read_text())
-    subjects = [field.name for field in fields(MachineModel) if field.name != "name"]
+    for name in ("sm_90.toml", "cpu.toml"):
+        (tmp_path / name).write_text((TUNING / name).read_text())
+    subjects = [field.name for field in fields(MachineModel) if field.name not in ("name", "loops")]
     own = '[launches]\nbound = { value = 3.0, unit = "launches", source = "here" }\n'
     mine = tmp_path / "mine.toml"
-    mine.write_text("[stand-in]\n" + "".join(f'{name} = "sm_90"\n' for name in subjects) + own)
+    mine.write_text('[stand-in]\nloops = "cpu"\n' + "".join(f'{name} = "sm_90"\n' for name in subjects) + own)
     model, other = read_model(mine), read_model(TUNING / "sm_90.toml")
     assert model.name == "mine" and model.launches == replace(other.launches, bound=3.0)
     assert model.memory == other.memory
@@ -115,6 +126,7 @@ def test_reading_is_quick() -> None:
     times = []
     for _ in range(5):
         read_model.cache_clear()
+        read_file.cache_clear()
         start = time.process_time()
         first = read_model(TUNING / "sm_90.toml")
         times.append(time.process_time() - start)

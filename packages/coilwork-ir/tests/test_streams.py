@@ -72,7 +72,7 @@ def test_work_without_streams_is_not_followed() -> None:
 
 @dataclass(slots=True)
 class Writer:
-    """A random program on streams: its lines and what there is. Waits are there or not: the verifier judges."""
+    """A random program on streams: its lines and what there is. Some waits are missing."""
 
     rng: Random
     careful: float
@@ -161,7 +161,10 @@ class Writer:
         self.order(None)
         returned = ", ".join(f"%{name}" for name in (*self.alive, *self.host))
         body = "\n  ".join(self.lines)
-        return f"program @p {{\n  input %x: f32[4] {ON_GPU}\n  {COPY}\n  {UPDATE}\n  {body}\n  return ({returned})\n}}\n"
+        kernels = f"{COPY}\n  {UPDATE}"
+        return (
+            f"program @p {{\n  input %x: f32[4] {ON_GPU}\n  {kernels}\n  {body}\n  return ({returned})\n}}\n"
+        )
 
 
 def verdict(program: Program) -> str:

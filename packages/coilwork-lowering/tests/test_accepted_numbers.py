@@ -135,6 +135,7 @@ ASKED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "isin": lambda x: torch.isin(x, True),
     "addr": lambda x: torch.addr(x, x[:, 0], x[0], beta=True),
     "clamp_min": lambda x: torch.clamp_min(x > 0, True),
+    "roll": lambda x: torch.roll(x, [-(1 << 63)], [0]),
     "softplus_backward": lambda x: aten.softplus_backward(x.int(), x.int(), 1, 20),
 }
 

@@ -56,6 +56,32 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, w: F.binary_cross_entropy(x, x, weight=w),
         (torch.ones(5, 5), torch.ones(1, 5, 5)),
     ),
+    "binary_cross_entropy_with_logits of more": (
+        aten.binary_cross_entropy_with_logits,
+        (torch.ones(2, 5), torch.ones(5)),
+    ),
+    "index_copy of a number": (
+        lambda x, i, y: aten.index_copy(x, 0, i, y),
+        (torch.ones(()), ZEROS[:2, 0], torch.ones(())),
+    ),
+    "index_copy of fewer dimensions": (
+        lambda x, i, y: aten.index_copy(x, 0, i, y),
+        (torch.ones(1, 1), ZEROS[:1, 0], torch.ones(())),
+    ),
+    "index_copy of more slices": (
+        lambda x, i, y: aten.index_copy(x, 0, i, y),
+        (torch.ones(3, 2), ZEROS[:1, 0], torch.ones(2, 2)),
+    ),
+    "segments along no dimension": (
+        lambda x, n: torch.segment_reduce(x, "max", lengths=n, axis=1),
+        (torch.ones(4), ZEROS[:1, 0] + 4),
+    ),
+    "layer norm's gradient by other weights": (
+        lambda x, w: aten.native_layer_norm_backward(
+            x, x, [3], x[:, :1], x[:, :1], w, None, [True, True, False]
+        )[0],
+        (torch.ones(2, 3), torch.ones(4)),
+    ),
     "binary_cross_entropy_with_logits": (
         lambda x, w: F.binary_cross_entropy_with_logits(x, x, weight=w),
         (torch.ones(5, 5), torch.ones(1, 5, 5)),

@@ -23,6 +23,7 @@ from collections.abc import Sequence
     RETURN,
     SETTLE,
 ) = range(1, 17)
+STREAM, REGION = 32, 33
 CONSTANT = 1 << 31
 
 
@@ -196,3 +197,18 @@ class Assembly:
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
         return b"coilwork" + u32(4) + u32(len(payload)) + payload
+
+
+class Captured(Assembly):
+    """A program that is one capture region, but for its return."""
+
+    def __init__(self, name: str = "p") -> None:
+        super().__init__(name)
+        self.region(begins=True)
+
+    def region(self, *, begins: bool) -> None:
+        self.add(REGION, u8(begins), "begin" if begins else "end")
+
+    def returns(self, *values: str | bytes | None) -> bytes:
+        self.region(begins=False)
+        return super().returns(*values)

@@ -11,7 +11,14 @@ from executor_assembly import CHECK, Assembly, u8
 from runtime_sample_kernels import cpp_kernel, module_text
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import Builder, ExecutorUnavailableError, LayoutError, load_artifact, save_artifact
+from coilwork_runtime import (
+    ArtifactError,
+    Builder,
+    ExecutorUnavailableError,
+    LayoutError,
+    load_artifact,
+    save_artifact,
+)
 from coilwork_runtime.artifact import load
 
 if shutil.which("g++") is None:
@@ -33,9 +40,16 @@ def program() -> bytes:
     return asm.returns("z")
 
 
-def save(path: Path, data: bytes) -> Path:
-    text = module_text(cpp_kernel())
-    save_artifact(path, module_text=text, name="sample", builder=Builder(), constants=CONSTANTS, program=data)
+def save(path: Path, data: bytes, roles: str = "") -> Path:
+    save_artifact(
+        path,
+        module_text=module_text(cpp_kernel()),
+        name="sample",
+        builder=Builder(),
+        constants=CONSTANTS,
+        program=data,
+        roles=roles,
+    )
     return path
 
 
@@ -50,6 +64,21 @@ def check(path: Path, store: MemoryStore | None) -> str:
 
 def test_the_program_runs_natively(tmp_path: Path) -> None:
     assert check(save(tmp_path / "a.coil", program()), MemoryStore()) == "native"
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_roles_are_applied(executor: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.coil", program(), "takes 1\nin 0 resolved\nout 0 view of out 0\n")
+    loaded = load_artifact(path, store=MemoryStore() if executor == "native" else None)
+    x = torch.randn(8)
+    (found,) = loaded(torch._neg_view(x))
+    assert torch.equal(found, CONSTANTS["c"] - 2 * x)
+    assert found._is_view() and loaded.executor == executor
+
+
+def test_roles_that_need_python_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="made by tail"):
+        save(tmp_path / "a.coil", program(), "takes 1\ncall tail takes in 0 gives out 0\n")
 
 
 def test_without_a_store_nothing_is_built(tmp_path: Path) -> None:

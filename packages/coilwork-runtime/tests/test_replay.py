@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from executor_assembly import CARVE, POOL, SETTLE, Assembly, u8
+from executor_assembly import CARVE, POOL, SETTLE, Assembly, Captured, u8
 from stub_graphs import StubGraphs
 from test_executor_convolutions import declared, shape_of
 
@@ -90,9 +90,9 @@ def load(store: MemoryStore, stub: StubGraphs, data: bytes, *, graphs: bool = Tr
     )
 
 
-def chain(length: int, *, inputs: int = 2, size: int = 4) -> Assembly:
+def chain(length: int, *, inputs: int = 2, size: int = 4) -> Captured:
     """Steps on inputs, each into the next."""
-    asm = Assembly("net")
+    asm = Captured("net")
     names = [f"x{k}" for k in range(inputs)]
     for name in names:
         asm.input(name)
@@ -178,7 +178,7 @@ def test_calls_that_take_turns(store: MemoryStore, stub: StubGraphs, turns: int)
 
 
 def test_what_changes_in_every_call_is_done_piece_by_piece(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     x, y = (asm.input(name) for name in "xy")
     changing = asm.size_input()
     for k in range(12):
@@ -199,7 +199,7 @@ def test_what_changes_in_every_call_is_done_piece_by_piece(store: MemoryStore, s
 def test_sizes_that_change_all_the_time_are_listened_to_ever_less(
     store: MemoryStore, stub: StubGraphs
 ) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     x, y = (asm.input(name) for name in "xy")
     changing = asm.size_input()
     for _ in range(6):
@@ -214,7 +214,7 @@ def test_sizes_that_change_all_the_time_are_listened_to_ever_less(
 
 
 def test_two_shapes_in_turn(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     asm.input("x")
     asm.input("y")
     size = asm.size_input()
@@ -253,7 +253,7 @@ class Kept(numpy.ndarray[Any, Any]):
 
 
 def test_memory_is_freed_behind_the_work_that_needs_it(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     asm.input("x")
     asm.input("y")
     asm.launch("step", ["x", "y"], [asm.number(4), asm.number(0)])
@@ -306,7 +306,7 @@ def test_memory_waits_where_the_peak_is_elsewhere(
 ) -> None:
     """`peak`: bytes that the process has at the first allocation more than at the second; `at_first`: in the first call more."""
     size = 300_000
-    asm = Assembly("net")
+    asm = Captured("net")
     asm.input("large")
     asm.input("x")
     asm.alloc("a", asm.layout(4, dtype="int64"))
@@ -347,7 +347,7 @@ def test_memory_waits_where_the_peak_is_elsewhere(
 
 
 def test_a_refused_launch_leaves_what_was_before_it_done(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     asm.input("x")
     asm.input("y")
     size = asm.size_input()
@@ -414,7 +414,7 @@ def test_profilers_hear_of_every_launch(store: MemoryStore, stub: StubGraphs) ->
 
 
 def test_products_and_convolutions(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     tensors = {
         "a": torch.randn(3, 5),
         "b": torch.randn(5, 4),
@@ -491,7 +491,7 @@ def test_threads(store: MemoryStore, stub: StubGraphs) -> None:
 
 def random_program(rng: random.Random) -> bytes:
     """Launches, products' like, operators that return what they are given, allocations and frees; three inputs and a number."""
-    asm = Assembly("net")
+    asm = Captured("net")
     names = ["x0", "x1", "x2"]
     for name in names:
         asm.input(name)
@@ -548,7 +548,7 @@ def test_random_programs(store: MemoryStore, stub: StubGraphs) -> None:
 
 
 def test_memory_is_used_again_within_a_call(store: MemoryStore, stub: StubGraphs) -> None:
-    asm = Assembly("net")
+    asm = Captured("net")
     asm.input("x")
     for k in range(9):
         asm.alloc(f"a{k}", asm.layout(65536 - 6 * (k % 2), dtype="int64"))
@@ -566,3 +566,41 @@ def test_memory_is_used_again_within_a_call(store: MemoryStore, stub: StubGraphs
     counters = program.counters()
     # one block serves nine names, so no allocation ends the stretch
     assert counters["graphs"] and counters["work_in_graphs"] == 18 * counters["graphs"]
+
+
+def test_work_outside_of_regions_is_done_piece_by_piece(store: MemoryStore, stub: StubGraphs) -> None:
+    asm = chain(5)
+    asm.region(begins=False)
+    for k in range(5, 10):
+        names = [f"x{k % 2}", f"x{(k + 1) % 2}"]
+        asm.launch("step", names, [asm.number(4), asm.number(k)])
+    asm.region(begins=True)
+    for k in range(10, 14):
+        names = [f"x{k % 2}", f"x{(k + 1) % 2}"]
+        asm.launch("step", names, [asm.number(4), asm.number(k)])
+    program = load(store, stub, asm.returns("x0"))
+    inputs = numbers()
+    assert [check(program, inputs, 14) for _ in range(HEARD + 2)] == [0] * HEARD + [2] * 2
+    assert program.counters()["work_in_graphs"] == 2 * (5 + 4)
+
+
+def test_regions_next_to_each_other_are_graphs_of_their_own(store: MemoryStore, stub: StubGraphs) -> None:
+    asm = chain(5)
+    asm.region(begins=False)
+    asm.region(begins=True)
+    for k in range(5, 10):
+        asm.launch("step", [f"x{k % 2}", f"x{(k + 1) % 2}"], [asm.number(4), asm.number(k)])
+    program = load(store, stub, asm.returns("x0"))
+    inputs = numbers()
+    assert [check(program, inputs, 10) for _ in range(HEARD + 1)] == [0] * HEARD + [2]
+
+
+def test_a_program_without_regions_is_never_listened_to(store: MemoryStore, stub: StubGraphs) -> None:
+    asm = Assembly("net")
+    for name in ("x0", "x1"):
+        asm.input(name)
+    for k in range(6):
+        asm.launch("step", [f"x{k % 2}", f"x{(k + 1) % 2}"], [asm.number(4), asm.number(k)])
+    program = load(store, stub, asm.returns("x0"))
+    inputs = numbers()
+    assert sum(check(program, inputs, 6) for _ in range(HEARD + 4)) == 0

@@ -1,115 +1,96 @@
-"""The calling convention: its text reads back, and what does not fit together is refused."""
+"""The text of a calling convention: what is read of it, and what is refused."""
 
 from __future__ import annotations
 
-import random
-from typing import get_args
+import math
 
 import pytest
 
-from coilwork_runtime.manifest.readable import Names
-from coilwork_runtime.manifest.roles import (
-    CallingConvention,
-    InputKind,
-    InputRole,
-    OutputKind,
-    OutputRole,
-    Source,
-    format_roles,
-    parse_roles,
-)
-from coilwork_runtime.manifest.size_code import constant_code
+from coilwork_runtime.manifest.roles import Act, Place, Row, parse_roles
 
-SAMPLE = """sizes n0 n1
-in 0 aligned update
-in 1 negated
-in 2 given
-out 0 fresh
-out 1 view of out 0 size (4; n0) stride (n0; 1) offset n1 + 2
-out 2 is in 1
-out 3 view of in 2 size () stride () offset 0
+SAMPLE = """takes 5 gives 4
+in 0 donated
+in 1 aligned update
+in 2 resolved update conjugate
+in 2 resolved
+in 3 set to out 4
+in 4 strided 12 1 3
+out 0 number bool
+out 0 number float
+out 1 constant 2.5
+out 1 constant False
+hidden 0 is out 2
+hidden 0 counted apart
+out 2 detached
+out 2 counted with in 1
+out 3 view of hidden 0 as NO_GRAD_MODE
+out 3 view of out 3 unless view
+out 3 is out 2
+out 2 marked negated conjugated gradient
+out 2 created as DEFAULT
+out 2 strided
+out 2 shown of in 0
+out 2 shown of in 1 as view
+call views takes in 0, in 4 gives out 1, out 3
+call operators instead
 """
 
 
-def test_the_text_is_of_these_roles() -> None:
+def test_the_text_is_of_these_rows() -> None:
+    i, o, h = ([(place, k) for k in range(5)] for place in (Place.IN, Place.OUT, Place.HIDDEN))
     found = parse_roles(SAMPLE)
-    assert found.inputs == (
-        InputRole(kind="aligned", is_update=True),
-        InputRole(kind="negated"),
-        InputRole(),
+    assert found.rows == (
+        Row(Act.DONATED, i[0]),
+        Row(Act.ALIGNED, i[1], flags=1),
+        Row(Act.RESOLVED, i[2], flags=3),
+        Row(Act.RESOLVED, i[2]),
+        Row(Act.SET, i[3], o[4]),
+        Row(Act.STRIDED, i[4], strides=(12, 1, 3)),
+        Row(Act.NUMBER, o[0], flags=1),
+        Row(Act.NUMBER, o[0]),
+        Row(Act.CONSTANT, o[1], constant=2.5),
+        Row(Act.CONSTANT, o[1], constant=False),
+        Row(Act.IS, h[0], o[2]),
+        Row(Act.COUNTED, h[0]),
+        Row(Act.DETACHED, o[2]),
+        Row(Act.COUNTED, o[2], i[1]),
+        Row(Act.VIEW, o[3], h[0], name="NO_GRAD_MODE"),
+        Row(Act.VIEW, o[3], o[3], flags=1),
+        Row(Act.IS, o[3], o[2]),
+        Row(Act.MARKED, o[2], flags=7),
+        Row(Act.CREATED, o[2], name="DEFAULT"),
+        Row(Act.STRIDED, o[2]),
+        Row(Act.SHOWN, o[2], i[0]),
+        Row(Act.SHOWN, o[2], i[1], flags=1),
+        Row(Act.MADE, name="views", takes=(i[0], i[4]), gives=(o[1], o[3])),
+        Row(Act.INSTEAD, name="operators"),
     )
-    code = Names(["size:i64"] * 2, ("n0", "n1")).code
-    assert found.outputs == (
-        OutputRole(),
-        OutputRole(
-            kind="view",
-            source=Source(side="out", position=0),
-            size=(code("4"), code("n0")),
-            stride=(code("n0"), code("1")),
-            offset=code("n1 + 2"),
-        ),
-        OutputRole(kind="is", source=Source(side="in", position=1)),
-        OutputRole(kind="view", source=Source(side="in", position=2), offset=code("0")),
-    )
-    assert format_roles(found) == SAMPLE
+    assert (found.takes, found.gives, found.kept) == (5, 4, (3, 1, 0, 4))
+    assert found.names == ("views", "operators")
 
 
-def test_drawn_conventions_read_back() -> None:
-    draw = random.Random(2)
-    code = Names(["size:i64"] * 2, ("n0", "n1")).code
-    texts = ("0", "n0", "n0 * n1", "n1 + 3", "min(n0, 7)", "n0 // 2")
-    for _ in range(200):
-        inputs = tuple(
-            InputRole(kind=draw.choice(get_args(InputKind)), is_update=draw.random() < 0.3)
-            for _ in range(draw.randrange(1, 4))
-        )
-        outputs: list[OutputRole] = []
-        for position in range(draw.randrange(5)):
-            kind = draw.choice(get_args(OutputKind))
-            source = Source(side="in", position=draw.randrange(len(inputs)))
-            if position and draw.random() < 0.5:
-                source = Source(side="out", position=draw.randrange(position))
-            rank = draw.randrange(3)
-            outputs.append(
-                OutputRole(
-                    kind=kind,
-                    source=source if kind in ("view", "is") else None,
-                    size=tuple(code(draw.choice(texts)) for _ in range(rank)) if kind == "view" else (),
-                    stride=tuple(code(draw.choice(texts)) for _ in range(rank)) if kind == "view" else (),
-                    offset=code(draw.choice(texts)) if kind == "view" else None,
-                )
-            )
-        convention = CallingConvention(inputs=inputs, outputs=tuple(outputs), sizes=("n0", "n1"))
-        assert parse_roles(format_roles(convention)) == convention
+def test_constants_are_what_they_were() -> None:
+    for value in (True, 0.1, -0.0, math.inf, 5e-324):
+        (row,) = parse_roles(f"takes 0\nout 0 constant {value!r}\n").rows
+        assert repr(row.constant) == repr(value)
+    assert math.isnan(parse_roles("takes 0\nout 0 constant nan\n").rows[0].constant)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "in 0 given\n",
-        "sizes\nin 1 given\n",
-        "sizes\nin 0 polished\n",
-        "sizes\nin 0 given twice\n",
-        "sizes\nout 0 fresh\nin 0 given\n",
-        "sizes\nout 0 view\n",
-        "sizes\nout 0 is\n",
-        "sizes\nout 0 is in 0\n",
-        "sizes\nin 0 given\nout 0 is out 0\n",
-        "sizes\nin 0 given\nout 0 view of in 0 size (4) stride () offset 0\n",
-        "sizes\nin 0 given\nout 0 view of in 0 size (n0) stride (1) offset 0\n",
+        "in 0 donated\n",
+        "takes 1\nin 0 aligned later\n",
+        "takes 1\nin 1 aligned\n",
+        "takes 1\nout 0 counted with in 1\n",
+        "takes 1\nin 0 number bool\n",
+        "takes 1\nout 0 resolved\n",
+        "takes 1\nout 0 constant x\n",
+        "takes 1\ncall views takes in 0 gives nothing\n",
+        "takes 1\nthe rest\n",
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"role|sizes|made of|view|expression"):
+    with pytest.raises(ValueError):
         parse_roles(text)
-
-
-def test_parts_of_a_role_go_together() -> None:
-    for fields in (
-        {"kind": "view"},
-        {"source": Source(side="in", position=0)},
-        {"offset": constant_code(0)},
-    ):
-        with pytest.raises(ValueError, match="result"):
-            OutputRole(**fields)

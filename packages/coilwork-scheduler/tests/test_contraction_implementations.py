@@ -20,7 +20,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.matrix_products import MatrixProduct, make_product, matrix_product_of
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
@@ -102,6 +102,7 @@ def surroundings(graph: Graph, **options: object) -> Surroundings:
         facts=analyse(graph),
         views=MappingProxyType({}),
         name=lambda wanted: wanted,
+        targets=Targets(main=GPU),
         model=RooflineCost(target=GPU),
         sizes=hints_of(ScheduleOptions()),
         options=ScheduleOptions(**options),

@@ -25,7 +25,7 @@ from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
@@ -189,6 +189,7 @@ def surroundings(graph: Graph) -> Surroundings:
         facts=analyse(graph),
         views={},
         name=lambda wanted: wanted,
+        targets=Targets(main=GPU),
         model=RooflineCost(target=GPU),
         sizes=hints_of(ScheduleOptions()),
         options=ScheduleOptions(),

@@ -23,7 +23,16 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.layouts.assign import assign_layouts, survey
 from coilwork_scheduler.layouts.attention import weigh_attention
 from coilwork_scheduler.layouts.rules import RULES, format_rules
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, LayoutRule, Site
+from coilwork_scheduler.layouts.sites import (
+    IMPOSSIBLE,
+    SCALE,
+    Around,
+    Choice,
+    Copy,
+    LayoutOf,
+    LayoutRule,
+    Site,
+)
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import hints_of
@@ -101,7 +110,7 @@ class ColumnsSite:
 
     around: Around
     operand: Buffer
-    conversions: tuple[Conversion, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     @property
     def obliges(self) -> tuple[str, ...]:
@@ -130,6 +139,9 @@ class ColumnsSite:
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         return (nested_strides(root.shape, (1, 0)),)
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
+        return ()
 
 
 def weigh_columns(position: int, node: Node, around: Around) -> Site | None:
@@ -372,6 +384,8 @@ def test_forward_and_backward_of_a_stack_are_one_problem(device: str) -> None:
     activations = {name: found[name] for name in "abcdefhk"}
     assert activations == dict.fromkeys(activations, PIXELS)
     assert found["m"] == PLANES and found["gu"] == found["gw"] == "576 9 3 1"
+    # little is saved by them alone, but they belong to calls
+    assert found["u"] == found["w"] == "576 1 192 64"
     check_schedule(after, device)
 
 

@@ -17,7 +17,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.splitting.scans import LONGEST, column_piece_length, piece_length
+from coilwork_scheduler.splitting.scans import column_piece_length, piece_length
 
 IN_PIECES = ScheduleOptions(single_pass=False)
 
@@ -88,10 +88,10 @@ def test_what_stays_one_kernel() -> None:
 
 
 def test_pieces_fill_their_blocks() -> None:
-    assert piece_length(4_000_000) == 8000
-    assert piece_length(262_144) == 8192
-    assert piece_length(8209) == LONGEST
-    assert piece_length(LONGEST * 20000) is None
+    assert piece_length(4_000_000, H200) == 8000
+    assert piece_length(262_144, H200) == 8192
+    assert piece_length(8209, H200) == 8192
+    assert piece_length(8192 * 20000, H200) is None
 
 
 def test_pieces_of_columns_stay_in_registers_and_fill_the_device() -> None:

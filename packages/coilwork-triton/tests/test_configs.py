@@ -10,7 +10,6 @@ from launch_facts import change_facts, launch_facts
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import target
-from coilwork_triton.launch.code_length import LONGEST_CODE
 from coilwork_triton.launch.configs import propose
 from coilwork_triton.launch.parameters import Facts, Walk
 
@@ -452,7 +451,7 @@ def test_code_of_many_operations_is_for_few_elements(
     heavy = propose(change_facts(facts, operations=operations), H200, 3)
     for found in heavy:
         elements = math.prod(size for _, size in found.meta) // (32 * found.num_warps)
-        assert elements <= 1 or elements * operations <= LONGEST_CODE
+        assert elements <= 1 or elements * operations <= H200.machine.grids.longest_code
     if operations == 100:
         assert heavy == light
 

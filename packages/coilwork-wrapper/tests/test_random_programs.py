@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wrapper_programs import check_agreement
+
+from coilwork_ir.program.nodes import Instruction, Program, RegionKind
+from coilwork_ir.program.regions import make_region
 
 UNARY = ("aten.neg.default", "aten.exp.default", "aten.sin.default")
 BINARY = ("aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default")
@@ -223,7 +227,24 @@ def programs(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(programs(), st.booleans(), st.integers(1, 5))
-def test_random_programs_agree(text: str, flag: bool, rows: int) -> None:
+@given(programs(), st.booleans(), st.integers(1, 5), st.integers(0, 1 << 30))
+def test_random_programs_agree(text: str, flag: bool, rows: int, seed: int) -> None:
     torch.manual_seed(0)
-    check_agreement(text, [torch.tensor(flag), torch.randn(rows, 4), torch.randn(rows, 4)])
+    inputs = [torch.tensor(flag), torch.randn(rows, 4), torch.randn(rows, 4)]
+    check_agreement(text, inputs, change=lambda program: in_regions(program, Random(seed)))
+
+
+def in_regions(program: Program, rng: Random) -> Program:
+    """`program` with regions somewhere; none if it is to stay as it is."""
+    *rest, last = program.instructions
+    made: list[Instruction] = []
+    while rest and rng.random() < 0.8:
+        start = rng.randrange(len(rest))
+        end = rng.randint(start, len(rest))
+        body = rest[start:end]
+        kind: RegionKind = rng.choice(("partition", "nested"))
+        if kind == "partition" and rng.random() < 0.4:
+            body = [make_region("nested", body, "within")]
+        made += [*rest[:start], make_region(kind, body)]
+        rest = rest[end:]
+    return replace(program, instructions=(*made, *rest, last))

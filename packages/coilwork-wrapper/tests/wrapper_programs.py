@@ -13,7 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.text import parse_program
+from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_fx, emit_python
 
@@ -126,15 +126,18 @@ BOTH: Final[tuple[Callable[..., Call], ...]] = (python_call, fx_call)
 
 
 def check_agreement(
-    text: str, *calls: Sequence[Value], constants: Mapping[str, torch.Tensor] | None = None
+    text: str,
+    *calls: Sequence[Value],
+    constants: Mapping[str, torch.Tensor] | None = None,
+    change: Callable[[Program], Program] | None = None,
 ) -> None:
-    """Run each of `calls` through the interpreter and both emitters.
+    """Run each of `calls` through the interpreter and both emitters, which get the program with a `change`.
 
     Results, inputs afterwards, strides, and which of them share memory must agree.
     """
     program = program_of(text)
     for make in BOTH:
-        call = make(text, constants)
+        call = make(format_program(change(program)) if change else text, constants)
         for inputs in calls:
             mine, theirs = copies(inputs), copies(inputs)
             expected = interpret_program(program, theirs, constants)

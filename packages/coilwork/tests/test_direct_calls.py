@@ -71,7 +71,7 @@ def test_what_the_wrapper_is_needed_for(function: Callable[..., Any]) -> None:
     ours, theirs = torch.arange(6.0), torch.arange(6.0)
     torch.testing.assert_close(compiled(ours), function(theirs))
     torch.testing.assert_close(ours, theirs)
-    assert kinds == ["function"]
+    assert "Program" not in kinds
 
 
 def test_sizes_that_change_go_through_the_wrapper() -> None:

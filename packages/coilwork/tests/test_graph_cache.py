@@ -153,7 +153,7 @@ def damage_by_emptying(store: LocalStore) -> None:
 
 def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
     """Well-formed entries with other contents, as another program might write."""
-    codec = "graph-2/bundle-1"
+    codec = "graph-3/bundle-1"
     for entry in list(store.entries()):
         if entry.kind == "graph":
             data = store.get(entry.key)
@@ -173,6 +173,7 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
         lambda store: replace_graphs(store, {"constants.json": b"{"}),
         lambda store: replace_graphs(store, {"constants.json": b'["missing"]'}),
         lambda store: replace_graphs(store, {"kernels.bin": b"coilwork"}),
+        lambda store: replace_graphs(store, {"roles.txt": b"takes 1\nin 0 aligned update\n"}),
         lambda store: replace_graphs(store, {"kernels.bin": write_kernels(())}),
         lambda store: replace_graphs(store, {"module.py": b"\xff\xfe"}),
         lambda store: replace_graphs(store, {"program.bin": b"coilwork"}),
@@ -185,6 +186,7 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
         "json",
         "constant",
         "kernels",
+        "roles",
         "no kernels",
         "encoding",
         "program",

@@ -25,7 +25,7 @@ def test_every_change_of_a_source_file_counts(tmp_path: Path) -> None:
     seen.append(sources_digest(tmp_path))
     (tmp_path / "empty.py").touch()
     seen.append(sources_digest(tmp_path))
-    for name in ("sums.triton", "sums.hpp", "sums.cpp"):
+    for name in ("sums.triton", "sums.hpp", "sums.cpp", "sm_90.toml"):
         (tmp_path / "ops" / name).write_text("what kernels or the executor are made of")
         seen.append(sources_digest(tmp_path))
     assert len(set(seen)) == len(seen)

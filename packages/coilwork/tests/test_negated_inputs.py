@@ -85,6 +85,24 @@ def test_within_a_graph(function: Callable[[Tensor], object], strictly: Compile)
     torch.testing.assert_close(ours, eager)
 
 
+def test_conjugates_that_are_negated_too(strictly: Compile) -> None:
+    """The program takes the conjugate into account, and its memory holds numbers of the other sign."""
+
+    def scaled(z: Tensor) -> Tensor:
+        return z * 2 + 1
+
+    def written(z: Tensor) -> Tensor:
+        z.add_(1)
+        return z * 2
+
+    for function in (scaled, written):
+        torch._dynamo.reset()
+        eager, ours = (torch._neg_view(conjugate().resolve_conj()).conj() for _ in range(2))
+        torch.testing.assert_close(strictly(function)(ours), function(eager))
+        torch.testing.assert_close(ours, eager)
+        assert ours.is_conj() and ours.is_neg()
+
+
 def test_gradients(strictly: Compile) -> None:
     torch._dynamo.reset()
 

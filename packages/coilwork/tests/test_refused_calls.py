@@ -495,6 +495,56 @@ REFUSED_GRADIENTS: tuple[tuple[Program, Callable[[], tuple[Tensor, ...]]], ...] 
 )
 
 
+MIXED: dict[str, tuple[Program, tuple[torch.dtype, torch.dtype]]] = {
+    "huber_loss of bits": (nn.functional.huber_loss, (torch.float32, torch.bool)),
+    "huber_loss of integers": (nn.functional.huber_loss, (torch.float32, torch.int32)),
+    "soft_margin_loss of bits": (nn.functional.soft_margin_loss, (torch.float32, torch.bool)),
+    "soft_margin_loss of uint16": (nn.functional.soft_margin_loss, (torch.float32, torch.uint16)),
+    "dropout's gradient": (
+        lambda g, mask: torch.ops.aten.native_dropout_backward(g, mask, 0.5),
+        (torch.float32, torch.complex64),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_gradients_of_types_that_eager_refuses(name: str) -> None:
+    function, types = MIXED[name]
+
+    def train(call: Program) -> None:
+        first, second = (torch.ones(5).to(dtype) for dtype in types)
+        found: Any = call(first.requires_grad_(), second)
+        torch.autograd.backward([found], [torch.ones_like(found)])
+
+    with pytest.raises((RuntimeError, NotImplementedError)) as refused:
+        train(function)
+    with pytest.raises(refused.type) as error:
+        train(compiled(function, strict=True))
+    assert str(error.value).split("\n")[0] == str(refused.value).split("\n")[0]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_operands_without_memory_beside_others_are_eagers(strict: bool) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.margin_ranking_loss(x, y, y)
+
+    run = compiled(function, strict=strict)
+    x = torch.ones((), device="meta", requires_grad=True)
+    for call in (function, run):
+        found: Any = call(x, torch.ones(()).requires_grad_())
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            found.backward()
+
+
+@pytest.mark.parametrize("decimals", [400, -400, (1 << 63) - 1])
+def test_more_digits_than_floats_have(decimals: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.round(x, decimals=decimals)
+
+    x = torch.tensor([1.25, -3.0])
+    torch.testing.assert_close(compiled(function, strict=True)(x), function(x), equal_nan=True)
+
+
 @pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
 @pytest.mark.parametrize("strict", [False, True])
 def test_gradients_that_eager_refuses(strict: bool) -> None:

@@ -20,9 +20,11 @@ from coilwork.errors import CoilworkFallbackWarning
 from coilwork_frontend.calling_convention.operator_call import operator_call
 from coilwork_frontend.calling_convention.saved_strides import (
     captured_operands,
-    lay_out_operands,
-    lay_out_results,
+    strided_inputs,
+    strided_results,
 )
+from coilwork_ir.roles import CallingConvention
+from coilwork_runtime import bind_roles
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 
@@ -186,13 +188,15 @@ def test_captured_operators_get_operands_as_captured() -> None:
     given = [torch.randn(3, 2, 4).transpose(0, 1), torch.randn(2, 3, 4)]
     strides = captured_operands(gm, given)
     assert strides == {0: (12, 4, 1)}
-    call = lay_out_operands(operator_call(gm), strides)
+    roles = CallingConvention(takes=2, rows=strided_inputs(strides))
+    call = bind_roles(operator_call(gm), str(roles), {}).call
     for wanted, found in zip(given, call(list(given)), strict=True):
         torch.testing.assert_close(found, wanted.reshape(6, 4), rtol=0, atol=0)
 
 
 def test_operators_give_results_as_kernels_do() -> None:
     value = torch.randn(2, 3, 4)
-    found, other = lay_out_results(lambda args: [args[0] * 2, None], {0: (12, 1, 3)})([value])
+    roles = CallingConvention(takes=1, rows=strided_results({0: (12, 1, 3)}))
+    found, other = bind_roles(lambda args: [args[0] * 2, None], str(roles), {}).call([value])
     assert found.stride() == (12, 1, 3) and other is None
     torch.testing.assert_close(found, value * 2, rtol=0, atol=0)

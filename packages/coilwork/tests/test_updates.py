@@ -10,9 +10,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork_frontend.calling_convention.updates import aligned_updates, names_at, with_aligned_updates
+from coilwork_frontend.calling_convention.updates import aligned_updates, names_at, update_roles
+from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import lower
-from coilwork_runtime import any_unaligned
+from coilwork_runtime import bind_roles
 
 
 def updates(function: Callable[..., object], *inputs: torch.Tensor, on_cpu: bool = True) -> tuple[int, ...]:
@@ -57,6 +58,11 @@ def test_memory_that_leaves_by_another_way_stays_what_it_is() -> None:
         assert updates(function, torch.zeros(16), torch.zeros(16)) == ()
 
 
+def aligned(call: Callable[[list[Any]], Sequence[Any]], positions: Sequence[int], takes: int) -> Any:
+    roles = CallingConvention(takes=takes, rows=update_roles(positions))
+    return bind_roles(call, str(roles), {}).call
+
+
 def test_what_is_not_aligned_goes_through_a_copy() -> None:
     seen: list[int] = []
 
@@ -66,7 +72,7 @@ def test_what_is_not_aligned_goes_through_a_copy() -> None:
         args[1] *= 2
         return (args[0] + args[1],)
 
-    checked = with_aligned_updates(call, (0, 1), any_unaligned)
+    checked = aligned(call, (0, 1), takes=3)
     base = torch.arange(9.0)
     inside, beside = base[1:], torch.ones(8)
     (result,) = checked([inside, beside, 5])
@@ -80,7 +86,7 @@ def test_what_is_not_aligned_goes_through_a_copy() -> None:
 @pytest.mark.parametrize("positions", [(), (0,)])
 def test_aligned_inputs_are_passed_as_they_are(positions: tuple[int, ...]) -> None:
     value = torch.zeros(8)
-    assert with_aligned_updates(lambda args: args, positions, any_unaligned)([value])[0] is value
+    assert aligned(lambda args: args, positions, takes=1)([value])[0] is value
 
 
 class Counting(torch.nn.Module):

@@ -28,6 +28,7 @@ class GraphEntry:
         kernels: manifests and texts of its kernels, as bytes.
         program: bytes for the native executor; empty if it refuses the program.
         refusal: why it does.
+        roles: of its inputs and results, as text.
         constant_keys: names of the tensors that the program needs. Their contents are part of the key, and
             they are taken from the graph at hand.
         report: what the compiler says of the graph.
@@ -37,6 +38,7 @@ class GraphEntry:
     kernels: bytes = b""
     program: bytes = b""
     refusal: str = ""
+    roles: str = ""
     constant_keys: tuple[str, ...] = ()
     report: dict[str, JsonValue]
 
@@ -47,6 +49,7 @@ def _write_records(entry: GraphEntry) -> Bundle:
         "kernels.bin": entry.kernels,
         "program.bin": entry.program,
         "refusal.txt": entry.refusal.encode(),
+        "roles.txt": entry.roles.encode(),
         "report.json": json.dumps(entry.report).encode(),
         "constants.json": json.dumps(list(entry.constant_keys)).encode(),
     }
@@ -63,6 +66,7 @@ def _read_records(bundle: Bundle) -> GraphEntry:
         kernels=records["kernels.bin"],
         program=records["program.bin"],
         refusal=records["refusal.txt"].decode(),
+        roles=records["roles.txt"].decode(),
         constant_keys=tuple(str(key) for key in json.loads(records["constants.json"])),
         report=report,
     )
@@ -76,7 +80,7 @@ class GraphCache(TypedCache[GraphEntry]):
     """
 
     def __init__(self, store: Store) -> None:
-        codec = MappedCodec(BundleCodec(), name="graph-2", flatten=_write_records, revive=_read_records)
+        codec = MappedCodec(BundleCodec(), name="graph-3", flatten=_write_records, revive=_read_records)
         super().__init__(store, kind="graph", codec=codec)
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-_SOURCES: Final = (".py", ".triton", ".cpp", ".hpp", ".ll")
+_SOURCES: Final = (".py", ".toml", ".triton", ".cpp", ".hpp", ".ll")
 
 
 @cache
@@ -34,8 +34,8 @@ def compiler_identity(packages: tuple[str, ...], groups: tuple[str, ...] = ()) -
 
 
 def sources_digest(folder: Path) -> bytes:
-    """A hash of every source file below `folder`, names and contents: Python, C++, and the functions that
-    kernels carry along."""
+    """A hash of every source file below `folder`, names and contents: Python, C++, figures of machines, and the
+    functions that kernels carry along."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES):
         content = path.read_bytes()

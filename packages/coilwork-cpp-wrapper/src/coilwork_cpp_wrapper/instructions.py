@@ -29,6 +29,7 @@ from coilwork_ir.program.nodes import (
     Instruction,
     Launch,
     PoolView,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -101,6 +102,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
                 )
         case WaitEvent() | JoinStream():
             pass
+        case Region():
+            raise AssertionError("regions are inlined before a program is emitted")
         case ExternCall() | Copy() | CondCall() | WhileCall():
             yield from _call(instruction, scope)
         case Free(names=names):

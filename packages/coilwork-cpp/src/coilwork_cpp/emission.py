@@ -132,7 +132,9 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     common = common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
     args = {t.name: t for t in bare.tensors}
-    planned = replace(bare, mappings=tuple(propose(pieces, common, args) for pieces in launch.phases))
+    loops = target.machine.loops
+    mappings = tuple(propose(pieces, common, args, loops) for pieces in launch.phases)
+    planned = replace(bare, mappings=mappings)
     text = find_given(options.mappings, kernel)
     versions = () if text is None else parse_given(text, kernel, target.kind)
     if not versions:

@@ -17,8 +17,8 @@ from torch import fx
 from coilwork_frontend.calling_convention.captured_results import (
     CapturedResult,
     captured_results,
+    created_roles,
     list_marks,
-    with_created_views,
 )
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.marked_results import restore_marks
@@ -76,6 +76,7 @@ from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.roles import CallingConvention
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
 logger = logging.getLogger("coilwork")
@@ -134,6 +135,9 @@ class Stages(Protocol):
         """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager
         refuses the call."""
 
+    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
+        """`call`, which takes inputs one by one, with the roles of its results."""
+
     def is_other_shape(self, error: Exception) -> bool:
         """Tell if a compiled program failed since an operator returned another shape than captured."""
 
@@ -169,7 +173,7 @@ def compile_captured(
     if as_captured is not None:
         return stages.watch_in_eager(as_captured)
     captured, results = copy_of(gm), captured_results(gm)
-    creating = with_created_views(gm)
+    views = created_roles(gm, len(example_inputs))
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm, is_other_shape=stages.is_other_shape)
@@ -207,7 +211,8 @@ def compile_captured(
         if uncompiled is None:
             raise
         return uncompiled
-    compiled = creating(sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions))))
+    compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
+    compiled = stages.apply_roles(compiled, views)
     watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
     return watched
 

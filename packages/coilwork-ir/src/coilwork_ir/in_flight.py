@@ -1,17 +1,19 @@
 """Memory in use: what reads or writes it after the instruction that began it, and until when.
 
-Two things do. An operator may go on behind its call, as collectives do: it starts in one call and ends in another, which waits for a
-result of it. A flight is one such operation: the memory that it uses meanwhile, and the part of that memory that has to be
-waited for. Several flights may use one piece of memory. A wait for memory ends every flight that has to be waited for there; a flight
-with several such pieces ends with the last of them.
+Two things do. An operator may go on behind its call, as collectives do: it starts in one call and ends in
+another, which waits for a result of it. A flight is one such operation: the memory that it uses meanwhile,
+and the part of that memory that has to be waited for. Several flights may use one piece of memory. A wait for
+memory ends every flight that has to be waited for there; a flight with several such pieces ends with the last
+of them.
 
-And what is put on a stream runs beside what is put on another, until an event orders the two. Each stream has a clock: how much of
-each stream is done where its next work begins (vector clocks: Mattern 1988; as detectors of races keep them: Flanagan and
-Freund, FastTrack, 2009). The host, which goes through the instructions, is one more of them: work begins behind all it has done, and it
-goes on at once.
+And what is put on a stream runs beside what is put on another, until an event orders the two. Each stream has
+a clock: how much of each stream is done where its next work begins (vector clocks: Mattern 1988; as detectors
+of races keep them: Flanagan and Freund, FastTrack, 2009). The host, which goes through the instructions, is
+one more of them: work begins behind all it has done, and it goes on at once.
 
-Each piece of memory has a home: where it is allocated and given back, the call's own stream or the host. It is in use until no
-flight has it and all that used it is behind its home's clock. Planner and verifier ask this one class.
+Each piece of memory has a home: where it is allocated and given back, the call's own stream or the host. It
+is in use until no flight has it and all that used it is behind its home's clock. Planner and verifier ask
+this one class.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class _Flight(Generic[K]):
 
 @dataclass(slots=True)
 class _Uses:
-    """The last use of a piece of memory that writes, and those that read what it wrote: how far each actor was."""
+    """The last use of memory that writes, and those that read what it wrote: how far each actor was."""
 
     written: _Clock = field(default_factory=dict)
     read: _Clock = field(default_factory=dict)
@@ -112,12 +114,20 @@ class InFlight(Generic[K]):
 
     # Work on streams
 
+    def open_streams(self) -> None:
+        """Follow streams from here on; else that begins with the first of them."""
+        self._begin()
+
+    def reach(self, stream: Actor) -> int:
+        """How many uses of the call's own stream are done where the next work of `stream` begins."""
+        return self._issue(stream).get(OWN, 0)
+
     def place_on_host(self, key: K) -> None:
         """The memory `key` is the host's: it is given back when the host is behind all that uses it."""
         self._on_host.add(key)
 
     def follow(self, instruction: StreamInstruction) -> tuple[K, ...]:
-        """Take an instruction on streams into account; the memory that is in use no more behind it, each once."""
+        """Take an instruction on streams into account; the memory that is in use no more, each once."""
         self._begin()
         match instruction:
             case ForkStream(stream=stream, device=device, after=after):
@@ -137,7 +147,7 @@ class InFlight(Generic[K]):
         return self._close()
 
     def use(self, actor: Actor, reads: Iterable[K], writes: Iterable[K]) -> tuple[K, ...]:
-        """Work of `actor` reads and writes memory; the memory that other work may be using at the same time, against it."""
+        """Work of `actor` reads and writes memory; that of it which other work may use at the same time."""
         if not self._clocks:
             return ()
         clock = self._issue(actor)
@@ -177,7 +187,7 @@ class InFlight(Generic[K]):
             self._clocks = {OWN: {}, HOST: {}}
 
     def _issue(self, actor: Actor) -> _Clock:
-        """The clock of `actor`, which is given something by the host at this moment. The host has no streams but itself."""
+        """The clock of `actor`, whom the host gives something now. The host has no streams but itself."""
         if actor is HOST or actor in self._host_streams:
             return self._clocks[HOST]
         clock = self._clocks[actor]
@@ -202,7 +212,7 @@ class InFlight(Generic[K]):
     # Both
 
     def __contains__(self, key: K) -> bool:
-        """True if the memory `key` is in use: by an operation, or on a stream that its home has not waited for."""
+        """True if the memory `key` is in use: by an operation, or on a stream that its home is not behind."""
         return key in self._flights or not self._is_at_rest(key)
 
     def memory(self) -> tuple[K, ...]:

@@ -1,8 +1,9 @@
 """Streams, events and copies: the instructions of schedules and programs that say what runs beside what.
 
-A call begins on a stream of its own, named "". `ForkStream` makes another: what a launch or copy puts on it runs beside the
-rest. Order comes from events alone: one is recorded on a stream and waited for on another, or by the host, which goes through
-the instructions. `JoinStream` waits for all of a stream, and ends it. A stream of the host is the host itself. `coilwork_ir.in_flight` says what follows for memory.
+A call begins on a stream of its own, named "". `ForkStream` makes another: what a launch or copy puts on it
+runs beside the rest. Order comes from events alone: one is recorded on a stream and waited for on another, or
+by the host, which goes through the instructions. `JoinStream` waits for all of a stream, and ends it. A
+stream of the host is the host itself. `coilwork_ir.in_flight` says what follows for memory.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class JoinStream:
 class Copy:
     """The elements of `source` become those of `target`, of the same type and shape, on whatever devices.
 
-    With `non_blocking` the host goes on before its memory was read or written: that is in use until the host waited for an
-    event behind the copy.
+    With `non_blocking` the host goes on before its memory was read or written: that is in use until the host
+    waited for an event behind the copy.
     """
 
     source: str

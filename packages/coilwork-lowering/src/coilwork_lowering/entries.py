@@ -12,7 +12,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.scalar import const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, whole
+from coilwork_lowering.building.values import TensorValue, Value, same_strides, whole
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.torch_compat.fakes import is_fake, number_in
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -71,15 +71,17 @@ class Entries:
         fake = node.meta.get("val")
         bound = self.operands[position] if self.operands else None
         if isinstance(fake, torch.Tensor):
-            given = self._strides(position)
+            given, captured = self._strides(position), self.builder.sizes.exprs(fake.stride())
             buffer = self.builder.declare(
                 self.builder.sizes.exprs(fake.shape),
                 # capture shows quantised operands as floats
                 bound.dtype if bound is not None and bound.dtype.is_quantized else dtype_of(fake.dtype),
                 device_text(fake.device),
-                strides=self.builder.sizes.exprs(fake.stride()) if given is None else given,
+                strides=captured if given is None else given,
                 name=node.name,
             )
+            if not self.operands and not same_strides(buffer.shape, buffer.strides, captured):
+                self.builder.relaid_inputs.add(buffer.name)
             self.inputs.append(buffer)
             self.builder.sizes.given(buffer.shape)
             return whole(buffer)

@@ -2,7 +2,7 @@
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
-from coilwork_runtime.checks import raise_failure
+from coilwork_runtime.calling.binding import bind_roles, bind_separate
 from coilwork_runtime.devices import DeviceFacts, describe_cpu, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -19,7 +19,6 @@ from coilwork_runtime.errors import (
     RuntimeFault,
     ScratchFolderError,
 )
-from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
@@ -73,7 +72,8 @@ __all__ = [
     "TensorKinds",
     "TritonCompiler",
     "__version__",
-    "any_unaligned",
+    "bind_roles",
+    "bind_separate",
     "describe_cpu",
     "describe_gpu",
     "guard_call",

@@ -1,7 +1,8 @@
-"""Streams and events as programs use them: forked, recorded, waited for and joined; on devices without any, nothing.
+"""Streams and events as programs use them: forked, recorded, waited for and joined; on devices without any,
+nothing.
 
-`None` is the stream that a call begins on, torch's current one, and whatever there is of a device that has no streams: what it
-is given is done, or in order, anyhow.
+`None` is the stream that a call begins on, torch's current one, and whatever there is of a device that has no
+streams: what it is given is done, or in order, anyhow.
 """
 
 from __future__ import annotations

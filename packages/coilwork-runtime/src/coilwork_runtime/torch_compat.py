@@ -5,13 +5,15 @@ torch's type stubs name some of it and miss the rest, so all of it is fetched by
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 Sizes = Sequence[int]
@@ -168,3 +170,77 @@ def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
         if schema.overload_name == wanted:
             return schema
     return None
+
+
+# Tells if two tensors share memory.
+is_alias = cast(Callable[[torch.Tensor, torch.Tensor], bool], vars(torch._C)["_is_alias_of"])
+# A view with the bit that says that memory holds numbers of the other sign.
+negative_view = cast(Callable[[torch.Tensor], torch.Tensor], vars(torch)["_neg_view"])
+# Whether gradients are recorded from now on: the quickest of torch's ways.
+record_gradients = cast(Callable[[bool], None], torch._C._set_grad_enabled)
+_creations: Final[Any] = torch._C._autograd.CreationMeta
+# among the keys of the dispatcher within the `vmap` of autograd; its enumeration for Python has no name for it
+_BATCHING: Final = torch._C._parse_dispatch_key("VmapMode")
+
+
+class Creation(NamedTuple):
+    """How a view was made, after which it takes or refuses writes that autograd would record.
+
+    Attributes:
+        kind: torch's own value.
+        recorded: views are made so with gradients recorded (`True`) or not (`False`); `None`: in another way.
+        is_of_parts: it is one of several views that one operator gave.
+    """
+
+    kind: Any
+    recorded: bool | None
+    is_of_parts: bool
+
+
+@functools.cache
+def creation_kind(name: str) -> Creation:
+    """The way to make views that torch calls `name`.
+
+    Raises:
+        ValueError: it has none of that name.
+    """
+    kind = getattr(_creations, name, None)
+    if kind is None:
+        raise ValueError(f"torch makes no views as {name}")
+    recorded = True if name == "DEFAULT" else False if name == "NO_GRAD_MODE" else None
+    return Creation(kind, recorded=recorded, is_of_parts=name == "MULTI_OUTPUT_NODE")
+
+
+# How a view was made, as torch's own value; and to set that.
+read_creation = cast(Callable[[torch.Tensor], Any], torch._C._autograd._get_creation_meta)
+write_creation = cast(Callable[[torch.Tensor, Any], None], torch._C._autograd._set_creation_meta)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common if they share memory, while they live.
+
+    Tensors of `torch.func` have no memory of their own: theirs is that of what they wrap.
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_transformed() -> bool:
+    """Tell if tensors may carry tangents or be wrapped, and then have no memory: by `torch.func`, or by
+    autograd for batches of gradients.
+
+    The latter's `vmap` is an older one, of which only the dispatcher tells.
+    """
+    return (
+        forward_ad._current_level >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or (_BATCHING is not None and torch._C._dispatch_tls_is_dispatch_key_included(_BATCHING))
+    )
+
+
+def transform_facts() -> tuple[object, ...]:
+    """Where C++ finds what `is_transformed` asks for: the names of the module that has the level of tangents, the
+    function that tells the interpreter of `torch.func`, that which tells if a key is included, and the key."""
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    return vars(forward_ad), torch._C._functorch.peek_interpreter_stack, included, _BATCHING

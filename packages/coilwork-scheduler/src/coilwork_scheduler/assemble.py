@@ -55,7 +55,7 @@ from coilwork_scheduler.sizes import SizeHints
 ALIGNED_BYTES: Final = 16
 
 
-_Work: TypeAlias = Group | CoreNode | Step
+_Work: TypeAlias = Group | CoreNode | KernelCall | Extern | View | Cond | While | AssertSize
 Built: TypeAlias = Mapping[int, tuple[Kernel, KernelCall]]
 """Kernels and their calls, by the places of what they compute in `Assembly.works`."""
 

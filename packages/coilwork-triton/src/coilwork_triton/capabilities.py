@@ -7,32 +7,34 @@ from typing import Final
 from coilwork_ir.capabilities import Capabilities, RowWalks, Sorting
 from coilwork_ir.target import Target
 
-# All of it was measured on an H200, and holds for the GPUs that Triton compiles for.
-_ROWS: Final = RowWalks(
-    kept_bytes=65536,
-    kept_across=512,
-    # whole sectors of memory
-    columns=32,
-    loop_row=8192,
-    loop_threads=512,
-    loop_elements=8,
-    loop_sums=64,
-    loop_values=112,
-)
-_SORTING: Final = Sorting(
-    longest=4096,
-    most_bytes=4,
-    # digits sort longer ones faster, in passes through memory
-    longest_whole=2048,
-    # a program has a row to itself, which takes too long if rows are few
-    short=512,
-    many=8,
-)
-_CAPABILITIES: Final = Capabilities(
-    rows=_ROWS, sorting=_SORTING, shares_rows=True, contracts=True, combines=True, versions_by_size=True
-)
+# Elements and bytes that a key has room for beside its position.
+_LONGEST_SORTED: Final = 4096
+_MOST_SORTED_BYTES: Final = 4
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """What kernels for `target`, a GPU, can do."""
-    return _CAPABILITIES
+    """What kernels for `target`, a GPU, can do: the same on all that Triton compiles for, as far as is measured."""
+    walks, sorts = target.machine.row_walks, target.machine.sorts
+    return Capabilities(
+        rows=RowWalks(
+            kept_bytes=walks.kept_bytes,
+            kept_across=walks.kept_across,
+            columns=walks.columns,
+            loop_row=walks.loop_row,
+            loop_threads=walks.loop_threads,
+            loop_elements=walks.loop_elements,
+            loop_sums=walks.loop_sums,
+            loop_values=walks.loop_values,
+        ),
+        sorting=Sorting(
+            longest=_LONGEST_SORTED,
+            most_bytes=_MOST_SORTED_BYTES,
+            longest_whole=sorts.longest_whole,
+            short=sorts.short,
+            many=sorts.many,
+        ),
+        shares_rows=True,
+        contracts=True,
+        combines=True,
+        versions_by_size=True,
+    )

@@ -203,7 +203,7 @@ def record_event(device: str, stream: torch.Stream | None = None) -> None:
 def _refuse_device(device: str) -> None:
     if not is_host(device):
         raise RuntimeError(
-            f"a stream or event of {device} takes a runtime: emit the graph with runtime=coilwork_runtime.generated"
+            f"a stream or event of {device} takes a runtime: emit with runtime=coilwork_runtime.generated"
         )
 
 

@@ -94,7 +94,7 @@ class Surface(Protocol):
         ...
 
     def fork_stream(self, device: str, after: torch.Stream | None = None) -> torch.Stream | None:
-        """A stream behind all that `after` was given so far; None, here and below, is the call's own, or that there is none."""
+        """A stream behind all that `after` was given; None, here and below, is the call's own, or none."""
         ...
 
     def join_stream(self, stream: torch.Stream | None, into: torch.Stream | None = None) -> None:

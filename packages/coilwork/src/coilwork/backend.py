@@ -35,6 +35,7 @@ from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
+from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -46,7 +47,7 @@ from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.rewrites import REWRITES, Fired, Prepared, complete_values
 from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
-from coilwork_runtime import LayoutError
+from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import with_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
@@ -191,7 +192,7 @@ class GraphStages:
         halves = partition(
             joint,
             example_inputs,
-            layout=layout_options(options),
+            layout=layout_options(options, joins_scheduler=not (options.passes or options.checks.has_any)),
             lowering=lowering_options(options, options.fallback),
             rewrites=rewrites_of("aten", options),
             record=self.log.extend,
@@ -238,6 +239,9 @@ class GraphStages:
         frozen = static_input_positions()
         rewrites = rewrites_of("aten", options)
         return freeze(gm, frozen, rewrites, layout_options(options), packs=packs_weights(options))
+
+    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
+        return bind_separate(call, str(roles), {})
 
     def is_other_shape(self, error: Exception) -> bool:
         return isinstance(error, LayoutError) and error.code == "operator-shape"

@@ -29,7 +29,7 @@ from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_frontend.calling_convention.convention import Role, finish_call, finish_program
+from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
@@ -43,6 +43,7 @@ from coilwork_runtime import (
     KernelBuildError,
     ModuleTextError,
     ProgramBytesError,
+    bind_roles,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
@@ -60,17 +61,23 @@ log = logging.getLogger("coilwork")
 class CompiledGraph:
     """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
 
-    `direct`, if there is one, takes the inputs one by one.
+    `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
+    yet, if there are such.
     """
 
     _boxed_call = True
 
     def __init__(
-        self, call: Call, report: CompileReport, direct: Callable[..., Sequence[Any]] | None = None
+        self,
+        call: Call,
+        report: CompileReport,
+        direct: Callable[..., Sequence[Any]] | None = None,
+        roles: Roles | None = None,
     ) -> None:
         self.call = call
         self.report = report
         self.direct = direct
+        self.roles = roles
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
@@ -127,8 +134,7 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, _saved_strides(compiled.report))
-    adapted = finish_call(compiled.call, compiled.direct, job.outside(shared))
-    compiled = CompiledGraph(adapted.call, compiled.report, adapted.direct)
+    compiled = _with_roles(compiled, job.call_roles(shared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
@@ -138,6 +144,13 @@ def compile_graph(
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
+
+
+def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
+    """`compiled` with `outer` around it, and with its own roles: all of them are interpreted at once."""
+    roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
+    bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
+    return CompiledGraph(bound.call, compiled.report, bound.direct)
 
 
 def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
@@ -173,7 +186,7 @@ def _compile(job: Job) -> CompiledGraph:
     built = build_with_retries(attempted, remedy)
     compiled, driven = built.compiled, built.driven
     guards = _guards(job, compiled, watch)
-    call = _watched(driven.call, compiled, job, builder)
+    roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings
     if key is not None and not guards and not built.steps:
@@ -182,18 +195,18 @@ def _compile(job: Job) -> CompiledGraph:
             kernels=compiled.kernels,
             program=compiled.native,
             refusal=compiled.refusal,
+            roles=str(roles.convention),
             constant_keys=tuple(compiled.constants),
             report=asdict(report),
         )
         graphs.put(key, entry)
-    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
+    if job.options.checks.has_any:
+        return CompiledGraph(_watched(driven.call, compiled, job, builder), report)
+    return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
 def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call:
     """`call`, finished, with the checks that the options ask for."""
-    finish = partial(finish_program, outside=job.outside())
-    if not job.options.checks.has_any:
-        return finish(call)
     graph = Watched(
         name=job.graph_id,
         gm=job.gm,
@@ -202,7 +215,7 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
         constants=compiled.constants,
         donated=job.convention.donated,
     )
-    return watch_call(call, job.options.checks, graph, finish)
+    return watch_call(call, job.options.checks, graph, job.finish_program)
 
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
@@ -221,6 +234,10 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
     with job.clock.stage("cache"):
         entry = graphs.get(key)
     if entry is None:
+        return None
+    roles = job.program_roles()
+    if entry.roles != str(roles.convention):
+        graphs.drop(key, "its program was compiled for another calling convention")
         return None
     try:
         told = read_report(entry.report)
@@ -257,8 +274,7 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
         seconds=job.clock.seconds,
         **_executor_facts(driven),
     )
-    call = finish_program(driven.call, job.outside())
-    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
+    return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
 def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
@@ -316,7 +332,7 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
     )
     return CompiledGraph(
         watch_in_eager(
-            job.convention.as_captured(boxed(job.gm), job.example_inputs),
+            job.as_captured(boxed(job.gm)),
             job.options.checks,
             f"graph {job.graph_id}",
         ),

@@ -17,9 +17,12 @@ from coilwork_frontend.calling_convention.convention import (
     Convention,
     Outside,
     Role,
+    Roles,
+    describe_call,
+    describe_program,
     open_convention,
 )
-from coilwork_frontend.calling_convention.operator_call import Call
+from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.calling_convention.updates import aligned_updates
@@ -29,7 +32,7 @@ from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
-from coilwork_runtime import TensorKinds, any_unaligned, collect_kinds
+from coilwork_runtime import TensorKinds, bind_roles, collect_kinds
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import Trace, open_trace
 
@@ -81,16 +84,33 @@ class Job:
 
     def operators(self, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
         """A call that runs the graph's operators one by one, by the boxed convention; results get the strides of `saved`."""
-        return self.convention.operators(self.example_inputs, saved)
+        return self.as_captured(operator_call(self.gm), saved)
 
-    def outside(self, shared: Sequence[SharedMemory] = ()) -> Outside:
-        """What stands around the program reads. `shared` are results that share memory, as captured."""
+    def as_captured(self, call: Call, saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
+        """`call`, which runs the captured operators, for inputs as the compiled graph gets them; results get the
+        strides of `saved`."""
+        roles = self.convention.captured_roles(self.example_inputs, saved)
+        return bind_roles(call, str(roles), {}).call
+
+    def program_roles(self) -> Roles:
+        """The roles of inputs and results around whatever drives the program."""
+        return describe_program(self._outside())
+
+    def call_roles(self, shared: Sequence[SharedMemory]) -> Roles:
+        """The further roles around that. `shared` are results that share memory, as captured."""
+        return describe_call(self._outside(shared))
+
+    def finish_program(self, call: Call) -> Call:
+        """`call`, which drives the program, with the roles around it."""
+        roles = self.program_roles()
+        return bind_roles(call, str(roles.convention), roles.functions).call
+
+    def _outside(self, shared: Sequence[SharedMemory] = ()) -> Outside:
         return Outside(
             convention=self.convention,
-            example_inputs=self.example_inputs,
+            operators=self.operators,
             shared=shared,
             updates=self.aligned_updates,
-            any_unaligned=any_unaligned,
         )
 
     def kinds(self) -> TensorKinds:

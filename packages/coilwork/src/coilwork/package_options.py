@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
@@ -16,6 +17,9 @@ from coilwork_runtime import Search
 from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
+
+SCHEDULED: Final = ("cuda",)
+"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out."""
 
 
 def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
@@ -38,8 +42,9 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
-    lowering `joins_scheduler`, which sees whole inference graphs, convolutions in 16 bits are the scheduler's to lay
-    out on GPUs whose library is known to follow its operands.
+    lowering `joins_scheduler`, whose pass decides over the graph that follows or over both graphs of a training
+    step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
+    operands.
     """
     layout = options.conv_layout
     if layout == "auto" and options.numerics == "strict":
@@ -47,7 +52,7 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     is_scheduled = joins_scheduler and not options.batch_invariant and torch.version.hip is None
     return LayoutOptions(
         layout=layout,
-        scheduled_devices=("cuda",) if is_scheduled else (),
+        scheduled_devices=SCHEDULED if is_scheduled else (),
         tf32_convolutions=convolutions_use_tf32(),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",

@@ -20,6 +20,7 @@ from coilwork_cpp.values.reductions import is_positional, is_rounded
 from coilwork_cpp.vectors import lies_along
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, product, stride_of, substitute
 from coilwork_ir.kernels.values import value_names
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import (
     Accumulators,
     Directive,
@@ -33,8 +34,6 @@ from coilwork_ir.mapping import (
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 _KEEP_LIMIT: Final = 1 << 22
-_LANES: Final = 64
-_SHORT: Final = 128
 MOST_LEFT: Final = 16
 # Points of a row that are added up in f32 before they are folded into f64 totals; and rows of a column.
 _BLOCK: Final = 4096
@@ -46,12 +45,7 @@ _POINTS: Final = 4096
 _LONGEST: Final = 256
 # Of a shorter range there is too little to copy.
 _SHORTEST: Final = 16
-# Rows that repay asking for their lines ahead, and that stay in the first cache with what is written.
-_SHORTEST_BYTES: Final = 1024
-_LONGEST_BYTES: Final = 8192
 _WIDEST_ELEMENT: Final = 16
-# Instructions per point from which on a pass takes longer than memory does.
-_COSTLY: Final = 12
 
 
 def save_values(proposal: Proposal) -> tuple[Directive, ...]:
@@ -107,21 +101,25 @@ def prefetch_rows(proposal: Proposal) -> tuple[Directive, ...]:
         return ()
     inner = region.reduction[0]
     count = as_int(extent_of(inner))
-    if count is None or not count * _WIDEST_ELEMENT >= _SHORTEST_BYTES or count > _LONGEST_BYTES:
+    if (
+        count is None
+        or not count * _WIDEST_ELEMENT >= proposal.loops.shortest_ahead_bytes
+        or count > proposal.loops.longest_ahead_bytes
+    ):
         return ()
     passes = _passes(proposal)
     number = len(passes) - 2
     if number < 1:
         return ()
     step = passes[number]
-    if step.scans or step.keeps or step.recalls or work(step.roots) >= _COSTLY:
+    if step.scans or step.keeps or step.recalls or work(step.roots) >= proposal.loops.costly:
         return ()
     plan = plan_of(proposal.kernel, region, proposal.nest, proposal.common)
     if _is_plain(proposal, step):
         # only what is walked in lanes asks
         return ()
     rows = rows_ahead(plan, passes, number, inner)
-    asked = tuple(dict.fromkeys(row.buffer for row in rows if _is_worth_it(row, count)))
+    asked = tuple(dict.fromkeys(row.buffer for row in rows if _is_worth_it(row, count, proposal.loops)))
     return (Prefetch(args=asked, step=number),) if asked else ()
 
 
@@ -139,21 +137,21 @@ def _is_plain(proposal: Proposal, step: Pass) -> bool:
 
 
 def _lanes(proposal: Proposal, step: Pass) -> int:
-    return FIXED_LANES if proposal.fixed else lane_count(proposal.region.reduction[-1], step)
+    return FIXED_LANES if proposal.fixed else lane_count(proposal.region.reduction[-1], step, proposal.loops)
 
 
-def lane_count(innermost: Expr, step: Pass) -> int:
+def lane_count(innermost: Expr, step: Pass, loops: Loops) -> int:
     """A power of two; fewer lanes for wide elements and short rows."""
     widest = max(
         (8 if is_positional(r) else r.operands[0].dtype.compute.itemsize for r in step.reduces), default=4
     )
-    most = _LANES * 4 // max(widest, 4)
+    most = loops.lanes * 4 // max(widest, 4)
     extent = as_int(extent_of(innermost))
     if extent is None:
         return most
     if extent < 8:
         return 1
-    if extent < _SHORT:
+    if extent < loops.short_row:
         # one vector: of a short row, more lanes would leave much over, and take longer to fold
         most //= 4
     while most > extent or (most > MOST_LEFT and extent % most > MOST_LEFT):
@@ -247,8 +245,8 @@ def _is_dense(row: RowAhead, inner: Expr) -> bool:
     return step is not None and as_int(step) == 1
 
 
-def _is_worth_it(row: RowAhead, count: int) -> bool:
-    return _SHORTEST_BYTES <= count * row.itemsize <= _LONGEST_BYTES
+def _is_worth_it(row: RowAhead, count: int, loops: Loops) -> bool:
+    return loops.shortest_ahead_bytes <= count * row.itemsize <= loops.longest_ahead_bytes
 
 
 # What lies across

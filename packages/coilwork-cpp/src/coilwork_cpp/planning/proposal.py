@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from coilwork_cpp.planning.regions import Region
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Block, Directive, Invariant, Nest, Vector, find, find_all
 
 
@@ -21,6 +22,7 @@ class Proposal:
         nest: its stores or check, and the directives so far.
         common: directives of all nests.
         args: the launch's tensors by name, scratch memory among them.
+        loops: what was measured of loops on the machine.
     """
 
     kernel: Kernel
@@ -28,6 +30,7 @@ class Proposal:
     nest: Nest
     common: tuple[Directive, ...]
     args: MappingOf[str, TensorArg]
+    loops: Loops
 
     def add(self, directives: tuple[Directive, ...]) -> Proposal:
         """The proposal with more directives."""

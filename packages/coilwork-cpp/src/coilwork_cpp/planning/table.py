@@ -19,6 +19,7 @@ from coilwork_cpp.planning.proposal import Proposal
 from coilwork_cpp.planning.regions import group_stores
 from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Contract, Directive, Functions, Invariant, Mapping, Nest
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
@@ -93,9 +94,10 @@ def propose(
     pieces: Sequence[Kernel],
     common: tuple[Directive, ...],
     args: MappingOf[str, TensorArg],
+    loops: Loops,
 ) -> tuple[Mapping, ...]:
     """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all
-    nests.
+    nests, and `loops` what was measured of the machine.
 
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
@@ -106,7 +108,9 @@ def propose(
         nests: list[Nest] = []
         groups = group_stores(piece)
         for group, region in groups:
-            proposal = Proposal(kernel=piece, region=region, nest=group, common=common, args=args)
+            proposal = Proposal(
+                kernel=piece, region=region, nest=group, common=common, args=args, loops=loops
+            )
             proposal = MAPPING_PASSES.run(proposal, None)
             if len(groups) == 1 and last is not None:
                 joined = join_pieces(proposal, last)

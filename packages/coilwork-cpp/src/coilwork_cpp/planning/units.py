@@ -6,8 +6,6 @@ Four mapping passes, in this order: `vectorize`, `transpose_tiles`, `share_units
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_cpp.facts import work
 from coilwork_cpp.planning.proposal import Proposal
 from coilwork_cpp.planning.regions import Region
@@ -21,20 +19,8 @@ from coilwork_cpp.vectors import (
     plain_loads,
 )
 from coilwork_ir.index import Expr, as_int, bounds, extent_of
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.mapping import Block, Directive, Grain, Join, Sequential, Threads, Transpose, Vector, find
-
-# Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same
-# elements
-# whatever the number of threads.
-BLOCK: Final = 4096
-_WHOLE: Final = 2 * BLOCK
-_TILE: Final = 64
-_LONG_TILE: Final = 256
-_WIDEST_TILE: Final = 1024
-_MANY_COLUMNS: Final = 8192
-_ENOUGH_UNITS: Final = 64
-# Instructions that are worth a thread.
-_GRAIN: Final = 65536
 
 
 def vectorize(proposal: Proposal) -> tuple[Directive, ...]:
@@ -55,7 +41,10 @@ def transpose_tiles(proposal: Proposal) -> tuple[Directive, ...]:
         return ()
     moves = moves_only(region, proposal.args, across, vector)
     # Of what needs no tile of its own, long lines are read.
-    by = (_at_most(_LONG_TILE if moves else _TILE, across), _at_most(_TILE, vector))
+    by = (
+        _at_most(proposal.loops.long_tile if moves else proposal.loops.tile, across),
+        _at_most(proposal.loops.tile, vector),
+    )
     return (Transpose(ranges=(across.name, vector.name), by=by, moves=moves),)
 
 
@@ -68,21 +57,21 @@ def share_units(proposal: Proposal) -> tuple[Directive, ...]:
     if vector is None and not region.reduction:
         return _units((), (), region.serial)
     if vector is None:
-        shared, rest = _first_units(region.parallel)
+        shared, rest = _first_units(region.parallel, proposal.loops)
         return _units(shared, (), (*rest, *region.serial))
     others = tuple(r for r in region.parallel if r is not vector)
     if region.reduction:
-        block = _column_block(region, vector, others)
+        block = _column_block(region, vector, others, proposal.loops)
         return _units((*others, vector), ((vector, block),), region.serial)
     if tile is not None:
         across = next(r for r in others if r.name == tile.ranges[0])
         return _units((*others, vector), ((across, tile.by[0]), (vector, tile.by[1])), (across,))
     high = bounds(extent_of(vector)).hi
-    if high is not None and high <= _WHOLE and not (region.serial and not others):
-        shared, rest = _first_units(others)
+    if high is not None and high <= 2 * proposal.loops.block and not (region.serial and not others):
+        shared, rest = _first_units(others, proposal.loops)
         return _units(shared, (), (*rest, *region.serial))
     # With serial loops inside, short blocks are what gives threads something to share.
-    block = _TILE if region.serial else BLOCK
+    block = proposal.loops.tile if region.serial else proposal.loops.block
     together = bool(region.serial) and not others
     return _units((*others, vector), ((vector, block),), region.serial, together=together)
 
@@ -93,7 +82,7 @@ def weigh_units(proposal: Proposal) -> tuple[Directive, ...]:
     """
     weight = max(1, work(proposal.region.roots) // 3)
     tiled = any(isinstance(one, Transpose) and one.step is None for one in proposal.nest.directives)
-    return (Grain(instructions=_GRAIN, at=2 * weight if tiled else weight),)
+    return (Grain(instructions=proposal.loops.grain, at=2 * weight if tiled else weight),)
 
 
 def join_pieces(proposal: Proposal, before: Proposal) -> tuple[Directive, ...]:
@@ -125,38 +114,38 @@ def _units(
     return tuple(found)
 
 
-def _first_units(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+def _first_units(ranges: tuple[Expr, ...], loops: Loops) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """The leading ranges that make enough units of work, and the rest, which are loops inside a unit."""
     units = 1
     for count, r in enumerate(ranges):
-        if units >= _ENOUGH_UNITS:
+        if units >= loops.enough_units:
             return ranges[:count], ranges[count:]
         units *= likely_extent(r)
     return ranges, ()
 
 
-def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...]) -> int:
+def _column_block(region: Region, vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     """The number of columns that are reduced together."""
-    tile = _widest_block(vector, others)
+    tile = _widest_block(vector, others, loops)
     if any(lies_along(load.index[0], region.reduction[-1], vector) for load in plain_loads(region)):
         # what columns copy lies on a thread's stack, a block of rows for each of them
-        tile = min(tile, _TILE)
+        tile = min(tile, loops.tile)
     return tile
 
 
-def _widest_block(vector: Expr, others: tuple[Expr, ...]) -> int:
+def _widest_block(vector: Expr, others: tuple[Expr, ...], loops: Loops) -> int:
     extent = as_int(extent_of(vector))
     units = 1
     for r in others:
         units *= likely_extent(r)
-    if extent is not None and extent <= _WIDEST_TILE and has_many_points(units):
+    if extent is not None and extent <= loops.widest_tile and has_many_points(units):
         # Whole rows of memory, one after the other, are what prefetching likes best.
         return extent
     if extent is None:
         return 128
-    if extent <= _TILE:
+    if extent <= loops.tile:
         return extent
-    return 256 if extent >= _MANY_COLUMNS else _TILE
+    return 256 if extent >= loops.many_columns else loops.tile
 
 
 def _at_most(size: int, symbol: Expr) -> int:

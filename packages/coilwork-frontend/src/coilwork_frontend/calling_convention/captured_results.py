@@ -6,9 +6,8 @@ All of it is read off the tensors that Dynamo computed with, before anything is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -21,14 +20,10 @@ from coilwork_frontend.torch_compat.tensors import (
     creation_of,
     is_view_outside_dynamo,
     marks_of,
-    set_creation,
     shared_counts,
-    show_memory_of,
     strided_storage,
-    view_whole,
 )
-
-Compiled = Callable[..., Any]
+from coilwork_ir.roles import CallingConvention, OutputRole, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +76,15 @@ def list_marks(results: Sequence[CapturedResult], facts: ResultFacts) -> dict[in
     }
 
 
-def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
-    """Let views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's writes.
+def created_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
+    """The roles by which views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's
+    writes; `takes`: so many inputs has it.
 
-    Here it is done for views of inputs, which AOTAutograd makes anew, and where gradients are recorded.
+    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are recorded.
     There autograd takes all views for parts of one function's result, and parts that `split` and the like
     give come back as tensors of their own: a write to the whole would leave them the gradients of what they
     showed before. A view that comes alone, of memory that the caller does not see, comes back as a tensor of
-    its own as well. Other views are made by `boundary.shared_results`. `gm` is looked at at once.
+    its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
     """
     placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     given = {strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
@@ -104,51 +100,40 @@ def with_created_views(gm: fx.GraphModule) -> Callable[[Compiled], Compiled]:
         creation = None if value is None else creation_of(value)
         if value is None or creation is None:
             continue
+        at = Value("out", position)
         is_changed = recorded and (creation.is_of_parts or not value.requires_grad)
         if is_changed or storages[position] in given:
-            views.append((position, creation))
+            views.append(OutputRole(value=at, kind="created", creation=creation.name))
         elif (
             recorded
             and storages.count(storages[position]) == 1
             and _is_view_in_eager(nodes[position], value, several)
         ):
-            lone.append((position, creation))
+            # autograd's function gives one that comes alone as no view
+            lone.append(
+                OutputRole(value=at, kind="view", source=at, is_unless_view=True, creation=creation.name)
+            )
     # `unsafe_split` and the like: AOTAutograd does not make these anew
-    shown = tuple(
-        (position, given[storages[position]], value._is_view())
+    shown = [
+        OutputRole(
+            value=Value("out", position),
+            kind="shown",
+            source=Value("in", given[storages[position]]),
+            is_view=value._is_view(),
+        )
         for position, value in enumerate(values)
         if value is not None
         and storages[position] in given
         and not any(value is one or value._base is one for one in placeholders)
-    )
+    ]
     first: dict[int, int] = {}
-    repeated = tuple(
-        (position, first[id(value)])
+    # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
+    repeated = [
+        OutputRole(value=Value("out", position), kind="is", source=Value("out", first[id(value)]))
         for position, value in enumerate(values)
         if storages[position] in given and first.setdefault(id(value), position) != position
-    )
-    if not (views or lone or repeated or shown):
-        return lambda compiled: compiled
-
-    def around(compiled: Compiled) -> Compiled:
-        def called(*args: Any) -> Any:
-            results = list(compiled(*args))
-            for position, place, is_view in shown:
-                results[position] = show_memory_of(results[position], args[place], is_view=is_view)
-            for position, creation in views:
-                results[position] = set_creation(results[position], creation)
-            # autograd's function gives one that comes alone as no view
-            for position, creation in lone:
-                if not results[position]._is_view():
-                    results[position] = view_whole(results[position], creation)
-            # as `y.to(y.dtype)` is `y`: AOTAutograd makes a view of the input for each
-            for position, same in repeated:
-                results[position] = results[same]
-            return results
-
-        return called
-
-    return around
+    ]
+    return CallingConvention(takes=takes, rows=(*shown, *views, *lone, *repeated))
 
 
 def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:

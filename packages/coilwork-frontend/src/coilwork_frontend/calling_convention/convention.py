@@ -1,15 +1,15 @@
-"""What a compiled ATen graph takes and gives, and what stands around its program so that callers have what
-eager gives them.
+"""What a compiled ATen graph takes and gives, and the roles of its inputs and results, by which callers have
+what eager gives them.
 
-`open_convention` decides it before anything is compiled. Two tables say what is put around the program
-afterwards, in which order,
-and why: `PROGRAM_ADAPTERS` what every driver of the program needs, `CALL_ADAPTERS` what its caller sees.
+`open_convention` decides it before anything is compiled. Two tables say which roles there are around the
+program, in which order, and why: `PROGRAM_ROLES` those of every driver of the program, `CALL_ROLES` those
+that its caller sees. Roles are data (`coilwork_ir.roles`); who calls the program interprets them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -17,40 +17,38 @@ import torch
 from torch import fx
 
 from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
-from coilwork_frontend.calling_convention.marked_results import returning_memory, with_marked_results
-from coilwork_frontend.calling_convention.negated_inputs import resolve_marked_inputs
+from coilwork_frontend.calling_convention.marked_results import mark_roles, returning_memory
+from coilwork_frontend.calling_convention.negated_inputs import resolved_roles
 from coilwork_frontend.calling_convention.nonstrided_outputs import (
     Composition,
+    composition_roles,
     returning_parts,
-    with_composed,
 )
-from coilwork_frontend.calling_convention.numbers import with_numbers
-from coilwork_frontend.calling_convention.operator_call import Call, operator_call
-from coilwork_frontend.calling_convention.replayed_views import with_replayed_views
+from coilwork_frontend.calling_convention.numbers import number_roles
+from coilwork_frontend.calling_convention.operator_call import Call
+from coilwork_frontend.calling_convention.replayed_views import replay_views
 from coilwork_frontend.calling_convention.returned_views import returning_views_of_inputs
 from coilwork_frontend.calling_convention.saved_strides import (
     Strides,
     captured_operands,
-    lay_out_operands,
-    lay_out_results,
     list_free_results,
+    strided_inputs,
+    strided_results,
 )
-from coilwork_frontend.calling_convention.set_outputs import returning_exchanged, with_exchanged
-from coilwork_frontend.calling_convention.shared_results import (
-    SharedMemory,
-    separate_direct_results,
-    with_shared_results,
-)
-from coilwork_frontend.calling_convention.transformed import with_transforms
-from coilwork_frontend.calling_convention.updates import with_aligned_updates
-from coilwork_frontend.calling_convention.version_counters import with_counted_versions
+from coilwork_frontend.calling_convention.set_outputs import exchange_roles, returning_exchanged
+from coilwork_frontend.calling_convention.shared_results import SharedMemory, shared_roles
+from coilwork_frontend.calling_convention.updates import update_roles
+from coilwork_frontend.calling_convention.version_counters import count_roles
 from coilwork_frontend.torch_compat.autograd import aliased_inputs, can_report_strides, returned_outputs
 from coilwork_frontend.torch_compat.tensors import Marks
 from coilwork_ir.passes import Before, Pass, PassTable
+from coilwork_ir.roles import CallingConvention, CallRole, InputRole, Value
+from coilwork_ir.roles import Role as ValueRole
 
 Role = Literal["forward", "backward", "inference"]
 """Which part of the user's function an ATen graph is."""
 NOTHING_MOVED: Final[Mapping[int, Strides]] = MappingProxyType({})
+NO_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +99,25 @@ class Convention:
         is_complex = any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
         return 0 if is_complex else returned
 
-    def operators(self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED) -> Call:
-        """A call that runs the graph's operators one by one, by the boxed convention; results get the strides
-        of `saved`."""
-        return lay_out_results(self.as_captured(operator_call(self.gm), example_inputs), saved)
+    @property
+    def takes(self) -> int:
+        """How many inputs there are."""
+        return sum(node.op == "placeholder" for node in self.gm.graph.nodes)
 
-    def as_captured(self, call: Call, example_inputs: Sequence[Any]) -> Call:
-        """`call`, which runs the captured operators, for inputs as the compiled graph gets them."""
-        if self.role != "backward":
-            return call
-        return lay_out_operands(call, captured_operands(self.gm, example_inputs))
+    @property
+    def kept_results(self) -> int:
+        """How many of the first results of `gm` go to AOTAutograd."""
+        parts = 0 if self.composition is None else self.composition.parts
+        return _count_results(self.gm) - parts - len(self.exchanged)
+
+    def captured_roles(
+        self, example_inputs: Sequence[Any], saved: Mapping[int, Strides] = NOTHING_MOVED
+    ) -> CallingConvention:
+        """The roles of what runs the captured operators, for inputs as the compiled graph gets them; results
+        get the strides of `saved`."""
+        operands = captured_operands(self.gm, example_inputs) if self.role == "backward" else {}
+        roles = CallingConvention(takes=self.takes)
+        return roles.add(*strided_inputs(operands), *strided_results(saved))
 
 
 def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool = False) -> Convention:
@@ -143,93 +150,109 @@ def open_convention(gm: fx.GraphModule, role: Role, *, may_report_strides: bool 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """A call by the boxed convention; `direct`, if there is one, does the same with the inputs one by one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Rows of roles, and the callables that some of them name."""
 
-    call: Call
-    direct: Callable[..., Sequence[Any]] | None = None
+    convention: CallingConvention
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: NO_FUNCTIONS)
 
-    def wrap(self, call: Call) -> Adapted:
-        """`call` in the place of this one; where that is another, nothing does the same with the inputs one
-        by one."""
-        return self if call is self.call else Adapted(call)
+    def add(self, rows: Iterable[ValueRole], **functions: Callable[..., Any]) -> Roles:
+        """This with further rows around it, and what these name."""
+        added = self.convention.add(*rows)
+        if added is self.convention:
+            return self
+        return Roles(convention=added, functions=MappingProxyType({**self.functions, **functions}))
+
+    def wrap(self, outer: Roles) -> Roles:
+        """This with `outer` around it."""
+        return Roles(
+            convention=self.convention.wrap(outer.convention),
+            functions=MappingProxyType({**self.functions, **outer.functions}),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What adapters read besides the call.
+    """What roles are made of.
 
     Attributes:
         convention: of the graph.
-        example_inputs: fake tensors and sizes, one per placeholder.
+        operators: makes what runs the operators of a backward graph one by one, by the boxed convention.
         shared: results that share memory, as captured.
         updates: positions of inputs that are overwritten, and that the program takes to be aligned.
-        any_unaligned: tells if one of the inputs of a call, at some positions, is not aligned.
     """
 
     convention: Convention
-    example_inputs: Sequence[Any] = ()
+    operators: Callable[[], Call]
     shared: Sequence[SharedMemory] = ()
     updates: tuple[int, ...] = ()
-    any_unaligned: Callable[[list[Any], tuple[int, ...]], bool] = lambda *_: False
 
 
-def _share_results(value: Adapted, outside: Outside) -> Adapted:
+def _share_results(roles: Roles, outside: Outside) -> Roles:
     recorded = outside.convention.role == "forward"
-    call = with_shared_results(value.call, outside.shared, recorded=recorded)
-    return Adapted(call, separate_direct_results(value.direct, outside.shared))
+    return roles.add(shared_roles(outside.shared, recorded=recorded))
 
 
-def _count_versions(value: Adapted, outside: Outside) -> Adapted:
+def _count_versions(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    return value.wrap(with_counted_versions(convention.gm, value.call, convention.returned))
+    return roles.add(count_roles(convention.gm, convention.returned))
 
 
-def _take_transforms(value: Adapted, outside: Outside) -> Adapted:
+def _take_transforms(roles: Roles, outside: Outside) -> Roles:
+    if outside.convention.role != "backward":
+        return roles
+    return roles.add([CallRole(kind="instead", name="operators")], operators=outside.operators())
+
+
+def _compose_outputs(roles: Roles, outside: Outside) -> Roles:
+    composition = outside.convention.composition
+    if composition is None:
+        return roles
+    first = _count_results(outside.convention.gm) - composition.parts
+    return roles.add(composition_roles(composition, first), composition=composition.tail)
+
+
+def _set_inputs(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    if convention.role != "backward":
-        return value
-    return value.wrap(with_transforms(value.call, convention.operators(outside.example_inputs)))
+    return roles.add(exchange_roles(convention.exchanged, convention.kept_results))
 
 
-def _compose_outputs(value: Adapted, outside: Outside) -> Adapted:
-    return value.wrap(with_composed(value.call, outside.convention.composition))
-
-
-def _set_inputs(value: Adapted, outside: Outside) -> Adapted:
-    return value.wrap(with_exchanged(value.call, outside.convention.exchanged))
-
-
-def _mark_results(value: Adapted, outside: Outside) -> Adapted:
+def _mark_results(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    if not (convention.exchanged or convention.composition is not None or convention.marked):
-        return value
-    are_gradients = convention.role == "backward"
-    return value.wrap(with_marked_results(value.call, convention.marked, are_gradients=are_gradients))
+    return roles.add(mark_roles(convention.marked, are_gradients=convention.role == "backward"))
 
 
-def _replay_views(value: Adapted, outside: Outside) -> Adapted:
+def _replay_views(roles: Roles, outside: Outside) -> Roles:
     convention = outside.convention
-    if convention.role == "backward":
-        return value
-    return value.wrap(with_replayed_views(convention.captured, value.call, aliased_inputs()))
+    found = None if convention.role == "backward" else replay_views(convention.captured, aliased_inputs())
+    if found is None:
+        return roles
+    row, make_views = found
+    return roles.add([row], views=make_views)
 
 
-def _align_updates(value: Adapted, outside: Outside) -> Adapted:
-    return value.wrap(with_aligned_updates(value.call, outside.updates, outside.any_unaligned))
+def _give_away(roles: Roles, outside: Outside) -> Roles:
+    return roles.add(
+        InputRole(value=Value("in", position), kind="donated") for position in outside.convention.donated
+    )
 
 
-def _resolve_inputs(value: Adapted, outside: Outside) -> Adapted:
-    return value.wrap(resolve_marked_inputs(outside.convention.gm, value.call))
+def _align_updates(roles: Roles, outside: Outside) -> Roles:
+    return roles.add(update_roles(outside.updates))
 
 
-def _convert_numbers(value: Adapted, outside: Outside) -> Adapted:
-    return value.wrap(with_numbers(outside.convention.gm, value.call))
+def _resolve_inputs(roles: Roles, outside: Outside) -> Roles:
+    return roles.add(resolved_roles(outside.convention.gm))
 
 
-PROGRAM_ADAPTERS: Final[PassTable[Adapted, Outside]] = PassTable(
+def _convert_numbers(roles: Roles, outside: Outside) -> Roles:
+    return roles.add(number_roles(outside.convention.gm))
+
+
+PROGRAM_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
+        Pass(name="give away", run=_give_away, why="what nobody reads again is memory for results"),
         Pass(name="align updates", run=_align_updates, why="kernels access what they overwrite in vectors"),
         Pass(name="resolve inputs", run=_resolve_inputs, why="a program reads memory, not torch's marks"),
         Pass(
@@ -237,6 +260,7 @@ PROGRAM_ADAPTERS: Final[PassTable[Adapted, Outside]] = PassTable(
         ),
     ),
     order=(
+        Before("give away", "align updates", "what a copy takes the place of stays the caller's"),
         Before(
             "align updates",
             "resolve inputs",
@@ -245,9 +269,9 @@ PROGRAM_ADAPTERS: Final[PassTable[Adapted, Outside]] = PassTable(
         Before("resolve inputs", "convert numbers", "inputs before results; neither sees the other's"),
     ),
 )
-"""What every driver of a program leaves to its surroundings, from the inside out."""
+"""The roles that a program has whoever drives it, in order of application, from the program outwards."""
 
-CALL_ADAPTERS: Final[PassTable[Adapted, Outside]] = PassTable(
+CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
     passes=(
         Pass(name="share results", run=_share_results, why="eager gives several tensors of one memory"),
         Pass(name="count versions", run=_count_versions, why="autograd notices writes to what it saved"),
@@ -270,14 +294,22 @@ CALL_ADAPTERS: Final[PassTable[Adapted, Outside]] = PassTable(
         Before("mark results", "replay views", "a view of an input is taken from the marked result"),
     ),
 )
-"""What the caller of a compiled graph sees, from the inside out."""
+"""The further roles that the caller of a compiled graph sees, in order of application."""
 
 
-def finish_program(call: Call, outside: Outside) -> Call:
-    """`call`, which drives a program, with what the program leaves to its surroundings."""
-    return PROGRAM_ADAPTERS.run(Adapted(call), outside).call
+def describe_program(outside: Outside) -> Roles:
+    """The roles around whatever drives the program of a graph."""
+    return PROGRAM_ROLES.run(Roles(convention=CallingConvention(takes=outside.convention.takes)), outside)
 
 
-def finish_call(call: Call, direct: Callable[..., Sequence[Any]] | None, outside: Outside) -> Adapted:
-    """The call of a compiled graph as its caller has it."""
-    return CALL_ADAPTERS.run(Adapted(call, direct), outside)
+def describe_call(outside: Outside) -> Roles:
+    """The roles between that and the caller of the compiled graph."""
+    convention = outside.convention
+    kept = convention.kept_results
+    gives = None if kept == _count_results(convention.gm) else kept
+    return CALL_ROLES.run(Roles(convention=CallingConvention(takes=convention.takes, gives=gives)), outside)
+
+
+def _count_results(gm: fx.GraphModule) -> int:
+    (results,) = gm.graph.output_node().args
+    return len(results) if isinstance(results, list | tuple) else 1

@@ -11,7 +11,7 @@ computes that, and the mark is set after the call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,15 +21,11 @@ from torch import fx
 from coilwork_frontend.torch_compat.operators import is_view
 from coilwork_frontend.torch_compat.tensors import (
     Marks,
-    creation_of,
     marks_of,
     run_on_fakes,
-    set_creation,
     strided_storage,
 )
-
-Call = Callable[[list[Any]], Sequence[Any]]
-
+from coilwork_ir.roles import OutputRole, Value
 
 _OTHER_TYPE: Final = torch.ops.aten.view.dtype
 
@@ -204,31 +200,17 @@ def returning_memory(
     return made, tuple((position, _marks(listed[position])) for position in chains)
 
 
-def with_marked_results(call: Call, marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> Call:
-    """`call`, whose results at the positions of `marked` are returned with these marks; gradients are views then, as in eager mode."""
-    if not marked:
-        return call
-    views = tuple(
-        (position, tuple(one.view for one, is_set in zip(_OPERATORS, marks, strict=True) if is_set))
+def mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:
+    """The roles of the results of `marked`, which have these marks; gradients are views then, as in eager mode."""
+    return tuple(
+        OutputRole(
+            value=Value("out", position),
+            kind="marked",
+            marks=(marks.negative, marks.conjugate),
+            is_gradient=are_gradients,
+        )
         for position, marks in marked
     )
-
-    def marking(args: list[Any]) -> Sequence[Any]:
-        results = list(call(args))
-        for position, operators in views:
-            found = memory = results[position]
-            for view in operators:
-                found = view(found)
-            creation = creation_of(memory)
-            if creation is not None:
-                # it takes the writes that the view takes
-                found = set_creation(found, creation)
-            elif not are_gradients:
-                found = found.detach()
-            results[position] = found
-        return results
-
-    return marking
 
 
 def _chain(item: object) -> list[fx.Node]:

@@ -7,7 +7,6 @@ with strides, so what makes others, and all that is computed from them, is done 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.torch_compat.operators import overwrites_nothing
-
-Call = Callable[[list[Any]], Sequence[Any]]
+from coilwork_ir.roles import CallRole, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +60,18 @@ def returning_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Composition | N
     return made, Composition(fx.GraphModule(gm, tail), len(parts), positions)
 
 
-def with_composed(call: Call, composition: Composition | None) -> Call:
-    """`call`, whose results are completed by what is made of its last ones."""
+def composition_roles(composition: Composition | None, kept: int) -> tuple[CallRole, ...]:
+    """The role of what is made of the parts, the results behind the first `kept`."""
     if composition is None:
-        return call
-
-    def composing(args: list[Any]) -> Sequence[Any]:
-        results = list(call(args))
-        parts = results[len(results) - composition.parts :]
-        del results[len(results) - composition.parts :]
-        for position, made in zip(composition.positions, composition.tail(*parts), strict=True):
-            results[position] = made
-        return results
-
-    return composing
+        return ()
+    return (
+        CallRole(
+            kind="made",
+            name="composition",
+            takes=tuple(Value("out", kept + part) for part in range(composition.parts)),
+            gives=tuple(Value("out", position) for position in composition.positions),
+        ),
+    )
 
 
 def _late(gm: fx.GraphModule) -> dict[fx.Node, None]:

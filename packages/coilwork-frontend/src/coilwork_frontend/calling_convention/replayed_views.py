@@ -17,12 +17,14 @@ from torch import fx
 from coilwork_frontend.torch_compat.operators import is_view
 from coilwork_frontend.torch_compat.sizes import are_equal_sizes
 from coilwork_frontend.torch_compat.tensors import remembered_views
+from coilwork_ir.roles import CallRole, Value
 
-Call = Callable[[list[Any]], Sequence[Any]]
 
-
-def with_replayed_views(gm: fx.GraphModule, call: Call, aliases: Sequence[tuple[int, int]]) -> Call:
-    """`call`, that of `gm`, with such results among the outputs that `aliases` names: pairs (output, input)."""
+def replay_views(
+    gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]
+) -> tuple[CallRole, Callable[..., Sequence[Any]]] | None:
+    """The role of such results of `gm` among the outputs that `aliases` names, pairs (output, input), and what
+    makes them; None if there are none."""
     (results,) = gm.graph.output_node().args
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     assert isinstance(results, list | tuple)
@@ -32,20 +34,20 @@ def with_replayed_views(gm: fx.GraphModule, call: Call, aliases: Sequence[tuple[
         if _shares_memory(inputs[base].meta.get("val")) and _is_open_view(results[output], inputs[base])
     }
     if not replayed:
-        return call
+        return None
     views, needed = _views_alone(gm, list(replayed.values()), inputs)
 
-    def with_views(args: list[Any]) -> Sequence[Any]:
-        # the others may go while the program runs
-        given = [args[position] for position in needed]
-        found = list(call(args))
+    def make_views(*given: Any) -> Sequence[Any]:
         with remembered_views():
-            made = views(*given)
-        for output, view in zip(replayed, made, strict=True):
-            found[output] = view
-        return found
+            return views(*given)
 
-    return with_views
+    role = CallRole(
+        kind="made",
+        name="views",
+        takes=tuple(Value("in", position) for position in needed),
+        gives=tuple(Value("out", position) for position in replayed),
+    )
+    return role, make_views
 
 
 def _shares_memory(value: object) -> bool:

@@ -6,7 +6,7 @@ for them. Its operators were captured with others, and the forward graph's opera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -20,8 +20,8 @@ from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import buffers
+from coilwork_ir.roles import InputRole, OutputRole, Value
 
-Call = Callable[[list[Any]], Sequence[Any]]
 Strides: TypeAlias = tuple[int, ...]
 
 
@@ -70,31 +70,20 @@ def captured_operands(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict
     return found
 
 
-def lay_out_operands(call: Call, strides: Mapping[int, Strides]) -> Call:
-    """`call` for inputs at these positions that may lie otherwise than it takes them."""
-    if not strides:
-        return call
-
-    def relaying(args: list[Any]) -> Sequence[Any]:
-        for position, wanted in strides.items():
-            args[position] = _lay_out(args[position], wanted)
-        return call(args)
-
-    return relaying
+def strided_inputs(strides: Mapping[int, Strides]) -> tuple[InputRole, ...]:
+    """The roles of inputs at these positions that may lie otherwise than they are taken."""
+    return tuple(
+        InputRole(value=Value("in", position), kind="strided", strides=wanted)
+        for position, wanted in strides.items()
+    )
 
 
-def lay_out_results(call: Call, strides: Mapping[int, Strides]) -> Call:
-    """`call` with these strides for its results at these positions."""
-    if not strides:
-        return call
-
-    def relaying(args: list[Any]) -> Sequence[Any]:
-        results = list(call(args))
-        for position, wanted in strides.items():
-            results[position] = _lay_out(results[position], wanted)
-        return results
-
-    return relaying
+def strided_results(strides: Mapping[int, Strides]) -> tuple[OutputRole, ...]:
+    """The roles of results at these positions that are to have these strides."""
+    return tuple(
+        OutputRole(value=Value("out", position), kind="strided", strides=wanted)
+        for position, wanted in strides.items()
+    )
 
 
 def _static_strides(value: object) -> Strides | None:
@@ -102,9 +91,3 @@ def _static_strides(value: object) -> Strides | None:
         return None
     strides = value.stride()
     return tuple(strides) if all(type(stride) is int for stride in strides) else None
-
-
-def _lay_out(value: Any, strides: Strides) -> Any:
-    if not isinstance(value, torch.Tensor) or value.stride() == strides:
-        return value
-    return value.new_empty_strided(value.shape, strides).copy_(value)

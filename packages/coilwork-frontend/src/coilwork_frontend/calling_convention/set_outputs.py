@@ -6,13 +6,13 @@ so the tensors that take the inputs' places are further results of it, and the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-Call = Callable[[list[Any]], Sequence[Any]]
+from coilwork_ir.roles import InputRole, Value
 
 _SET: Final = torch.ops.aten.set_.source_Tensor
 
@@ -41,21 +41,12 @@ def returning_exchanged(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, 
     return made, tuple(final)
 
 
-def with_exchanged(call: Call, positions: Sequence[int]) -> Call:
-    """`call`, whose last results are what its inputs at `positions` are set to: they are, and the other results returned."""
-    if not positions:
-        return call
-
-    def exchanging(args: list[Any]) -> Sequence[Any]:
-        inputs = [args[position] for position in positions]
-        results = call(args)
-        kept = len(results) - len(positions)
-        with torch.no_grad():
-            for value, memory in zip(inputs, results[kept:], strict=True):
-                value.set_(memory)
-        return results[:kept]
-
-    return exchanging
+def exchange_roles(positions: Sequence[int], kept: int) -> tuple[InputRole, ...]:
+    """The roles of the inputs at `positions`, which are set to the results behind the first `kept`."""
+    return tuple(
+        InputRole(value=Value("in", position), kind="set", source=Value("out", kept + number))
+        for number, position in enumerate(positions)
+    )
 
 
 def _is_exchange(node: fx.Node) -> bool:

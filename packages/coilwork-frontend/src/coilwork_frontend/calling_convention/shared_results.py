@@ -7,25 +7,19 @@ them are one object is read off the graph before anything is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from itertools import count
+from typing import Final, NamedTuple
 
 from torch import fx
 
 from coilwork_frontend.calling_convention.captured_results import CapturedResult
 from coilwork_frontend.torch_compat.autograd import ResultFacts, take_view_results
 from coilwork_frontend.torch_compat.nesting import leaves_of
-from coilwork_frontend.torch_compat.tensors import (
-    Creation,
-    count_apart,
-    make_view,
-    share_count,
-    strided_storage,
-    view_whole,
-)
+from coilwork_frontend.torch_compat.tensors import Creation, strided_storage
+from coilwork_ir.roles import OutputRole, Value
 
-Call = Callable[[list[Any]], Sequence[Any]]
 _HIDDEN: Final = -1 << 20
 
 
@@ -78,8 +72,8 @@ class SharedMemory:
         return self.whole < 0 and len(self.views) == 1 and not (self.detached or self.repeated)
 
 
-def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[ResultObject | None, ...]:
-    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `count` are results.
+def result_objects(gm: fx.GraphModule, taken: int | None = None) -> tuple[ResultObject | None, ...]:
+    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `taken` are results.
 
     `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
     is no tensor.
@@ -88,7 +82,7 @@ def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[Result
     memories: dict[int, int] = {}
     objects: dict[object, int] = {}
     found: list[ResultObject | None] = []
-    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:count]):
+    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:taken]):
         storage = _storage(node)
         is_shown = storage is not None and _is_shown(node)
         if storage is None or (storage in given and not is_shown):
@@ -137,38 +131,15 @@ def plan_shared_results(
     )
 
 
-def with_shared_results(call: Call, groups: Sequence[SharedMemory], *, recorded: bool) -> Call:
-    """`call`, with the results of `groups` as separate objects; `recorded`: AOTAutograd records it for a backward."""
+def shared_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Iterator[OutputRole]:
+    """The roles of results that are separate objects; `recorded`: AOTAutograd records the call for a backward."""
     if not groups:
-        return call
-    views = take_view_results() if recorded else ()
-    separate = _separation(groups)
-
-    def separating(args: list[Any]) -> Sequence[Any]:
-        results = list(call(args))
-        for position in views:
-            if results[position]._is_view():
-                results[position] = results[position].detach()
-        separate(results)
-        return results
-
-    return separating
-
-
-def separate_direct_results(
-    direct: Callable[..., Sequence[Any]] | None, groups: Sequence[SharedMemory]
-) -> Callable[..., Sequence[Any]] | None:
-    """`direct`, which takes the inputs one by one, with the results of `groups` as separate objects."""
-    if direct is None or not groups:
-        return direct
-    separate = _separation(groups)
-
-    def separating(*args: Any) -> Sequence[Any]:
-        results = list(direct(*args))
-        separate(results)
-        return results
-
-    return separating
+        return
+    for position in take_view_results() if recorded else ():
+        yield OutputRole(value=Value("out", position), kind="detached")
+    numbers = count()
+    for group in groups:
+        yield from _group_roles(group, numbers)
 
 
 def _plan(
@@ -223,33 +194,35 @@ def _storage(node: object) -> int | None:
     return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None
 
 
-def _separation(groups: Sequence[SharedMemory]) -> Callable[[list[Any]], None]:
-    """What makes separate objects of the results of `groups`, in their place."""
-    lone = tuple((group.views[0].position, group.views[0].creation) for group in groups if group.is_lone_view)
-    others = tuple(group for group in groups if not group.is_lone_view)
-
-    def separate(results: list[Any]) -> None:
-        for position, creation in lone:
-            results[position] = view_whole(results[position], creation)
-        for group in others:
-            _separate(results, group)
-
-    return separate
-
-
-def _separate(results: list[Any], group: SharedMemory) -> None:
-    source = results[group.source]
-    if group.whole >= 0 and source._is_view():
-        # an operator's result that the program shows otherwise
-        source = results[group.whole] = source.detach()
-    bases = {group.whole: source}
+def _group_roles(group: SharedMemory, numbers: Iterator[int]) -> Iterator[OutputRole]:
+    """The roles of results that share memory; `numbers` are those of hidden values that are free."""
+    if group.is_lone_view:
+        ((position, _, creation),) = group.views
+        alone = Value("out", position)
+        yield OutputRole(value=alone, kind="view", source=alone, creation=_name(creation))
+        return
+    bases = {
+        base: Value("out", base) if base >= 0 else Value("hidden", next(numbers))
+        for base in (group.whole, *(base for base, _ in group.detached))
+    }
+    whole = bases[group.whole]
+    if group.whole >= 0:
+        # an operator's result that the program shows otherwise may be a view
+        yield OutputRole(value=whole, kind="detached")
+    else:
+        yield OutputRole(value=whole, kind="is", source=Value("out", group.source))
     for base, counted in group.detached:
-        value = source if base < 0 else results[base]
-        bases[base] = count_apart(value) if counted is None else share_count(value, bases[counted])
+        if base < 0:
+            yield OutputRole(value=bases[base], kind="is", source=whole)
+        source = None if counted is None else bases[counted]
+        yield OutputRole(value=bases[base], kind="counted", source=source)
     for position, base, creation in group.views:
-        results[position] = make_view(results[position], bases[base], creation)
-    for base, _ in group.detached:
-        if base >= 0:
-            results[base] = bases[base]
+        yield OutputRole(
+            value=Value("out", position), kind="view", source=bases[base], creation=_name(creation)
+        )
     for position, same in group.repeated:
-        results[position] = results[same]
+        yield OutputRole(value=Value("out", position), kind="is", source=Value("out", same))
+
+
+def _name(creation: Creation | None) -> str:
+    return "" if creation is None else creation.name

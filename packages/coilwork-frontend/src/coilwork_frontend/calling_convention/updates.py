@@ -1,26 +1,25 @@
 """Inputs that a graph overwrites, and that kernels may take to start at multiples of 16 bytes.
 
-The promise is kept outside of the program: an input that breaks it is replaced by an aligned copy, whose values go back
-where they belong after the call. That needs an input whose memory nothing but its own values leaves by: no result and no
+The promise is kept outside of the program: by its role, an input that breaks it is replaced by an aligned copy, whose values go
+back where they belong after the call. That needs an input whose memory nothing but its own values leaves by: no result and no
 view shares it. Parameters and moments in an optimizer's step are of this kind, and most of what it moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import fx
 
-from coilwork_frontend.calling_convention.alignment import ALIGNMENT_BYTES, starts_aligned
+from coilwork_frontend.calling_convention.alignment import starts_aligned
 from coilwork_frontend.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.operators import find_target_info
-
-Call = Callable[[list[Any]], Sequence[Any]]
+from coilwork_ir.roles import InputRole, Value
 
 _COPY: Final = torch.ops.aten.copy_.default
 
@@ -48,36 +47,11 @@ def names_at(graph: Graph, positions: Sequence[int]) -> tuple[str, ...]:
     return tuple(entry.name for entry in entries if isinstance(entry, Buffer))
 
 
-def with_aligned_updates(
-    call: Call, positions: Sequence[int], any_unaligned: Callable[[list[Any], tuple[int, ...]], bool]
-) -> Call:
-    """`call`, which may take the inputs at `positions` to be aligned and overwrites them.
-
-    `any_unaligned` tells if one of a call's inputs, at these positions, is not.
-    """
-    if not positions:
-        return call
-
-    where = tuple(positions)
-
-    def checked(args: list[Any]) -> Sequence[Any]:
-        return _through_copies(call, args, where) if any_unaligned(args, where) else call(args)
-
-    return checked
-
-
-def _through_copies(call: Call, args: list[Any], positions: Sequence[int]) -> Sequence[Any]:
-    copies = []
-    for position in positions:
-        value = args[position]
-        if value.data_ptr() % ALIGNMENT_BYTES:
-            copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-            args[position] = copy.copy_(value)
-            copies.append((value, copy))
-    results = call(args)
-    for value, copy in copies:
-        value.copy_(copy)
-    return results
+def update_roles(positions: Sequence[int]) -> tuple[InputRole, ...]:
+    """The roles of the inputs at `positions`, which the program overwrites and takes to be aligned."""
+    return tuple(
+        InputRole(value=Value("in", position), kind="aligned", is_update=True) for position in positions
+    )
 
 
 def _keeps_to_itself(user: fx.Node, source: fx.Node) -> bool:

@@ -10,38 +10,25 @@ backend: AOTAutograd saves what costs least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
 
 from coilwork_frontend.torch_compat.autograd import take_view_results
-from coilwork_frontend.torch_compat.tensors import share_count, strided_storage
+from coilwork_frontend.torch_compat.tensors import strided_storage
+from coilwork_ir.roles import OutputRole, Value
 
-Call = Callable[[list[Any]], Sequence[Any]]
 
-
-def with_counted_versions(gm: fx.GraphModule, call: Call, returned: int | None) -> Call:
-    """`call`, that of the forward graph `gm`, whose results behind the first `returned` are saved; `None`: none is."""
+def count_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:
+    """The roles of results of the forward graph `gm` behind the first `returned`, which are saved; `None`: none is."""
     pairs = () if returned is None else _sharing(gm, returned)
-    if not pairs:
-        return call
-
-    count = sum(node.op == "placeholder" for node in gm.graph.nodes)
-    views = take_view_results() if any(source >= count for _, source in pairs) else ()
-
-    def counted(args: list[Any]) -> Sequence[Any]:
-        inputs = list(args)
-        results = list(call(args))
-        for position in views:
-            if results[position]._is_view():
-                results[position] = results[position].detach()
-        known = inputs + results
-        for position, source in pairs:
-            results[position] = share_count(results[position], known[source])
-        return results
-
-    return counted
+    given = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    for position in take_view_results() if any(source >= given for _, source in pairs) else ():
+        yield OutputRole(value=Value("out", position), kind="detached")
+    for position, source in pairs:
+        shown = Value("in", source) if source < given else Value("out", source - given)
+        yield OutputRole(value=Value("out", position), kind="counted", source=shown)
 
 
 def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:

@@ -46,11 +46,17 @@ class EagerTrial:
     def refuses(self) -> bool:
         """Tell if eager raises an error. It is not asked what the user's own operators would do once more."""
         if self._refuses is None:
-            self._refuses = not _has_effects(self._captured) and self._raises()
+            is_tried = not _has_effects(self._captured) and not _lacks_memory(self._inputs)
+            self._refuses = is_tried and self._raises()
         return self._refuses
 
     def refuses_gradients(self) -> bool:
-        """Tell if eager gives results, of which gradients are asked for, and raises an error when they are taken."""
+        """Tell if eager raises an error when gradients are asked for: when it records the call, or takes them.
+
+        Eager's kernels read the memory of operands beside meta tensors, which have none. It is not asked then.
+        """
+        if _lacks_memory(self._inputs):
+            return True
         if self._refuses_gradients is None:
             asks = any(isinstance(value, Tensor) and value.requires_grad for value in self._inputs)
             is_tried = asks and self._is_recorded and not _has_effects(self._captured)
@@ -70,9 +76,9 @@ class EagerTrial:
             numbers = random_state()
             try:
                 results = self._captured.forward(*given)
-            except Exception:  # noqa: BLE001  that is not the gradient's
+            except Exception:  # noqa: BLE001  the call itself raises it again, which is recorded, too
                 restore(numbers)
-                return False
+                return True
             wanted = [one for one in leaves_of(results) if isinstance(one, Tensor) and one.requires_grad]
             try:
                 torch.autograd.grad(
@@ -153,6 +159,11 @@ def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
         if isinstance(fake, Tensor) and isinstance(value, Tensor) and fake.dim() != value.dim():
             with torch.no_grad():
                 fake.as_strided_(value.shape, value.stride(), value.storage_offset())
+
+
+def _lacks_memory(inputs: Sequence[Any]) -> bool:
+    """Tell if some of the tensors among `inputs` have no memory, and others have."""
+    return len({value.is_meta for value in inputs if isinstance(value, Tensor)}) > 1
 
 
 def _has_effects(captured: fx.GraphModule) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -13,9 +12,6 @@ from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
 
 from coilwork_frontend.torch_compat.sizes import hint_of
-
-# Tells if two tensors share memory; torch's stubs do not know it.
-_is_alias_of: Final[Callable[[torch.Tensor, torch.Tensor], bool]] = vars(torch._C)["_is_alias_of"]
 
 
 def is_static_input(value: object) -> bool:
@@ -118,35 +114,6 @@ def strided_storage(value: object) -> int | None:
     return storage_identity(value)
 
 
-def share_count(value: object, source: object) -> Any:
-    """A tensor like `value` that counts writes with `source`; `value` itself if they share no memory."""
-    if type(value) is not torch.Tensor or not isinstance(source, torch.Tensor):
-        return value
-    if storage_identity(value) != storage_identity(source):
-        return value
-    # a detached tensor keeps the count, also when it is given other contents
-    counted = source.detach()
-    if value is not source:
-        counted.data = value
-    return counted
-
-
-def show_memory_of(value: Any, source: Any, *, is_view: bool) -> Any:
-    """A tensor like `value`, which shows memory of `source`, and like that one of inference mode or not.
-
-    It is no view of `source`; a view of something else if `is_view`.
-    """
-    if value.is_inference() is source.is_inference() or value.dtype != source.dtype:
-        return value
-    made = source.detach().as_strided(value.shape, value.stride(), value.storage_offset())
-    return made if is_view else made.detach()
-
-
-def count_apart(value: object) -> Any:
-    """A tensor like `value` and in its memory, whose writes are counted apart; no view."""
-    return value.data if type(value) is torch.Tensor else value
-
-
 def shared_counts(values: Sequence[torch.Tensor | None]) -> list[int]:
     """A number for each of `values`, which those have in common whose writes are counted together."""
     counted = [
@@ -187,13 +154,11 @@ class Creation(NamedTuple):
     """How a view was made, after which it takes or refuses writes that autograd would record.
 
     Attributes:
-        kind: torch's own value.
-        recorded: views are made so with gradients recorded (`True`) or not (`False`); `None`: in another way.
+        name: torch's name of it.
         is_of_parts: it is one of several views that one operator gave.
     """
 
-    kind: Any
-    recorded: bool | None
+    name: str
     is_of_parts: bool
 
 
@@ -201,80 +166,8 @@ def creation_of(value: torch.Tensor) -> Creation | None:
     """How `value` was made; `None` if it is no view, or of inference mode, where nothing is recorded."""
     if value.is_inference() or not value._is_view():
         return None
-    kinds = torch._C._autograd.CreationMeta
-    kind = torch._C._autograd._get_creation_meta(value)
-    recorded = True if kind == kinds.DEFAULT else False if kind == kinds.NO_GRAD_MODE else None
-    return Creation(kind, recorded=recorded, is_of_parts=kind == kinds.MULTI_OUTPUT_NODE)
-
-
-def set_creation(value: object, creation: Creation) -> Any:
-    """`value`, a view, as if it had been made in the way of `creation`; of several parts what is no view becomes one."""
-    if type(value) is not torch.Tensor or value.is_inference():
-        return value
-    if not value._is_view():
-        if not creation.is_of_parts:
-            return value
-        value = value.view_as(value)
-    torch._C._autograd._set_creation_meta(value, creation.kind)
-    return value
-
-
-def make_view(value: object, base: object, creation: Creation | None) -> Any:
-    """A view of `base` like `value`; `value` itself if they share no memory, or are no plain tensors."""
-    if type(value) is not torch.Tensor or type(base) is not torch.Tensor or value.is_quantized:
-        return value
-    recorded = torch.is_grad_enabled()
-    if value is base:
-        made = value[...]  # the quickest of torch's ways
-    elif not _is_alias_of(value, base):
-        return value
-    elif recorded:
-        made = _view_at(value, base)
-    else:
-        # views that were made without recording refuse to be written to once it is on, and so do views of
-        # them
-        torch._C._set_grad_enabled(True)
-        try:
-            made = _view_at(value, base)
-        finally:
-            torch._C._set_grad_enabled(False)
-        recorded = True
-    return made if creation is None or creation.recorded is recorded else set_creation(made, creation)
-
-
-def view_whole(value: Any, creation: Creation | None) -> Any:
-    """A view of all of `value`, made in the way of `creation`; `value` itself if that is no plain tensor."""
-    if type(value) is not torch.Tensor or value.is_quantized:
-        return value
-    made = value[...]
-    return (
-        made
-        if creation is None or creation.recorded is torch.is_grad_enabled()
-        else set_creation(made, creation)
-    )
-
-
-def _view_at(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """A view of `base` with the place, type and bits of `value`."""
-    made = base if base.dtype == value.dtype else _all_elements(base, value.dtype)
-    made = made.as_strided(value.shape, value.stride(), value.storage_offset())
-    made = made if made.is_conj() == value.is_conj() else made.conj()
-    return made if made.is_neg() == value.is_neg() else torch._neg_view(made)
-
-
-def _all_elements(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The storage of `base` as elements of another type."""
-    size = base.element_size()
-    unit = math.lcm(size, dtype.itemsize)
-    count = base.untyped_storage().nbytes() // unit * unit // size
-    flat = base.as_strided((count,), (1,), 0)
-    # no other type is read through a bit of torch's
-    flat = flat.conj() if flat.is_conj() else flat
-    flat = torch._neg_view(flat) if flat.is_neg() else flat
-    # of complex numbers read as others autograd would know no base
-    return (
-        torch.view_as_real(flat) if base.is_complex() and dtype == base.dtype.to_real() else flat.view(dtype)
-    )
+    name = str(torch._C._autograd._get_creation_meta(value).name)
+    return Creation(name, is_of_parts=name == "MULTI_OUTPUT_NODE")
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:

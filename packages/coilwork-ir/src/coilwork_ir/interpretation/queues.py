@@ -1,6 +1,8 @@
-"""Streams of an interpreted program: what is put on one runs at once, or as late and in any order as its waits allow.
+"""Streams of an interpreted program: what is put on one runs at once, or as late and in any order as its
+waits allow.
 
-In turns at random a program shows whether its waits say enough: results depend on the turns where they do not.
+In turns at random a program shows whether its waits say enough: results depend on the turns where they do
+not.
 """
 
 from __future__ import annotations

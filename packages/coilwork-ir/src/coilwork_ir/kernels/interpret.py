@@ -19,6 +19,7 @@ from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
 from coilwork_ir.kernels.cores.interpret import evaluate_core
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store
 from coilwork_ir.loops.interpret import step
+from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 
 
 def interpret_kernel(
@@ -108,6 +109,8 @@ def interpret_schedule(
     kernels = {kernel.name: kernel for kernel in schedule.kernels}
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for entry in schedule.steps:
+        if isinstance(entry, ForkStream | RecordEvent | WaitEvent | JoinStream):
+            continue  # work is done when it is given
         if not isinstance(entry, KernelCall):
             step(entry, memory, table)
             continue

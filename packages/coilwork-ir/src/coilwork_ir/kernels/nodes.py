@@ -29,6 +29,7 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
+from coilwork_ir.streams import OWN, StreamInstruction
 
 RangeKind = Literal["parallel", "walked", "reduction"]
 TileName = Literal["x", "y", "z", "w", "r"]
@@ -159,7 +160,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
-    """Run kernel `kernel` on `args` (one buffer per `TensorArg`) with `sizes` (one expression per size symbol).
+    """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size
+    symbol).
 
     `into` pairs (new buffer, old buffer) are outputs that take over older memory. `origins` are those of this call;
     a kernel that several calls share keeps the first call's.
@@ -169,10 +171,11 @@ class KernelCall:
     args: tuple[str, ...]
     sizes: tuple[Expr, ...] = ()
     into: tuple[tuple[str, str], ...] = ()
+    stream: str = OWN
     origins: tuple[Origin, ...] = UNKNOWN
 
 
-Step: TypeAlias = KernelCall | Extern | View | Cond | While | AssertSize
+Step: TypeAlias = KernelCall | Extern | View | Cond | While | AssertSize | StreamInstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from coilwork_ir.text.scalars import (
     parse_value,
     with_placeholders,
 )
+from coilwork_ir.text.streams import STREAM_STEPS, read_on
 
 RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
@@ -213,6 +214,9 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def _read_step(reader: Reader, symbols: Symbols, buffers: list[Buffer]) -> Step:
+    for word, read in STREAM_STEPS.items():
+        if reader.accept(word):
+            return read(reader)
     if not reader.accept("call"):
         at = reader.at
         node = read_node(reader, symbols)
@@ -241,7 +245,10 @@ def _read_step(reader: Reader, symbols: Symbols, buffers: list[Buffer]) -> Step:
         into = parse_list(reader, lambda: _read_ref_pair(reader))
     reader.expect("defines")
     buffers.extend(parse_list(reader, lambda: parse_buffer(reader, symbols)))
-    return KernelCall(kernel=kernel, args=args, sizes=sizes, into=into, origins=parse_origins(reader))
+    stream = read_on(reader)
+    return KernelCall(
+        kernel=kernel, args=args, sizes=sizes, into=into, stream=stream, origins=parse_origins(reader)
+    )
 
 
 def _read_ref_pair(reader: Reader) -> tuple[str, str]:

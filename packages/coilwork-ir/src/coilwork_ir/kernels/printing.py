@@ -15,6 +15,7 @@ from coilwork_ir.kernels.nodes import (
 )
 from coilwork_ir.kernels.values import printed_roots
 from coilwork_ir.loops.printing import format_checks, format_header, format_node
+from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     format_buffer,
     format_list,
@@ -27,6 +28,7 @@ from coilwork_ir.text.scalars import (
     Names,
     format_scalars,
 )
+from coilwork_ir.text.streams import format_on, format_stream_instruction
 
 
 def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, indent: str = "") -> str:
@@ -90,6 +92,8 @@ def format_schedule(schedule: Schedule, *, origins: bool = True, decisions: bool
     for step in schedule.steps:
         if isinstance(step, KernelCall):
             lines += _call_lines(step, schedule, buffers, origins)
+        elif isinstance(step, ForkStream | RecordEvent | WaitEvent | JoinStream):
+            lines.append("  " + format_stream_instruction(step, origins=origins))
         else:
             lines.append(format_node(step, "  ", origins=origins))
     lines.append(f"  return {format_list(format_output(o) for o in schedule.outputs)}")
@@ -106,6 +110,7 @@ def _call_lines(call: KernelCall, schedule: Schedule, buffers: dict[str, Buffer]
         text += f" into {format_list(f'%{new} of %{old}' for new, old in call.into)}"
     defined = [buffers[n] for n in call_defines(call, schedule)]
     text += f" defines {format_list(format_buffer(b) for b in defined)}"
+    text += format_on(call.stream)
     return [text + (format_origins(call.origins) if origins else "")]
 
 

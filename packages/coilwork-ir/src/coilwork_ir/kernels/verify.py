@@ -7,6 +7,7 @@ Linear in the size of the kernel or schedule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -35,6 +36,7 @@ from coilwork_ir.scalar import (
     find_contraction,
     postorder,
 )
+from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scalars import (
     SCALAR_RULES,
@@ -44,6 +46,7 @@ from coilwork_ir.verification.scalars import (
     check_symbols_of,
 )
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
+from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
 
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -93,6 +96,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
+        **STREAM_RULES,
         **LOOP_RULES,
         "unique-kernel": Rule("every kernel is listed once", "list equal kernels once"),
         "kernel-exists": Rule("a call names a kernel of the schedule", "add the kernel"),
@@ -356,14 +360,20 @@ def verify_schedule(schedule: Schedule) -> None:
     declared = {buffer.name: buffer for buffer in schedule.buffers}
     if len(declared) != len(schedule.buffers):
         place.fail("buffer-declared", "a name is listed twice")
+    streams = StreamChecker()
     for step in schedule.steps:
         if isinstance(step, KernelCall):
             _check_call(step, kernels, declared, scope)
+            streams.check_stream(step.stream, replace(place, origins=step.origins))
+            continue
+        if isinstance(step, ForkStream | RecordEvent | WaitEvent | JoinStream):
+            streams.follow(step, place)
             continue
         for buffer in defined(step):
             if declared.get(buffer.name) != buffer:
                 place.fail("buffer-declared", f"%{buffer.name} is missing, or listed with another layout")
         verify_node(step, scope)
+    streams.finish(place)
     verify_results(schedule.outputs, scope, place)
 
 

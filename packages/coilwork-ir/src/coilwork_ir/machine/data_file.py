@@ -82,6 +82,7 @@ def read_entries(path: Path) -> Mapping[str, Entry]:
     return {f"{subject}.{name}": entry for subject, entries in subjects for name, entry in entries.items()}
 
 
+@cache
 def read_file(path: Path) -> MachineFile:
     """The data file at `path`, as it is written.
 
@@ -132,19 +133,30 @@ def _entry(line: str, where: str) -> tuple[str, Entry]:
 def _subject(path: Path, name: str, kind: type[Any], read: MachineFile) -> Any:
     """The figures of subject `name`, of the class `kind`."""
     given = read.subjects.get(name, {})
-    other = read.stand_ins.get(name)
     types = {field.name: field.type for field in fields(kind)}
     values: dict[str, int | float] = {}
-    if other is not None:
-        rest = getattr(read_model(path.with_name(f"{other}.toml")), name)
-        values.update((figure, getattr(rest, figure)) for figure in types)
+    if name in read.stand_ins:
+        other = path.with_name(f"{read.stand_ins[name]}.toml")
+        rest = read_file(other)
+        if name in rest.stand_ins:
+            raise MachineFileError(
+                f"{path}: {other.stem} cannot stand in for {name}: it has a stand-in itself"
+            )
+        values.update(_values(other, name, types, rest.subjects.get(name, {})))
+    values.update(_values(path, name, types, given))
+    missing = [figure for figure in types if figure not in values]
+    if missing:
+        raise MachineFileError(f"{path}: [{name}] says nothing of {', '.join(missing)}")
+    return kind(**values)
+
+
+def _values(
+    path: Path, name: str, types: Mapping[str, Any], given: Mapping[str, Entry]
+) -> dict[str, int | float]:
+    """The figures that are `given` of subject `name`, each known and of its type."""
     for figure, entry in given.items():
         if figure not in types:
             raise MachineFileError(f"{path}: [{name}] knows no figure {figure}")
         if types[figure] == "int" and not isinstance(entry.value, int):
             raise MachineFileError(f"{path}: [{name}] {figure} is a whole number, not {entry.value}")
-        values[figure] = entry.value
-    missing = [figure for figure in types if figure not in values]
-    if missing:
-        raise MachineFileError(f"{path}: [{name}] says nothing of {', '.join(missing)}")
-    return kind(**values)
+    return {figure: entry.value for figure, entry in given.items()}

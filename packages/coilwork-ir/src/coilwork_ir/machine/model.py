@@ -20,10 +20,15 @@ class Memory:
     Attributes:
         fetched_bytes: what memory gives at least for one element.
         tile_elements: elements of a row, or of some, that a block of threads has at a time.
+        streamed_caches: times the cache's size that a kernel may read before what stays there is too
+            little beside it.
+        streamed_written_share: share of what it reads that such a kernel may write.
     """
 
     fetched_bytes: int
     tile_elements: int
+    streamed_caches: int
+    streamed_written_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +62,340 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reductions:
+    """Reductions in pieces.
+
+    Attributes:
+        programs_along: the same where they read along memory: more of them, with less each.
+        programs: programs per unit to aim at, where loops have some kilobytes of loads on their way.
+        block_results: neighbouring results that a program of a column reduction computes where there are
+            enough.
+        least_along: points of a piece at least, along memory.
+        least_across: points of a piece at least, across memory, where each is a block of neighbours.
+        resident_along: points of a piece that stays in registers for a mean and what is off it.
+        resident_across: the same across memory.
+        few_columns: results across memory, beyond which later rows are loaded ahead instead.
+        most_pieces: pieces per result at most: the second reduction has one program for all of them.
+        clear_win: share of the one kernel's time that pieces and the reduction of their results must take
+            less than.
+        results_together: results that a program of a short second reduction computes at least, where they
+            lie together.
+        few_pieces: pieces that are as quickly reduced across memory as along it, where what is read is in
+            a cache.
+        short_run_bytes: the longest run of memory that is a short one.
+        narrow_bytes: the widest element of such a run that threads load one by one.
+        narrow_slowdown: times as long as with wide loads that narrow ones take at least.
+        walked_miss: factor of fewer pieces beside rows that is better than masks for uneven ones.
+    """
+
+    programs_along: int
+    programs: int
+    block_results: int
+    least_along: int
+    least_across: int
+    resident_along: int
+    resident_across: int
+    few_columns: int
+    most_pieces: int
+    clear_win: float
+    results_together: int
+    few_pieces: int
+    short_run_bytes: int
+    narrow_bytes: int
+    narrow_slowdown: float
+    walked_miss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scans:
+    """Scans in pieces, of rows that programs share or not.
+
+    Attributes:
+        longest_piece: points of a piece: as many as stay in registers.
+        shortest_piece: points of a piece that are worth a program.
+        shortest_column_piece: the same of columns.
+        most_pieces: pieces of a row: the scan of their results has one program per row.
+        column_bytes: neighbouring columns that a program scans at least.
+        clear_win: share of one kernel's time that kernels of pieces must take less than together.
+        longest_shared_piece: points of a piece of a row that programs share, if a value takes a register.
+        shortest_shared_piece: points of the shortest such piece.
+        most_shared_pieces: pieces of a shared row: a program asks all of those before its own at once.
+        shared_programs: programs per unit below which such pieces are shorter.
+        near_cost: cost of a word from the second-level cache.
+    """
+
+    longest_piece: int
+    shortest_piece: int
+    shortest_column_piece: int
+    most_pieces: int
+    column_bytes: int
+    clear_win: float
+    longest_shared_piece: int
+    shortest_shared_piece: int
+    most_shared_pieces: int
+    shared_programs: int
+    near_cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inlining:
+    """Values that are computed inside their consumers.
+
+    Attributes:
+        reread_share: bytes read again per byte saved, up to which a value is computed in several
+            consumers.
+        edge_factor: time that may be lost by computing in a consumer that pads, which has some more
+            points.
+        most_joined: tensors up to which a kernel that also reduces joins vectors, beyond which it chooses
+            by element.
+        product_block: results along a side of what one program of a product computes.
+    """
+
+    reread_share: float
+    edge_factor: float
+    most_joined: int
+    product_block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Products of matrices: of a library, and of kernels of ours. Rates are of large products in 16 bits.
+
+    Attributes:
+        vector_bytes: what kernels for matrix units read at once. Rows between vectors are read by others,
+            several times slower.
+        skinny_rows: rows, or columns, up to which a product is bound by reading the other factor.
+        unaligned_rate_1: its rate where a size that decides is a multiple of 1 number and no more.
+        unaligned_rate_2: the same of 2.
+        unaligned_rate_4: the same of 4.
+        kernel_rate: a generated kernel's rate, whatever the columns of its result are a multiple of.
+        least_strip: columns, or rows, that a program of a skinny product computes at least.
+        most_strip: the same at most.
+        least_piece: terms of a sum's piece at least.
+        most_pieces: pieces of a sum at most.
+        least_gain_share: share of the call's time that a kernel must gain for rows that are no whole
+            vectors.
+        least_gain_us: what it must gain at least.
+        strip_depth_bytes: bytes of the depth of a skinny product's strip.
+    """
+
+    vector_bytes: int
+    skinny_rows: int
+    unaligned_rate_1: float
+    unaligned_rate_2: float
+    unaligned_rate_4: float
+    kernel_rate: float
+    least_strip: int
+    most_strip: int
+    least_piece: int
+    most_pieces: int
+    least_gain_share: float
+    least_gain_us: float
+    strip_depth_bytes: int
+
+    @property
+    def halves_per_vector(self) -> int:
+        """Numbers of 16 bits in a vector: sizes that are a multiple of it are whole vectors."""
+        return self.vector_bytes // 2
+
+    def unaligned_rate(self, size: int) -> float:
+        """A library's rate where `size`, which decides, is no multiple of a vector of 8 numbers."""
+        return (self.unaligned_rate_1, self.unaligned_rate_2, self.unaligned_rate_4)[
+            (size & -size).bit_length() - 1
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolutions:
+    """Convolutions of single channels as loops, beside a library's.
+
+    Attributes:
+        most_taps_per_input: taps for each point read, from which on a library shares what they read.
+        most_taps: taps of a window that loops of ours go through.
+        few_products: products up to which a launch less counts for more.
+    """
+
+    most_taps_per_input: int
+    most_taps: int
+    few_products: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walks:
+    """How kernels of blocks of threads go through the rows that they reduce.
+
+    Attributes:
+        kept_bytes: the longest row that a program keeps on chip from one pass over it to the next.
+        kept_across: the longest row across memory that is kept so.
+        columns: rows across memory that one program reduces side by side.
+        loop_row: the longest row that a program keeps beside sums of its columns, while it goes from row
+            to row.
+        loop_threads: threads that share such a row.
+        loop_elements: elements of it that each of them has at least.
+        loop_sums: registers for sums of columns.
+        loop_values: registers for these and what is read of a row.
+    """
+
+    kept_bytes: int
+    kept_across: int
+    columns: int
+    loop_row: int
+    loop_threads: int
+    loop_elements: int
+    loop_sums: int
+    loop_values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorts:
+    """Rows that kernels of blocks of threads sort better than libraries do.
+
+    Attributes:
+        longest_whole: the longest row that kernels sort if all of it is wanted.
+        short: the longest row that is best sorted so even if rows are few.
+        many: rows from which on they are not few.
+    """
+
+    longest_whole: int
+    short: int
+    many: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grids:
+    """Grids of blocks of threads: how many, how large, and how much a thread has room for.
+
+    Attributes:
+        line_bytes: a line of cache: what neighbouring columns of a scan fill.
+        little_bytes: bytes accessed at a point of which a thread has room for many points, whatever it
+            computes of them.
+        shortest_run_block: points of a block of which runs are worth while.
+        enough_programs: programs per unit that are enough for all of them to have something on its way.
+        full_share: share of its units at work with which a device is full.
+        histogram_points: points that a thread counts.
+        histogram_waste: share of a row's last block of points to count that may lie behind the row's end.
+        narrow_access_bytes: accesses that are still worth while.
+        idle_lanes_most_elements: elements of a row for which a thread has registers.
+        idle_lanes_most_bytes: bytes accessed at each of them, all together.
+        room_programs: programs that a unit has room for: fewer wait for each thread instead of for
+            memory.
+        saved_lanes_by_threads: lanes of which one has to be saved by fewer threads.
+        saved_lanes_by_accesses: the same by twice as many accesses.
+        transposed_share: share of bytes at unit stride along outer tiles above which a kernel is a
+            transpose.
+        mostly_contiguous_share: share along the inner tile of which it can be most that counts.
+        row_waste: share of a row's last block that may lie behind the row's end.
+        sum_registers: registers that sums of walked rows' columns may take.
+        cached_rows_share: share of the second-level cache that rows may take which are to be found in it
+            again.
+        rows_at_a_time: rows that a unit walks at a time, by programs of 256 threads.
+        crowd_programs: programs of 256 threads that come close to as many as a unit has room for.
+        bytes_on_the_way: bytes of its rows on their way that keep a unit's share of memory busy.
+        several_rows_waves: waves of programs of several rows each that leave no unit idle for long.
+        several_rows_elements: elements of several rows for which a thread has registers.
+        many_accumulators: values per point that reductions gather of which a thread cannot have those of
+            many points.
+        column_registers: registers that what a thread loads of a whole column may take.
+        wide_column_block: columns of a block of which half are worth a candidate, too.
+        stored_column_bytes: bytes along columns of blocks whose rows are stored along the rows: two
+            sectors of memory.
+        wide_load_bytes: bytes of the widest loads of a quarter of a warp.
+        widest_column_points: points of a block of whole columns: 128 for each of 256 threads.
+        busy_operations: operations for each byte accessed above which threads wait for arithmetic as
+            well.
+        few_sorted_elements: elements of which the two best are found for less than twice as many groups
+            are sorted for.
+        short_sorted_row: points of rows to sort that share a program where they lie across memory.
+        longest_code: operations in the code of one thread.
+    """
+
+    line_bytes: int
+    little_bytes: int
+    shortest_run_block: int
+    enough_programs: int
+    full_share: float
+    histogram_points: int
+    histogram_waste: float
+    narrow_access_bytes: int
+    idle_lanes_most_elements: int
+    idle_lanes_most_bytes: int
+    room_programs: int
+    saved_lanes_by_threads: int
+    saved_lanes_by_accesses: int
+    transposed_share: float
+    mostly_contiguous_share: float
+    row_waste: float
+    sum_registers: int
+    cached_rows_share: float
+    rows_at_a_time: int
+    crowd_programs: int
+    bytes_on_the_way: int
+    several_rows_waves: int
+    several_rows_elements: int
+    many_accumulators: int
+    column_registers: int
+    wide_column_block: int
+    stored_column_bytes: int
+    wide_load_bytes: int
+    widest_column_points: int
+    busy_operations: float
+    few_sorted_elements: int
+    short_sorted_row: int
+    longest_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loops:
+    """Loops on a CPU's cores: blocks that threads share, tiles, and rows that are asked for ahead.
+
+    Attributes:
+        block: points of a range that threads share in blocks: the same whatever the number of threads.
+        tile: points of a block that has serial loops inside, and of the side of a transposition.
+        long_tile: points of the longer side of a transposition that only moves: long lines are read.
+        widest_tile: columns that are reduced together at most.
+        many_columns: columns from which on more of them are reduced together.
+        enough_units: units of work that leave nothing to be shared inside them.
+        grain: instructions that are worth a thread.
+        lanes: values of 4 bytes that a pass along rows has at a time.
+        short_row: points of a row of which fewer lanes leave less over, and are folded sooner.
+        shortest_ahead_bytes: rows that repay asking for their lines ahead.
+        longest_ahead_bytes: rows that stay in the first cache with what is written.
+        costly: instructions per point from which on a pass takes longer than memory does.
+    """
+
+    block: int
+    tile: int
+    long_tile: int
+    widest_tile: int
+    many_columns: int
+    enough_units: int
+    grain: int
+    lanes: int
+    short_row: int
+    shortest_ahead_bytes: int
+    longest_ahead_bytes: int
+    costly: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineModel:
     """The figures of one device.
 
     Attributes:
         name: the device, as its data file is called.
-        memory, arithmetic, launches: see the classes.
+        memory, arithmetic, launches and the other subjects: see the classes.
     """
 
     name: str
     memory: Memory
     arithmetic: Arithmetic
     launches: Launches
+    reductions: Reductions
+    scans: Scans
+    inlining: Inlining
+    products: Products
+    convolutions: Convolutions
+    row_walks: Walks
+    sorts: Sorts
+    grids: Grids
+    loops: Loops

@@ -19,6 +19,7 @@ _SIGNED_AT_INDICES: Final = EagerLimits(index_types=("index", ("int32", "int64")
 _INTEGERS: Final = EagerLimits(types_everywhere=("integer",))
 _SIGNED_REAL: Final = EagerLimits(types=("float", "integer"), rejects_wide_unsigned=True)
 _FLOATS_OR_COMPLEX: Final = EagerLimits(types=("float", "complex"))
+_ROWS_BY_NUMBER: Final = EagerLimits(index_types=("indices", ("int32", "int64")))
 _FLOATS_AMONG_REAL: Final = EagerLimits(types=("float",), types_everywhere=("float", "integer", "bool"))
 _REAL_OR_BOOL: Final = EagerLimits(types=("float", "integer", "bool"))
 _REAL_OR_BOOL_OPERANDS: Final = EagerLimits(types_everywhere=("float", "integer", "bool"))
@@ -344,7 +345,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         "elu_backward",
         limits=EagerLimits(types=("float",), computed_numbers=("alpha", "scale", "input_scale")),
     ),
-    OpInfo("embedding", is_batch_invariant=True, takes_float8=True),
+    OpInfo("embedding", is_batch_invariant=True, takes_float8=True, limits=_ROWS_BY_NUMBER),
     OpInfo("_embedding_bag", index_error="RuntimeError"),
     OpInfo("_embedding_bag_backward", index_error="RuntimeError"),
     OpInfo("_embedding_bag_dense_backward", index_error="RuntimeError"),
@@ -352,6 +353,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("_embedding_bag_per_sample_weights_backward", index_error="RuntimeError"),
     OpInfo("_embedding_bag_sparse_backward", index_error="RuntimeError"),
     OpInfo("embedding_dense_backward", decomposition="none"),
+    OpInfo("embedding_renorm", limits=_ROWS_BY_NUMBER),
     OpInfo("empty", is_uninitialized=True, is_plumbing=True, is_batch_invariant=True, takes_float8=True),
     OpInfo("empty_like", is_uninitialized=True, is_batch_invariant=True, takes_float8=True),
     OpInfo("empty_permuted", is_uninitialized=True),
@@ -402,7 +404,11 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("fmod_", rejects_zero_divisor=True),
     OpInfo("frac", decomposition="none", limits=_FLOATS),
     OpInfo("fractional_max_pool2d", decision="selects"),
-    OpInfo("fractional_max_pool3d", decision="selects"),
+    OpInfo(
+        "fractional_max_pool3d",
+        decision="selects",
+        limits=EagerLimits(same_types=("self", "random_samples")),
+    ),
     OpInfo(
         "full",
         is_elementwise=True,
@@ -478,7 +484,10 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
             required_number=("delta", "gt", 0),
         ),
     ),
-    OpInfo("huber_loss_backward", limits=_FLOATS),
+    OpInfo(
+        "huber_loss_backward",
+        limits=EagerLimits(types=("float",), same_types=("grad_output", "self", "target")),
+    ),
     OpInfo("hypot", scalar_op="hypot"),
     OpInfo("igamma", limits=_FLOATS),
     OpInfo("igammac", limits=_FLOATS),
@@ -740,7 +749,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("pixel_shuffle", limits=_SIGNED),
     OpInfo("pixel_unshuffle", limits=_SIGNED),
     OpInfo("pow", limits=EagerLimits(rejects_wide_unsigned=True, promoted_numbers=("exponent",))),
-    OpInfo("_prelu_kernel", limits=_FLOATS),
+    OpInfo("_prelu_kernel", limits=EagerLimits(types=("float",), same_types=("self", "weight"))),
     OpInfo("prod", limits=_INTO_SIGNED),
     OpInfo(
         "put",
@@ -930,6 +939,10 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     ),
     OpInfo("smooth_l1_loss_backward", limits=EagerLimits(takes_other_gradients=True)),
     OpInfo("soft_margin_loss", limits=_FLOATS_AMONG_REAL),
+    OpInfo(
+        "soft_margin_loss_backward",
+        limits=EagerLimits(types_everywhere=("float", "integer"), takes_other_gradients=True),
+    ),
     OpInfo("_softmax", decomposition="torch", limits=_FLOATS),
     OpInfo(
         "_softmax_backward_data",

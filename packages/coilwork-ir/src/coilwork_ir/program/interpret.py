@@ -36,6 +36,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -58,8 +59,8 @@ class Hooks:
         before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a condition or loop, too,
             behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
-        turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else at once. Memory is
-            then handed out again when it is freed.
+        turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else
+            at once. Memory is then handed out again when it is freed.
     """
 
     launch: LaunchKernel | None = None
@@ -112,6 +113,8 @@ class _Machine:
         self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
         self.buffers = buffers(program)
         self.queues = Queues(hooks.turns)
+        # where memory is that `alloc` gave out, and what came back of it
+        self.allocated: set[int] = set()
         self.freed: list[Tensor] = []
         self.inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
 
@@ -143,6 +146,9 @@ class _Machine:
                 self.queues.synchronize()
                 self._while(instruction)
                 self._is_through(instruction)
+            case Region():
+                for inner in instruction.body:
+                    self.step(inner)
             case Comment() | Return():
                 pass
             case _:
@@ -173,20 +179,20 @@ class _Machine:
                     self._free(name)
 
     def _allocate(self, buffer: Buffer) -> None:
-        """Memory for `buffer`: where work runs late, what was freed comes back as it was left, as from an allocator."""
+        """Memory for `buffer`: where work runs late, what was freed comes back as it was left."""
         memory = self.memory
         size_bytes = memory.size(buffer.span * buffer.dtype.itemsize)
         for number, freed in enumerate(self.freed):
             if freed.untyped_storage().nbytes() == size_bytes and freed.storage_offset() == 0:
                 memory.view(buffer, self.freed.pop(number), 0)
                 return
-        memory.allocate(buffer)
+        self.allocated.add(memory.allocate(buffer).untyped_storage().data_ptr())
 
     def _free(self, name: str) -> None:
         tensor = self.memory.tensors.pop(name)
-        if self.queues.is_at_once:
-            return
         start = tensor.untyped_storage().data_ptr()
+        if self.queues.is_at_once or start not in self.allocated:
+            return
         if all(other.untyped_storage().data_ptr() != start for other in self.memory.tensors.values()):
             self.freed.append(tensor)
 

@@ -15,6 +15,8 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
+RegionKind: TypeAlias = Literal["capture", "partition", "nested"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindSymbol:
@@ -112,7 +114,8 @@ class ExternCall:
     until each of `until`, which are among them, was waited for by a call that names it in `waits`. Without
     any, until the program ends.
 
-    The call puts its work on `stream`. On any but the program's own it returns nothing: what it writes is there before.
+    The call puts its work on `stream`. On any but the program's own it returns nothing: what it writes is
+    there before.
     """
 
     target: str
@@ -168,6 +171,29 @@ class WhileCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A stretch of instructions that somebody takes as one, with the names of its surroundings.
+
+    Attributes:
+        kind: `capture`, what a driver may replay as graphs: no host takes part. `partition`, what one
+            executor owns: another device, a part that Python drives, a module that the user marked.
+            `nested`, a part that runs as a function of its inputs, as a fallback does; branches and loops
+            hold programs instead, whose inputs are bound anew in each run.
+        inputs: names from outside that the body uses, in the order of their first use.
+        outputs: names that it defines and leaves alive, in order.
+        symbols: sizes from outside that it uses, in order.
+        why: why it is one, and ends where it does.
+    """
+
+    kind: RegionKind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    symbols: tuple[Expr, ...]
+    body: tuple[Instruction, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
     """These names are dead; memory that no other name holds goes back to the allocator."""
 
@@ -206,6 +232,7 @@ Instruction: TypeAlias = (
     | RecordEvent
     | WaitEvent
     | JoinStream
+    | Region
     | Free
     | Comment
     | Return

@@ -40,6 +40,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
@@ -111,11 +112,26 @@ def _format(instruction: Instruction, indent: str, origins: bool) -> str:
             return f"comment {quoted(instruction.text)}"
         case Return():
             return f"return {format_list(format_output(v) for v in instruction.values)}"
+        case Region():
+            return _format_region(instruction, indent, origins)
         case ForkStream() | RecordEvent() | WaitEvent() | JoinStream() | Copy():
             return format_stream_instruction(instruction, origins=origins)
         case _:
             tail = format_origins(instruction.origins) if origins else ""
             return _format_work(instruction, indent, origins) + tail
+
+
+def _format_region(region: Region, indent: str, origins: bool) -> str:
+    inner = indent + "  "
+    head = f"region {region.kind} {format_list(f'%{name}' for name in region.inputs)}"
+    if region.symbols:
+        head += f" sizes {format_list(map(format_symbol, region.symbols))}"
+    if region.outputs:
+        head += f" leaves {format_list(f'%{name}' for name in region.outputs)}"
+    if region.why:
+        head += f" why {quoted(region.why)}"
+    body = [inner + _format(instruction, inner, origins) for instruction in region.body]
+    return "\n".join((f"{head} {{", *body, indent + "}"))
 
 
 def _format_work(
@@ -218,6 +234,20 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
     while reader.peek("kernel"):
         kernels.append(read_kernel(reader))
     peak = _backquoted(reader, symbols) if reader.accept("peak") else None
+    instructions = _read_instructions(reader, symbols)
+    return Program(
+        name=name,
+        symbols=declared,
+        inputs=inputs,
+        constants=constants,
+        kernels=tuple(kernels),
+        instructions=instructions,
+        peak_bytes=peak,
+    )
+
+
+def _read_instructions(reader: Reader, symbols: Symbols) -> tuple[Instruction, ...]:
+    """What stands before the next closing brace."""
     instructions: list[Instruction] = []
     while not reader.accept("}"):
         at = reader.at
@@ -225,15 +255,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
         if word not in _READERS:
             raise reader.error(f"there is no instruction {word!r}", at)
         instructions.append(_READERS[word](reader, symbols))
-    return Program(
-        name=name,
-        symbols=declared,
-        inputs=inputs,
-        constants=constants,
-        kernels=tuple(kernels),
-        instructions=tuple(instructions),
-        peak_bytes=peak,
-    )
+    return tuple(instructions)
 
 
 def _backquoted(reader: Reader, symbols: Symbols) -> Expr:
@@ -376,6 +398,22 @@ def _read_while(reader: Reader, symbols: Symbols) -> Instruction:
     )
 
 
+def _read_region(reader: Reader, symbols: Symbols) -> Instruction:
+    kind = reader.choice(("capture", "partition", "nested"), "a kind of region")
+    inputs = parse_list(reader, lambda: parse_ref(reader))
+    sizes: tuple[Expr, ...] = ()
+    if reader.accept("sizes"):
+        sizes = parse_list(reader, lambda: parse_symbol(reader, symbols))
+    outputs = parse_list(reader, lambda: parse_ref(reader)) if reader.accept("leaves") else ()
+    why = reader.string() if reader.accept("why") else ""
+    reader.expect("{")
+    body = _read_instructions(reader, symbols)
+    match kind:
+        case "capture" | "partition" | "nested":
+            return Region(kind=kind, inputs=inputs, outputs=outputs, symbols=sizes, body=body, why=why)
+    raise AssertionError(kind)
+
+
 def _read_free(reader: Reader, symbols: Symbols) -> Instruction:
     return Free(names=parse_list(reader, lambda: parse_ref(reader)))
 
@@ -406,6 +444,7 @@ _READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = Mappin
         "assert": _read_assert,
         "cond": _read_cond,
         "while": _read_while,
+        "region": _read_region,
         "free": _read_free,
         "comment": _read_comment,
         "return": _read_return,

@@ -29,11 +29,13 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.regions import find_capture_refusal, find_device, make_region
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
 from coilwork_ir.program.walk import defined_buffers, defined_values
@@ -91,6 +93,17 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "copy-layout": Rule(
             "a copy is between buffers of one element type and shape", "cast or view the buffer before"
+        ),
+        "region-boundary": Rule(
+            "a region names all that its body uses from outside and all that it leaves, and nothing else",
+            "make the region with `make_region`",
+        ),
+        "region-body": Rule(
+            "a program does not end in a region, and a nested region is not divided", "end the region before"
+        ),
+        "region-capture": Rule(
+            "a driver can replay all that is in a capture region: one device's work on the call's own stream",
+            "end the region before the instruction",
         ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
@@ -225,6 +238,9 @@ class _Checker:
                 self.streams.follow(instruction, place)
             case Copy():
                 self._copy(instruction, place)
+            case Region():
+                self._region(instruction, position, place)
+                return
             case CheckSize():
                 self._symbols((instruction.lhs, instruction.rhs), place)
             case Comment():
@@ -349,6 +365,31 @@ class _Checker:
 
     # Regions
 
+    def _region(self, region: Region, position: int, place: Place) -> None:
+        exact = make_region(region.kind, region.body)
+        for given, wanted, what in (
+            (region.inputs, exact.inputs, "inputs"),
+            (region.outputs, exact.outputs, "what it leaves"),
+            (tuple(s.name for s in region.symbols), tuple(s.name for s in exact.symbols), "sizes"),
+        ):
+            if given != wanted:
+                place.fail(
+                    "region-boundary",
+                    f"{what}: ({', '.join(given)}), and its body says ({', '.join(wanted)})",
+                )
+        device = ""
+        for inner in region.body:
+            if isinstance(inner, Return):
+                place.fail("region-body", "`return` is in a region")
+            if isinstance(inner, Region) and region.kind == "nested":
+                place.fail("region-body", f"a {inner.kind} region in one that is nested")
+            self._step(inner, position)
+            if region.kind == "capture":
+                device = device or find_device(inner, self.scope.buffers)
+                refusal = find_capture_refusal(inner, self.scope.buffers, device)
+                if refusal:
+                    place.fail("region-capture", refusal)
+
     def _region_call(self, call: CondCall | WhileCall, place: Place) -> None:
         operands: tuple[Argument, ...]
         if isinstance(call, CondCall):
@@ -361,15 +402,15 @@ class _Checker:
         for operand in operands:
             self._argument(operand, place)
         if isinstance(call, CondCall):
-            self._region(call.then, operands, call.outputs, place)
-            self._region(call.otherwise, operands, call.outputs, place)
+            self._nested(call.then, operands, call.outputs, place)
+            self._nested(call.otherwise, operands, call.outputs, place)
         else:
-            self._region(call.condition, operands, None, place)
-            self._region(call.body, operands, call.outputs, place)
+            self._nested(call.condition, operands, None, place)
+            self._nested(call.body, operands, call.outputs, place)
         for output in call.outputs:
             self._define(output, place)
 
-    def _region(
+    def _nested(
         self, program: Program, operands: Sequence[Argument], outputs: Sequence[Buffer] | None, place: Place
     ) -> None:
         if len(program.inputs) != len(operands):

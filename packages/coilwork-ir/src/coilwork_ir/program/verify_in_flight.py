@@ -1,4 +1,4 @@
-"""The verifier's rules on memory in flight: what operators and streams use stays as it is until a wait says they are done."""
+"""The verifier's rules on memory in flight: what operators and streams use stays as it is until the wait."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from coilwork_ir.verification.rules import Place, Rule
 FLIGHT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "in-flight": Rule(
-            "memory that an operator uses after its call returned, or another stream, is not freed, reused or written before "
-            "the wait for it, and not read while it is written",
+            "memory that an operator uses after its call returned, or another stream, is not freed, reused "
+            "or written before the wait for it, and not read while it is written",
             "free, reuse, write or read the memory behind the wait",
         ),
         "flight-names": FLIGHT_NAMES,
@@ -74,7 +74,7 @@ class FlightChecker:
         return HOST if piece in self._host else OWN
 
     def _actor(self, piece: int, stream: str) -> Actor:
-        """Who reads or writes `piece` for work on `stream`: of the call's own, the host works in its memory at once."""
+        """Who uses `piece` for work on `stream`: of the call's own, the host works in its memory itself."""
         return self._home(piece) if stream == OWN else stream
 
     def follow(self, instruction: Instruction, position: int, place: Place) -> None:

@@ -15,6 +15,7 @@ from coilwork_ir.program.nodes import (
     Instruction,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Reuse,
     WhileCall,
@@ -34,6 +35,8 @@ def nested_programs(instruction: Instruction) -> tuple[Program, ...]:
             return (instruction.then, instruction.otherwise)
         case WhileCall():
             return (instruction.condition, instruction.body)
+        case Region():
+            return tuple(nested for inner in instruction.body for nested in nested_programs(inner))
         case _:
             return ()
 
@@ -55,6 +58,8 @@ def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
             return tuple(o for o in instruction.outputs if isinstance(o, Buffer))
         case CondCall() | WhileCall():
             return instruction.outputs
+        case Region():
+            return tuple(buffer for inner in instruction.body for buffer in defined_buffers(inner))
         case _:
             return ()
 
@@ -68,6 +73,8 @@ def defined_values(instruction: Instruction) -> tuple[str, ...]:
             return (instruction.stream,)
         case RecordEvent():
             return (instruction.event,)
+        case Region():
+            return tuple(name for inner in instruction.body for name in defined_values(inner))
         case _:
             return ()
 
@@ -89,7 +96,7 @@ def as_call(instruction: Instruction) -> ExternCall | None:
 
 
 def may_write_operands(call: ExternCall) -> bool:
-    """Tell if `call` may write what it is given beside `out`: in place, or of a library that nobody knows here."""
+    """Tell if `call` may write what it is given beside `out`: in place, or as libraries' operators may."""
     namespace, _, operator = call.target.partition(".")
     return namespace not in _KNOWN or operator.partition(".")[0].endswith("_")
 

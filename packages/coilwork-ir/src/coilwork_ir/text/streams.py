@@ -87,13 +87,11 @@ def _read_copy(reader: Reader) -> Copy:
     )
 
 
-STREAM_READERS: Final[Mapping[str, Callable[[Reader], StreamInstruction | Copy]]] = MappingProxyType(
-    {
-        "fork": _read_fork,
-        "record": _read_record,
-        "await": _read_await,
-        "join": _read_join,
-        "copy": _read_copy,
-    }
+STREAM_STEPS: Final[Mapping[str, Callable[[Reader], StreamInstruction]]] = MappingProxyType(
+    {"fork": _read_fork, "record": _read_record, "await": _read_await, "join": _read_join}
 )
-"""What reads an instruction behind its first word."""
+"""What reads an instruction on streams behind its first word."""
+STREAM_READERS: Final[Mapping[str, Callable[[Reader], StreamInstruction | Copy]]] = MappingProxyType(
+    {**STREAM_STEPS, "copy": _read_copy}
+)
+"""The same, and copies."""

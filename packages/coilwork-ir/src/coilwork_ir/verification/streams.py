@@ -1,4 +1,4 @@
-"""The verifier's rules on streams and events: each exists where it is named, and every stream is joined before the end."""
+"""The verifier's rules on streams and events: they exist where they are named, and all streams are joined."""
 
 from __future__ import annotations
 

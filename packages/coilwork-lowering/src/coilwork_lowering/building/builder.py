@@ -73,6 +73,8 @@ class Builder:
         self.in_flight: InFlight[str] = InFlight()
         self.at_rest: set[str] = set()
         self.retained: set[str] = set()
+        # inputs that lie otherwise than captured: saved tensors, as the forward graph chose
+        self.relaid_inputs: set[str] = set()
         # views that were laid out in memory, and why
         self.copies: list[str] = []
         # copies of buffers on other devices

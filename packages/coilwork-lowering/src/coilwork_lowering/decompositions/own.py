@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -31,6 +32,8 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
+_MOST_DIGITS: Final = sys.float_info.max_10_exp
 
 
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -262,10 +265,13 @@ def _pow(value: torch.Tensor, exponent: Any) -> Any:
 
 
 def _round(value: torch.Tensor, *, decimals: int) -> Any:
-    """To so many digits behind the point. In 16 bits eager rounds between the steps: that is left to it."""
+    """To so many digits behind the point. In 16 bits eager rounds between the steps: that is left to it.
+
+    So is what no power of ten holds.
+    """
     if decimals == 0:
         return torch.ops.aten.round.default(value)
-    if value.dtype not in (torch.float32, torch.float64):
+    if value.dtype not in (torch.float32, torch.float64) or abs(decimals) > _MOST_DIGITS:
         return NotImplemented
     power = torch.full((), 10.0 ** abs(decimals), dtype=value.dtype, device=value.device)
     scaled = value / power if decimals < 0 else value * power

@@ -14,10 +14,12 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.operators import Relation, find_target_info
-from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, is_list_of_sizes, qualified_name, schema_of
 from coilwork_lowering.torch_compat.sizes import holds, is_from_data, is_truth_value, surely
 
 _IN_EVERY_TYPE: Final = 127
+_LEAST_SIZE: Final = -1 << 62
+"""Of what is less torch's `SymInt` keeps no number but an expression."""
 _NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat)
 _FLOATS: Final = (float, torch.SymFloat)
 _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingProxyType(
@@ -28,6 +30,8 @@ _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingPr
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
     name = qualified_name(target).split(".")[1]
+    if not _are_listed_sizes(target, arguments):
+        return False
     limits = find_target_info(qualified_name(target)).limits
     factors = [arguments.get(key) for key in limits.scaling_numbers]
     if not all(_scales(factor, arguments.values()) for factor in factors):
@@ -71,6 +75,19 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     least = -limits.max if limits.min == 0 else limits.min
     return holds(number >= least) and holds(number <= limits.max)
+
+
+@functools.cache
+def _lists_of_sizes(target: Overload) -> tuple[str, ...]:
+    """The arguments of `target` that are lists of sizes, which may be open."""
+    return tuple(formal.name for formal in schema_of(target).arguments if is_list_of_sizes(formal))
+
+
+def _are_listed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool:
+    """Tell if all numbers in lists of sizes are such as torch takes for closed sizes."""
+    given = (arguments.get(name) for name in _lists_of_sizes(target))
+    numbers = (number for one in given if isinstance(one, list | tuple) for number in one)
+    return not any(isinstance(number, int) and number < _LEAST_SIZE for number in numbers)
 
 
 def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:
@@ -135,6 +152,7 @@ def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Calla
         not limits.converted_numbers
         and limits.required_number is None
         and "_pool" not in schema_of(target).name
+        and not _lists_of_sizes(target)
     ):
         return decomposition
     names = [formal.name for formal in schema_of(target).arguments]

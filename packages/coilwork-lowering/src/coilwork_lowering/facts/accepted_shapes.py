@@ -145,6 +145,44 @@ def _chosen_once(arguments: Arguments) -> bool:
     return index.dim() == 0 or holds(index.shape[0] == 1)
 
 
+def _copied_by_index(arguments: Arguments) -> bool:
+    """Tell if `source` has a slice, of the shape of those of `self`, for each position of `index`."""
+    given = [arguments.get(name) for name in ("self", "index", "source")]
+    dim = arguments.get("dim")
+    value, index, source = (one if isinstance(one, torch.Tensor) else None for one in given)
+    if value is None or index is None or source is None or not isinstance(dim, int):
+        return True
+    if index.dim() > 1 or (source.dim() != value.dim() and source.dim() > 0 and value.dim() > 0):
+        return False
+    slices = [
+        [size for at, size in enumerate(one.shape) if at != dim % max(one.dim(), 1)]
+        for one in (value, source)
+    ]
+    copied = source.shape[dim % source.dim()] if source.dim() > 0 else 1
+    return _are_equal(*slices) and holds(index.numel() == copied)
+
+
+def _along(name: str, dim: str) -> Rule:
+    """The number `dim` names a dimension of `name`."""
+
+    def rule(arguments: Arguments) -> bool:
+        given = arguments.get(dim, 0)
+        dims = [max(one.dim(), 1) for one in _tensors(arguments, (name,))]
+        return not isinstance(given, int) or all(-count <= given < count for count in dims)
+
+    return rule
+
+
+def _normalized(arguments: Arguments) -> bool:
+    """Tell if weight and bias have the shape that is normalized, in which `input` ends."""
+    shape = arguments.get("normalized_shape")
+    if not isinstance(shape, list | tuple) or not shape:
+        return True
+    parameters = [one.shape for one in _tensors(arguments, ("weight", "bias"))]
+    ends = [one.shape[-len(shape) :] for one in _tensors(arguments, ("input",))]
+    return all(_are_equal(one, shape) for one in (*parameters, *ends))
+
+
 def _labelled(arguments: Arguments) -> bool:
     """Tell if there is a label for every place of an image, and no other."""
     scores, labels = arguments.get("self"), arguments.get("target")
@@ -200,7 +238,9 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **dict.fromkeys(list_operators(lambda info: info.norm == "batch"), _BATCH_NORM),
         **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d_backward"), _labelled),
         "binary_cross_entropy": _onto("self", "weight", "target"),
-        "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
+        "binary_cross_entropy_with_logits": _all_of(
+            _onto("self", "weight", "pos_weight"), _onto("target", "self")
+        ),
         "soft_margin_loss": _onto("self", "target"),
         **{f"grid_sampler_{spatial}d_backward": _gridded(spatial) for spatial in (2, 3)},
         **{
@@ -220,7 +260,10 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             ("_embedding_bag", "_embedding_bag_forward_only"),
             _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),
         ),
+        "index_copy": _copied_by_index,
         "logsumexp": _listed("dim"),
+        "native_layer_norm_backward": _normalized,
+        "segment_reduce": _along("data", "axis"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
         "slice_scatter": _with_dimensions("self"),

@@ -75,8 +75,8 @@ def _reads_strides(node: torch.fx.Node, lowering: LoweringOptions) -> bool:
         formals = schema_of(user.target).arguments
         is_view = any(formal.alias_info is not None for formal in formals)
         names = {formal.name for formal in formals}
-        # strides of a view, bits of a neighbour, or windows, whose kernels may be chosen by layout
-        if "stride" in names or (is_view and "dtype" in names):
+        # strides of a view, or bits of a neighbour
+        if is_view and ("stride" in names or "dtype" in names):
             return True
         if is_view and _reads_strides(user, lowering):
             return True

@@ -1,7 +1,8 @@
 """Convolutions of floats and their gradients become nodes; what comes behind lowering recognises the node.
 
 Who computes one, a library or a kernel, is decided by the scheduler. What a node reads are whole buffers,
-laid out as eager's are, because the strides of libraries' results depend on theirs.
+laid out as eager's are, because the strides of libraries' results depend on theirs. Only tensors that the forward
+graph saved in another layout stay in it: it chose that for this node, and the scheduler lays the rest out beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from coilwork_ir.loops.convolutions import make_result
 from coilwork_ir.scalar import load
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.torch_types import device_text, dtype_of
-from coilwork_lowering.building.values import TensorValue, Value, whole
+from coilwork_lowering.building.values import TensorValue, Value, is_whole, whole
 from coilwork_lowering.facts.convolutions import FORWARD, GRADIENTS
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call, NotLowered, Rule
@@ -107,8 +108,11 @@ def _windows(call: Call) -> tuple[Window, ...]:
 
 
 def _operand(builder: Builder, call: Call, name: str) -> Buffer:
+    value = builder.current(call.tensor(name))
+    if is_whole(value) and value.buffer.name in builder.relaid_inputs:
+        return value.buffer
     strides = builder.sizes.exprs(call.fakes[name].stride())
-    return builder.placed(call.tensor(name), strides).buffer
+    return builder.placed(value, strides).buffer
 
 
 def _whole(prefix: str, buffer: Buffer) -> Body:

@@ -69,6 +69,14 @@ def overload_called(name: str) -> Overload:
     return found
 
 
+def is_list_of_sizes(formal: torch.Argument) -> bool:
+    """Tell if an argument is a list of sizes, which may be open; lists of other numbers print as it does."""
+    kind: Any = formal.real_type
+    if kind.kind() == "OptionalType":
+        kind = kind.getElementType()
+    return bool(kind.kind() == "ListType" and kind.getElementType().kind() == "SymIntType")
+
+
 def schema_of(target: Overload) -> torch.FunctionSchema:
     """The schema of an overload."""
     return target._schema

@@ -13,8 +13,9 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.artifact.constants import constant_from_bytes
-from coilwork_runtime.artifact.records import KERNELS, PROGRAM, Records, read_records
+from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, read_records
 from coilwork_runtime.builder import Builder
+from coilwork_runtime.calling.binding import bind_roles
 from coilwork_runtime.devices import cpu_features, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
@@ -102,9 +103,18 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
     return LoadedArtifact(
         name=facts["name"],
         targets=tuple(facts["targets"]),
-        call=in_python() if native is None else native.call,
+        call=_with_roles(where, records, in_python() if native is None else native.call),
         executor="python" if native is None else "native",
     )
+
+
+def _with_roles(path: Path, records: Records, call: Call) -> Call:
+    try:
+        return bind_roles(call, records.contents.get(ROLES, b"takes 0\n").decode(), {}).call
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(
+            "damaged-artifact", f"the artefact {path} holds damaged roles", reason=str(error)
+        ) from error
 
 
 def _native(

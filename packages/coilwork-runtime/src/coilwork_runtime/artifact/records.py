@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from coilwork_runtime.errors import ArtifactError
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 # The record of a program for the native executor; not in every artefact.
 PROGRAM: Final = "program.bin"
 # Manifests of the kernels, with their texts.
 KERNELS: Final = "kernels.bin"
+ROLES: Final = "roles.txt"
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 # Equal contents give equal files.

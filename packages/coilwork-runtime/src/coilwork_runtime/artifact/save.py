@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
-from coilwork_runtime.artifact.records import KERNELS, PROGRAM, Records, write_records
+from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, write_records
 from coilwork_runtime.builder import Builder
+from coilwork_runtime.errors import ArtifactError
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.manifest.encoding import decode_kernels, encode_kernels
+from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.triton_kernels.binaries import encode_binary
 from coilwork_runtime.version import __version__
 
@@ -28,21 +30,26 @@ def save_artifact(
     constants: Mapping[str, torch.Tensor],
     program: bytes = b"",
     kernels: bytes = b"",
+    roles: str = "",
 ) -> None:
     """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
 
-    `program` is the same for the native executor, if there is such a form of it. `kernels` are its kernels as
+    `program` is the same for the native executor, if there is such a form of it. `roles` are those of its inputs
+    and results, as `coilwork_ir.roles` writes them. `kernels` are its kernels as
     `coilwork_ir.manifest` writes them; without these they are taken from the text. Kernels are built through
     `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
-        ArtifactError: the file cannot be written.
+        ArtifactError: the file cannot be written, or a role needs a callable of Python.
         ModuleTextError, KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the module.
     """
     specs = decode_kernels(kernels) if kernels else execute_module(module_text, name).specs
     contents: dict[str, bytes] = {"module.py": module_text.encode(), KERNELS: encode_kernels(specs)}
     if program:
         contents[PROGRAM] = program
+    if roles:
+        _check_roles(roles)
+        contents[ROLES] = roles.encode()
     built: dict[str, list[dict[str, Any]]] = {}
     for spec, binaries in zip(specs, builder.binaries(specs), strict=True):
         entries = built[spec.name] = []
@@ -65,3 +72,13 @@ def save_artifact(
         "constants": described,
     }
     write_records(Path(path), Records(runtime=__version__, facts=facts, contents=contents))
+
+
+def _check_roles(text: str) -> None:
+    names = parse_roles(text).names
+    if names:
+        raise ArtifactError(
+            "python-roles",
+            f"a graph whose results are made by {', '.join(names)}, in Python, cannot be saved",
+            remedy="leave out of the graph what makes sparse tensors and views of expanded inputs",
+        )

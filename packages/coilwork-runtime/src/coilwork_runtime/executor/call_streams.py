@@ -1,4 +1,5 @@
-"""The streams and events of one call of a program, by their numbers in its bytes: the native executor asks for what it does to them.
+"""The streams and events of one call of a program, by their numbers in its bytes: the native executor asks
+for what it does to them.
 
 Called by name from native/running/running.hpp.
 """
@@ -22,7 +23,7 @@ class CallStreams:
         self._used = ExitStack()
 
     def order(self, what: int, number: int, other: int, device: str) -> None:
-        """Do `what` to the stream or event `number`; `native.encoding.Ordering` of the wrapper says what is what."""
+        """Do `what`, one of the wrapper's `native.encoding.Ordering`, to the stream or event `number`."""
         _ORDERS[what](self, number, other, device)
 
     def close(self) -> None:

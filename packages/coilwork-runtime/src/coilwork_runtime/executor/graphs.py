@@ -1,8 +1,9 @@
 """Work that is the same in call after call, handed to the GPU's driver as graphs instead of piece by piece.
 
-The native executor listens to a program's calls (native/replay/replay.hpp): stretches of launches, products and convolutions that did
-not change become graphs, which the driver takes in about the time of two launches. Each call still works out all of it; what is
-not word for word the same is done as if there were no graphs. So graphs need no fixed sizes, inputs or memory, and hold none.
+The native executor listens to a program's calls (native/replay/replay.hpp): stretches of launches, products
+and convolutions in its capture regions that did not change become graphs, which the driver takes in about the
+time of two launches. Each call still works out all of it; what is not word for word the same is done as if
+there were no graphs. So graphs need no fixed sizes, inputs or memory, and hold none.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ _KINDS: Final[Mapping[int, str]] = {
     17: "kernels",
     18: "views",
     32: "streams",
+    33: "regions",
 }
 _CALL: Final = 10
 _ROUTES: Final[Mapping[Route, str]] = {

@@ -1,181 +1,210 @@
-"""The calling convention as data: what a program neither takes nor gives as it is, one role per value.
+"""The calling convention of a program, read from text: what is done around a call, row by row.
 
-`docs/decisions/0044` says how roles are applied; wrappers of the meta-package do the same in code so far.
-Roles have a text form, a line each, which reads back to an equal value:
-
-    sizes n0
-    in 0 aligned update
-    in 1 negated
-    out 0 fresh
-    out 1 view of out 0 size (4; n0) stride (n0; 1) offset 0
-    out 2 is in 1
+`coilwork_ir.roles` writes the text and says what each role means; `coilwork_runtime.calling` applies the rows.
+This module knows no tensors.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
-
-from coilwork_runtime.manifest.readable import Names, format_code
-from coilwork_runtime.manifest.size_code import SizeCode
-
-InputKind = Literal[
-    "given",
-    "aligned",
-    "donated",
-    "unwrapped",
-    "number",
-    "symbol",
-    "negated",
-    "conjugated",
-    "generator",
-    "group",
-]
-OutputKind = Literal["fresh", "view", "is", "number", "sparse", "subclass", "negated", "conjugated"]
-Side = Literal["in", "out"]
-
-_VIEW: Final = re.compile(r"(.*) size \((.*)\) stride \((.*)\) offset (.*)")
-_SOURCE: Final = re.compile(r"(?:view of|is) (in|out) (\d+)")
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputRole:
-    """How an input comes to the program.
+class Act(IntEnum):
+    """What a row does; the native interpreter has the same numbers (`running/roles.hpp`)."""
 
-    Attributes:
-        kind: `given` as it is; `aligned`: a copy if it does not start at a multiple of 16 bytes; `donated`:
-            its memory is the program's; `unwrapped`: a subclass is taken apart; `number`: a tensor of one
-            element is read; `symbol`: only its sizes are; `negated`, `conjugated`: made plain; `generator`,
-            `group`: no tensor.
-        is_update: the program writes it, so what was done is undone afterwards.
-    """
-
-    kind: InputKind = "given"
-    is_update: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """An input or a result, by its position."""
-
-    side: Side
-    position: int
-
-    def __str__(self) -> str:
-        return f"{self.side} {self.position}"
+    ALIGNED = 0
+    RESOLVED = 1
+    SET = 2
+    STRIDED = 3
+    DONATED = 4
+    NUMBER = 5
+    CONSTANT = 6
+    DETACHED = 7
+    COUNTED = 8
+    VIEW = 9
+    IS = 10
+    MARKED = 11
+    CREATED = 12
+    SHOWN = 13
+    MADE = 14
+    INSTEAD = 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputRole:
-    """How a result goes to the caller.
+class Place(IntEnum):
+    """Where a value is."""
+
+    IN = 0
+    OUT = 1
+    HIDDEN = 2
+    NOWHERE = 3
+
+
+At = tuple[Place, int]
+NOWHERE: Final[At] = (Place.NOWHERE, 0)
+
+
+class Row(NamedTuple):
+    """One row.
 
     Attributes:
-        kind: `fresh` as the program gives it; `view` of `source`; `is`: `source` itself, one object; `number`;
-            `sparse`, `subclass`: made of several results; `negated`, `conjugated`: torch's mark is set.
-        source: of a view, or what it is.
-        size, stride, offset: of a view, over the program's sizes.
+        act: what is done.
+        value: to which value.
+        source: of which.
+        flags: what further words say, bit by bit: of inputs `update`, `conjugate`; of a number: it is a bool; of
+            views `unless view`; of what is shown `as view`; of marks `negated`, `conjugated`, `gradient`.
+        name: of a way to make views, or of a callable.
+        strides: of what is laid out.
+        constant: what a result is.
+        takes, gives: values of a callable.
     """
 
-    kind: OutputKind = "fresh"
-    source: Source | None = None
-    size: tuple[SizeCode, ...] = ()
-    stride: tuple[SizeCode, ...] = ()
-    offset: SizeCode | None = None
-
-    def __post_init__(self) -> None:
-        if (self.source is not None) != (self.kind in ("view", "is")):
-            raise ValueError(f"a result that is {self.kind!r} and its source do not go together")
-        if (self.offset is not None) != (self.kind == "view") or len(self.size) != len(self.stride):
-            raise ValueError("a view has a size, as long a stride, and an offset; other results have none")
+    act: Act
+    value: At = NOWHERE
+    source: At = NOWHERE
+    flags: int = 0
+    name: str = ""
+    strides: tuple[int, ...] = ()
+    constant: bool | float = 0.0
+    takes: tuple[At, ...] = ()
+    gives: tuple[At, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallingConvention:
-    """The roles of all inputs and results of a program; `sizes` are what views are computed of."""
+class Roles(NamedTuple):
+    """All rows of a convention, from the program outwards.
 
-    inputs: tuple[InputRole, ...]
-    outputs: tuple[OutputRole, ...]
-    sizes: tuple[str, ...] = ()
+    Attributes:
+        takes: how many inputs there are.
+        gives: how many results the caller gets; -1: all.
+        rows: the rows.
+        kept: the inputs that rows ask for after the call.
+    """
 
-    def __post_init__(self) -> None:
-        for position, role in enumerate(self.outputs):
-            if role.source is None:
-                continue
-            # a result is made of those before it
-            limit = len(self.inputs) if role.source.side == "in" else position
-            if role.source.position >= limit:
-                raise ValueError(f"out {position} is made of {role.source}, which is not there before it")
+    takes: int
+    gives: int
+    rows: tuple[Row, ...]
+    kept: tuple[int, ...]
 
-
-def format_roles(convention: CallingConvention) -> str:
-    """The text of a convention."""
-    lines = [f"sizes {' '.join(convention.sizes)}".rstrip()]
-    for position, one in enumerate(convention.inputs):
-        lines.append(f"in {position} {one.kind}{' update' * one.is_update}")
-    for position, role in enumerate(convention.outputs):
-        lines.append(f"out {position} {_format_output(role, convention.sizes)}")
-    return "\n".join(lines) + "\n"
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The callables of Python that it needs."""
+        return tuple(row.name for row in self.rows if row.act in (Act.MADE, Act.INSTEAD))
 
 
-def parse_roles(text: str) -> CallingConvention:
-    """The convention that `text` is of.
+_HEAD: Final = re.compile(r"takes (\d+)(?: gives (\d+))?")
+_LINE: Final = re.compile(r"(in|out|hidden) (\d+) (.*)")
+_CALL: Final = re.compile(r"call (\w+) (?:(instead)|takes (.*) gives (.*))")
+_VALUE: Final = r"(in|out|hidden) (\d+)"
+_PLACES: Final[Mapping[str, Place]] = MappingProxyType(
+    {"in": Place.IN, "out": Place.OUT, "hidden": Place.HIDDEN}
+)
+
+
+def parse_roles(text: str) -> Roles:
+    """The rows that `text` has.
 
     Raises:
         ValueError: it has another form.
     """
     first, *lines = text.splitlines() or [""]
-    if first.split(" ")[0] != "sizes":
-        raise ValueError("roles begin with the names of sizes")
-    sizes = tuple(first.split()[1:])
-    names = Names(["size:i64"] * len(sizes), sizes)
-    inputs: list[InputRole] = []
-    outputs: list[OutputRole] = []
-    for line in lines:
-        side, _, rest = line.partition(" ")
-        number, _, role = rest.partition(" ")
-        if side == "in" and number == str(len(inputs)) and not outputs:
-            inputs.append(_parse_input(role))
-        elif side == "out" and number == str(len(outputs)):
-            outputs.append(_parse_output(role, names))
-        else:
-            raise ValueError(f"{line!r} is no role, or not in order")
-    return CallingConvention(inputs=tuple(inputs), outputs=tuple(outputs), sizes=sizes)
+    head = _HEAD.fullmatch(first)
+    if head is None:
+        raise ValueError(f"roles begin with how many values are taken, not with {first!r}")
+    rows = tuple(_parse_row(line) for line in lines)
+    takes = int(head[1])
+    kept: dict[int, None] = {}
+    for row in rows:
+        used = (row.value, row.source, *row.takes, *row.gives)
+        if any(place is Place.IN and position >= takes for place, position in used):
+            raise ValueError("a role speaks of an input that there is not")
+        asked = (row.source, *row.takes, *((row.value,) if row.act is Act.SET else ()))
+        kept.update((position, None) for place, position in asked if place is Place.IN)
+    return Roles(takes, -1 if head[2] is None else int(head[2]), rows, tuple(kept))
 
 
-def _format_output(role: OutputRole, sizes: Sequence[str]) -> str:
-    if role.kind == "is":
-        return f"is {role.source}"
-    if role.kind != "view" or role.offset is None:
-        return role.kind
-
-    def listed(codes: Sequence[SizeCode]) -> str:
-        return "(" + "; ".join(format_code(code, sizes, ()) for code in codes) + ")"
-
-    offset = format_code(role.offset, sizes, ())
-    return f"view of {role.source} size {listed(role.size)} stride {listed(role.stride)} offset {offset}"
-
-
-def _parse_input(text: str) -> InputRole:
-    kind, _, update = text.partition(" ")
-    for known in get_args(InputKind):
-        if kind == known and update in ("", "update"):
-            return InputRole(kind=known, is_update=bool(update))
-    raise ValueError(f"{text!r} is no role of an input")
+def _parse_row(line: str) -> Row:
+    call = _CALL.fullmatch(line)
+    if call is not None:
+        if call[2]:
+            return Row(Act.INSTEAD, name=call[1])
+        return Row(Act.MADE, name=call[1], takes=_parse_values(call[3]), gives=_parse_values(call[4]))
+    one = _LINE.fullmatch(line)
+    if one is not None:
+        value = _PLACES[one[1]], int(one[2])
+        for pattern, make in _INPUTS if value[0] is Place.IN else _OUTPUTS:
+            words = pattern.fullmatch(one[3])
+            if words is not None:
+                return make(value, words)
+    raise ValueError(f"{line!r} is no role")
 
 
-def _parse_output(text: str, names: Names) -> OutputRole:
-    layout = _VIEW.fullmatch(text)
-    source = _SOURCE.fullmatch(layout[1] if layout else text)
-    if source is not None:
-        side: Side = "in" if source[1] == "in" else "out"
-        of = Source(side=side, position=int(source[2]))
-        if layout is None:
-            return OutputRole(kind="is", source=of)
-        size, stride = (tuple(map(names.code, filter(None, layout[k].split("; ")))) for k in (2, 3))
-        return OutputRole(kind="view", source=of, size=size, stride=stride, offset=names.code(layout[4]))
-    for known in get_args(OutputKind):
-        if text == known and known not in ("view", "is"):
-            return OutputRole(kind=known)
-    raise ValueError(f"{text!r} is no role of a result")
+def _parse_values(text: str) -> tuple[At, ...]:
+    found = [re.fullmatch(_VALUE, word) for word in text.split(", ")]
+    if not all(found):
+        raise ValueError(f"{text!r} are no values")
+    return tuple((_PLACES[one[1]], int(one[2])) for one in found if one is not None)
+
+
+def _bits(*is_set: object) -> int:
+    return sum(1 << k for k, one in enumerate(is_set) if one)
+
+
+def _constant(text: str) -> bool | float:
+    return text == "True" if text in ("True", "False") else float(text)
+
+
+def _strides(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split()))
+
+
+_Make = Callable[[At, "re.Match[str]"], Row]
+_STRIDED: Final[tuple[re.Pattern[str], _Make]] = (
+    re.compile(r"strided((?: \d+)*)"),
+    lambda value, m: Row(Act.STRIDED, value, strides=_strides(m[1])),
+)
+_INPUTS: Final[tuple[tuple[re.Pattern[str], _Make], ...]] = (
+    (
+        re.compile(r"aligned( update)?( conjugate)?"),
+        lambda value, m: Row(Act.ALIGNED, value, flags=_bits(m[1], m[2])),
+    ),
+    (
+        re.compile(r"resolved( update)?( conjugate)?"),
+        lambda value, m: Row(Act.RESOLVED, value, flags=_bits(m[1], m[2])),
+    ),
+    (re.compile(rf"set to {_VALUE}"), lambda value, m: Row(Act.SET, value, (_PLACES[m[1]], int(m[2])))),
+    (re.compile("donated"), lambda value, m: Row(Act.DONATED, value)),
+    _STRIDED,
+)
+_OUTPUTS: Final[tuple[tuple[re.Pattern[str], _Make], ...]] = (
+    (
+        re.compile("number (?:(bool)|float)"),
+        lambda value, m: Row(Act.NUMBER, value, flags=_bits(m[1])),
+    ),
+    (
+        re.compile(r"constant (\S+)"),
+        lambda value, m: Row(Act.CONSTANT, value, constant=_constant(m[1])),
+    ),
+    (
+        re.compile(rf"shown of {_VALUE}( as view)?"),
+        lambda value, m: Row(Act.SHOWN, value, (_PLACES[m[1]], int(m[2])), flags=_bits(m[3])),
+    ),
+    (re.compile("detached"), lambda value, m: Row(Act.DETACHED, value)),
+    (
+        re.compile(rf"counted (?:apart|with {_VALUE})"),
+        lambda value, m: Row(Act.COUNTED, value, (_PLACES[m[1]], int(m[2])) if m[1] else NOWHERE),
+    ),
+    (
+        re.compile(rf"view of {_VALUE}( unless view)?(?: as (\w+))?"),
+        lambda value, m: Row(Act.VIEW, value, (_PLACES[m[1]], int(m[2])), flags=_bits(m[3]), name=m[4] or ""),
+    ),
+    (re.compile(rf"is {_VALUE}"), lambda value, m: Row(Act.IS, value, (_PLACES[m[1]], int(m[2])))),
+    (
+        re.compile(r"marked( negated)?( conjugated)?( gradient)?"),
+        lambda value, m: Row(Act.MARKED, value, flags=_bits(m[1], m[2], m[3])),
+    ),
+    (re.compile(r"created as (\w+)"), lambda value, m: Row(Act.CREATED, value, name=m[1])),
+    _STRIDED,
+)

@@ -16,7 +16,6 @@ from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import Extern, Node, View
 from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, GroupedProduct
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, MatrixProduct
-from coilwork_ir.product_rates import VECTOR_BYTES
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
 
@@ -159,12 +158,16 @@ ATEN_PRODUCTS: Final[tuple[Callable[[Surroundings], Implementation[MatrixProduct
 """The registry's rows for calls that have no rival."""
 
 
+# What ATen's grouped products refuse operands by: rows, or columns, begin at multiples of so many bytes.
+_ALIGNED_BYTES: Final = 16
+
+
 def _has_odd_rows(buffer: Buffer) -> bool:
     """True if matrices of `buffer` are known to lie neither by rows nor by columns that begin at vectors."""
     far, near = (as_int(stride) for stride in buffer.strides[-2:])
     if near != 1:
         far, near = near, far
-    return near != 1 or (far is not None and far * buffer.dtype.itemsize % VECTOR_BYTES != 0)
+    return near != 1 or (far is not None and far * buffer.dtype.itemsize % _ALIGNED_BYTES != 0)
 
 
 def _activated(

@@ -298,6 +298,7 @@ def implement_attention(
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
         name=FreshNames(facts.buffers).close_to,
+        targets=targets,
         model=model,
         sizes=sizes,
         options=options,

@@ -63,6 +63,7 @@ def implement_contractions(
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
         name=_namer(facts),
+        targets=targets,
         model=model,
         sizes=sizes,
         options=options,

@@ -52,17 +52,6 @@ GRADIENTS: Final = "convolution gradients"
 _FORWARD_TARGET: Final = "aten.convolution.default"
 _GRADIENTS_TARGET: Final = "aten.convolution_backward.default"
 
-# Every tap is a load. Libraries share them between neighbours, which shows where there are many; measured on
-# an H200, in bf16, with a batch norm and an activation behind (us, with the library's kernel and generated):
-# 3 x 3 of 128 x 32 x 112 x 112 192 and 107, in steps of two of 128 x 96 221 and 139; 5 x 5 of 128 x 144 x 56
-# x 56 in steps of two 141 and 92; 5 x 5 of 128 x 480 x 14 x 14 79 and 98; 7 x 7 of 128 x 96 x 56 x 56 357 and
-# 607. With rows innermost: 3 x 3 in steps of two 354 and 212, 5 x 5 196 and 265.
-MOST_TAPS: Final = 64
-MOST_TAPS_PER_INPUT: Final = 9
-# Sums and products up to which a launch less counts for more: 7 x 7 of 384 x 14 x 14 13 and 6 us, of 96 x 56
-# x 56 16 and 27.
-FEW_PRODUCTS: Final = 4_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class AtenConvolution:
@@ -147,6 +136,7 @@ class DepthwiseSums:
 
     def claims(self, node: Convolution, target: Target) -> str | None:
         """It convolves single channels, with few taps, whose number is known."""
+        convolutions = target.machine.convolutions
         if not target.is_gpu:
             return "libraries for CPUs convolve single channels as fast"
         if node.gradient is not None or node.transposed:
@@ -156,7 +146,7 @@ class DepthwiseSums:
         if not single or as_int(extents.group_channels) != 1 or as_int(extents.features) is None:
             return "channels are mixed"
         taps = as_int(product(extents.taps))
-        if taps is None or taps > MOST_TAPS:
+        if taps is None or taps > convolutions.most_taps:
             return "windows are large"
         if bias_of(node) is None or any(buffer_of(body) is None for body in (node.value, node.weight)):
             return "operands and results are computed"
@@ -172,13 +162,14 @@ class DepthwiseSums:
 
         Known to hold for few taps, or few products.
         """
+        convolutions = target.machine.convolutions
         extents, output = roles_of(node), node.outputs[0]
         taps = as_int(product(extents.taps))
         assert taps is not None and output is not None
         points = as_int(product(output.shape))
-        is_small = points is not None and points * taps <= FEW_PRODUCTS
+        is_small = points is not None and points * taps <= convolutions.few_products
         shared = math.prod(window.stride for window in node.windows) if _is_side_by_side(output) else 1
-        if not is_small and taps > MOST_TAPS_PER_INPUT * shared:
+        if not is_small and taps > convolutions.most_taps_per_input * shared:
             return Quote(us=inf, reason="libraries share what many taps read between neighbours")
         around = self.around
         read = sum(around.size(around.facts.buffers[name]) for name in _operands(node))

@@ -26,28 +26,19 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, bounds, provably_divisible
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
+from coilwork_ir.machine.model import Products
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.product_rates import HALVES_PER_VECTOR, KERNEL_RATE, SKINNY, UNALIGNED_RATES
 from coilwork_ir.scalar import Op, loads, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 
-# Columns, or rows, that a program of a skinny product computes: twice its rows, so that it reads more of what is read once.
-LEAST_STRIP: Final = 32
-MOST_STRIP: Final = 128
 # Operations per element that widen it, and nodes in a row that do, at most.
 _WIDENING: Final = 16
 _STEPS: Final = 4
-# Terms of a sum's piece, at least.
-_LEAST_PIECE: Final = 512
-_MOST_PIECES: Final = 16
-# What a kernel for rows that are no whole vectors must gain, as a share of the call's time and in microseconds.
-_LEAST_SHARE: Final = 0.2
-_LEAST_US: Final = 5.0
 NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
 _KERNEL_TYPES: Final = frozenset({DType.F32, DType.F16, DType.BF16})
 
@@ -108,6 +99,7 @@ class Surroundings:
         graph, facts: the graph, and what is known of it.
         views: its views, by the names of what they define.
         name: gives fresh names for buffers.
+        targets: the devices.
         model, sizes, options: what things cost, for which sizes, and what was asked for.
     """
 
@@ -115,6 +107,7 @@ class Surroundings:
     facts: Dependence
     views: Mapping[str, View]
     name: Callable[[str], str]
+    targets: Targets
     model: CostModel
     sizes: SizeHints
     options: ScheduleOptions
@@ -155,14 +148,15 @@ class Surroundings:
         copied = sum(self.narrow_size(b) + self.size(b) for b in self.widened(product))
         return self.move_us(copied, 0) if copied else 0.0
 
-    def has_odd_columns(self, product: MatrixProduct) -> bool:
+    def has_odd_columns(self, product: MatrixProduct, target: Target) -> bool:
         """True if 16-bit rows of the result are known to be no whole vectors, while those of the factors are."""
         output, columns = product.output, product.sizes[1]
         multiple = self.sizes.value(columns) & -self.sizes.value(columns)
         exact = as_int(columns) is not None and output.strides[-2] is columns
-        if output.dtype.itemsize != 2 or not exact or multiple >= HALVES_PER_VECTOR:
+        vector = target.machine.products.halves_per_vector
+        if output.dtype.itemsize != 2 or not exact or multiple >= vector:
             return False
-        return all(_has_whole_rows(b) for b in (product.left, product.right))
+        return all(_has_whole_rows(b, vector) for b in (product.left, product.right))
 
     def sums(self, target: Target) -> SumBuilder:
         """The builder of contractions as loops."""
@@ -218,9 +212,9 @@ class AtenCall:
         around = self.around
         once = sum(around.size(b) for b in (product.left, product.right))
         us = around.move_us(once, around.size(product.output))
-        if around.has_odd_columns(product):
+        if around.has_odd_columns(product, target):
             columns = around.sizes.value(product.sizes[1])
-            us = max(us, around.flops(product) / UNALIGNED_RATES[columns & -columns])
+            us = max(us, around.flops(product) / target.machine.products.unaligned_rate(columns))
         us += around.widening_us(product)
         return Quote(us=us, numbers={"call_us": round(us, 3)})
 
@@ -283,7 +277,7 @@ class SumsOfProducts:
         """The time to read the factors from where they are computed, and to add the pieces."""
         around, pieces = self.around, self._pieces(product, target)
         narrow = sum(min(around.narrow_size(b), around.size(b)) for b in (product.left, product.right))
-        us = self._kernel_us(product, narrow, pieces)
+        us = self._kernel_us(product, target.machine.products, narrow, pieces)
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3), "pieces": float(pieces)})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
@@ -300,6 +294,7 @@ class SumsOfProducts:
 
         The product with a vector is a reduction like others, which `split` cuts where that pays.
         """
+        products = target.machine.products
         around = self.around
         rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
         exact = as_int(product.sizes[2])
@@ -307,34 +302,35 @@ class SumsOfProducts:
             around.options.batch_invariant
             or not target.is_gpu
             or exact is None
-            or not 1 < min(rows, columns) <= SKINNY
+            or not 1 < min(rows, columns) <= products.skinny_rows
         ):
             return 1
-        strips = self._strips(product)
+        strips = self._strips(product, products)
         wanted = target.multiprocessors * target.machine.launches.full_programs
         pieces = 1
         while (
             strips * pieces < wanted
-            and pieces < _MOST_PIECES
+            and pieces < products.most_pieces
             and exact % (2 * pieces) == 0
-            and exact // (2 * pieces) >= _LEAST_PIECE
+            and exact // (2 * pieces) >= products.least_piece
         ):
             pieces *= 2
         once = sum(around.size(b) for b in (product.left, product.right))
-        pays = self._kernel_us(product, once, pieces) < self._kernel_us(product, once, 1)
+        pieces_us = self._kernel_us(product, products, once, pieces)
+        pays = pieces_us < self._kernel_us(product, products, once, 1)
         return pieces if pays else 1
 
-    def _strips(self, product: MatrixProduct) -> int:
+    def _strips(self, product: MatrixProduct, products: Products) -> int:
         """Programs of one kernel: one per strip, or per result of a product with a vector."""
         rows, columns = (self.around.sizes.value(size) for size in product.sizes[:2])
         short, long = min(rows, columns), max(rows, columns)
-        strip = min(MOST_STRIP, max(LEAST_STRIP, 2 * short)) if short > 1 else 1
+        strip = min(products.most_strip, max(products.least_strip, 2 * short)) if short > 1 else 1
         return self.around.sizes.numel(product.batch) * max(1, -(-long // strip))
 
-    def _kernel_us(self, product: MatrixProduct, read_bytes: float, pieces: int) -> float:
+    def _kernel_us(self, product: MatrixProduct, products: Products, read_bytes: float, pieces: int) -> float:
         """Time of a kernel that reads the factors, and of the one that adds its pieces."""
         around = self.around
-        strips, written = self._strips(product), around.size(product.output)
+        strips, written = self._strips(product, products), around.size(product.output)
         if pieces == 1:
             return around.move_us(read_bytes, written, strips)
         results = around.sizes.numel(product.output.shape)
@@ -361,10 +357,11 @@ class WideningSums(SumsOfProducts):
             return "no kernel is known to be faster"
         widened = around.widened(product)
         rows, columns = (around.sizes.value(size) for size in product.sizes[:2])
-        if not widened or min(rows, columns) > SKINNY:
+        skinny = target.machine.products.skinny_rows
+        if not widened or min(rows, columns) > skinny:
             return "reads what lies in memory, as a library's product does"
         most = bounds(product.sizes[0 if rows <= columns else 1]).hi
-        if most is None or most > SKINNY:
+        if most is None or most > skinny:
             # with many of them a kernel made for few reads the weight again and again
             return "how many rows there will be is open"
         if product.output.dtype is DType.F32 and min(rows, columns) > 1:
@@ -385,17 +382,21 @@ class OddColumnSums(SumsOfProducts):
         around = self.around
         if not target.has(CUBLAS) or around.options.numerics == "strict":
             return Quote(us=inf, reason="no kernel is known to be faster")
-        if not around.has_odd_columns(product):
+        if not around.has_odd_columns(product, target):
             return Quote(us=inf, reason="rows of the result are whole vectors")
         once = sum(around.size(b) for b in (product.left, product.right))
         moved_us = around.move_us(once, around.size(product.output))
-        us = max(around.flops(product) / KERNEL_RATE, moved_us) + around.widening_us(product)
+        us = max(around.flops(product) / target.machine.products.kernel_rate, moved_us) + around.widening_us(
+            product
+        )
         reason = "stores rows that are no whole vectors, for which a library has slow kernels"
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3)})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
         """A share of the rival's time, but for widening: a kernel's rate is one that was measured elsewhere."""
-        return max(_LEAST_US, _LEAST_SHARE * (rival.us - self.around.widening_us(product)))
+        products = self.around.targets.of(product.output.device).machine.products
+        rival_us = rival.us - self.around.widening_us(product)
+        return max(products.least_gain_us, products.least_gain_share * rival_us)
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
         return 1
@@ -420,9 +421,9 @@ def _is_of_bytes(product: MatrixProduct) -> bool:
     return plain and types == (DType.I8, DType.I8, DType.I32)
 
 
-def _has_whole_rows(buffer: Buffer) -> bool:
-    """True if rows of `buffer`, a matrix in either order, start at multiples of a vector."""
+def _has_whole_rows(buffer: Buffer, vector: int) -> bool:
+    """True if rows of `buffer`, a matrix in either order, start at multiples of `vector` elements."""
     far, near = buffer.strides[-2:]
     if as_int(near) != 1:
         far, near = near, far
-    return as_int(near) == 1 and provably_divisible(far, HALVES_PER_VECTOR)
+    return as_int(near) == 1 and provably_divisible(far, vector)

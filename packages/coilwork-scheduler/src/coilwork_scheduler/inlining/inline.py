@@ -32,17 +32,8 @@ from coilwork_scheduler.sizes import SizeHints
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
-# bytes read again per byte saved, up to which a producer is inlined into several consumers
-CLEAR_WIN: Final = 0.75
-# a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
-_EDGES: Final = 1.01
 # Evaluations per element: nearly all are one consumer's.
 _FEW_MORE: Final = 1.125
-# tensors that are joined by a kernel which also reduces: each element is asked for in all of them, where a kernel that joins alone
-# chooses one address for a vector
-_MOST_JOINED: Final = 8
-# results along a side of what one program of a product computes
-_PRODUCT_BLOCK: Final = 128
 
 
 class Inliner:
@@ -249,10 +240,12 @@ class Inliner:
         return True
 
     def _joins_vectors(self, position: int) -> bool:
-        """Whether a GPU's kernel joins more tensors than `_MOST_JOINED` in what is computed at `position`."""
-        if sum(self._choices[p] for p in self._facts[position].closure) <= _MOST_JOINED:
+        """Tell if a GPU's kernel joins so many tensors in what is computed at `position` that it chooses by element."""
+        target = self._targets.of(self._device(position))
+        if not target.is_gpu:
             return False
-        return self._targets.of(self._device(position)).is_gpu
+        joined = sum(self._choices[p] for p in self._facts[position].closure)
+        return joined > target.machine.inlining.most_joined
 
     def _device(self, position: int) -> str:
         made = defined(self._graph.nodes[position])
@@ -363,9 +356,14 @@ class Inliner:
             wanted = cheap and inlined_us <= kept_us
         else:
             # several consumers that reread much keep the operands alive for long: a clear win is asked for
+            inlining = self._targets.of(node.output.device).machine.inlining
             reread, saved = again - once, size * (len(consumers) + 1)
-            worth = cheap or len(consumers) == 1 or reread <= CLEAR_WIN * saved
-            wanted = inlined_us <= _EDGES * kept_us and worth and (cheap or factor <= options.max_evaluations)
+            worth = cheap or len(consumers) == 1 or reread <= inlining.reread_share * saved
+            wanted = (
+                inlined_us <= inlining.edge_factor * kept_us
+                and worth
+                and (cheap or factor <= options.max_evaluations)
+            )
         reason = (
             "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
         )
@@ -502,6 +500,7 @@ class Inliner:
                 return points * self._load_counts[position].get(name, 1)
             # kernels of CPUs are cut where guards change, and those that join parts of one size go through one of them
             return round(points * self._shares_of(position).get(name, 0.0)) or points
+        block = self._targets.of(self._device(position)).machine.inlining.product_block
         found = 0
         for factor, others in (
             (contraction.left, contraction.columns),
@@ -509,7 +508,7 @@ class Inliner:
         ):
             count = sum(access.buffer == name for access in loads((factor,)))
             # once per block of the other factor
-            blocks = -(-self._sizes.numel(tuple(extent_of(r) for r in others)) // _PRODUCT_BLOCK)
+            blocks = -(-self._sizes.numel(tuple(extent_of(r) for r in others)) // block)
             points = self._points(position) // max(self._sizes.numel(tuple(extent_of(r) for r in others)), 1)
             found += count * points * blocks
         return found

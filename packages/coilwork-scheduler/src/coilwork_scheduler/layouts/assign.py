@@ -6,7 +6,7 @@ of which reads or writes across some memory, are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,16 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.layouts.candidates import candidates_for
 from coilwork_scheduler.layouts.conversions import put_in_copies
 from coilwork_scheduler.layouts.rules import RULES
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, LayoutRule, Site
+from coilwork_scheduler.layouts.sites import (
+    IMPOSSIBLE,
+    SCALE,
+    Around,
+    Choice,
+    Copy,
+    LayoutOf,
+    LayoutRule,
+    Site,
+)
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
@@ -62,8 +71,8 @@ def assign_layouts(
         if root in free:
             names.setdefault(root, []).append(name)
     chosen: dict[str, Strides] = {}
-    copied: list[tuple[Conversion, Strides]] = []
-    for group in _groups(around, list(sites.values()), free):
+    copied: list[Copy] = []
+    for group in _groups(around, [site for each in sites.values() for site in each], free):
         laid_out, copies = _Group(group, free, names, around, journal).choose()
         chosen.update(laid_out)
         copied += copies
@@ -82,51 +91,39 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, facts.reads, sizes),
+        row_reductions=list_row_reductions(graph, facts.reads, sizes, targets),
     )
 
 
-class _Sites:
-    """What several rules say of one node: the sum."""
-
-    def __init__(self, sites: Sequence[Site]) -> None:
-        self.sites = sites
-        self.memory = tuple(dict.fromkeys(root for site in sites for root in site.memory))
-        self.obliges = tuple(dict.fromkeys(name for site in sites for name in site.obliges))
-        self.conversions = tuple(c for site in sites for c in site.conversions)
-        self.form: Hashable = None
-        self.asked: tuple[tuple[str, Buffer], ...] = ()
-
-    def cost(self, layout: LayoutOf) -> int:
-        return sum(site.cost(layout) for site in self.sites)
-
-    def least(self) -> int:
-        return sum(site.least() for site in self.sites)
-
-    def propose(self, root: Buffer) -> Iterable[Strides]:
-        for site in self.sites:
-            if root.name in site.memory:
-                yield from site.propose(root)
-
-
-def list_sites(around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions) -> dict[int, Site]:
-    """What those of the rules say that are asked under `options`, by positions of nodes."""
-    found: dict[int, Site] = {}
+def list_sites(
+    around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions
+) -> dict[int, tuple[Site, ...]]:
+    """What those of the rules say that are asked under `options`, by positions of nodes: costs of a node add up."""
+    found: dict[int, tuple[Site, ...]] = {}
     rules = [rule for rule in rules if rule.is_asked(options)]
     for position, node in enumerate(around.graph.nodes):
-        answers = [rule.site(position, node, around) for rule in rules]
-        sites = [site for site in answers if site is not None]
+        sites: list[Site] = []
+        for rule in rules:
+            answer = rule.site(position, node, around)
+            if isinstance(answer, Sequence):
+                sites += answer
+            elif answer is not None:
+                sites.append(answer)
         if sites:
-            found[position] = sites[0] if len(sites) == 1 else _Sites(sites)
+            found[position] = tuple(sites)
     return found
 
 
-def layouts_beside(around: Around, sites: Mapping[int, Site]) -> Mapping[str, Layout]:
+def layouts_beside(around: Around, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
     """What memory is fixed, and why, where calls oblige as `sites` say."""
-    return layouts_of(around.graph, obliging={position: site.obliges for position, site in sites.items()})
+    obliging = {
+        position: tuple(dict.fromkeys(name for site in each for name in site.obliges))
+        for position, each in sites.items()
+    }
+    return layouts_of(around.graph, obliging=obliging)
 
 
-def _choosable(around: Around, sites: Mapping[int, Site]) -> frozenset[str]:
+def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
     """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by strides, and of scatters.
 
     Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie alike.
@@ -154,8 +151,7 @@ def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list
         return name
 
     touched = [
-        (*(root for root in site.memory if root in free), *(c.name for c in site.conversions))
-        for site in sites
+        (*(root for root in site.memory if root in free), *(c.name for c in site.choices)) for site in sites
     ]
     for names in touched:
         for name in names[1:]:
@@ -172,12 +168,12 @@ def _groups(around: Around, sites: Sequence[Site], free: frozenset[str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Variable:
-    """Free memory, and the strides that it may have; or a copy, and those that it may have, the first of which says that there is none."""
+    """Free memory, and the strides that it may have; or a choice of a call."""
 
     name: str
     candidates: tuple[Strides, ...]
     around: tuple[int, ...]
-    conversion: Conversion | None = None
+    is_memory: bool = True
 
 
 class _Group:
@@ -206,9 +202,13 @@ class _Group:
             )
             if len(found) > 1:
                 self.variables.append(_Variable(name, found, tuple(numbers)))
+        choosing: dict[str, tuple[Choice, list[int]]] = {}
         for number, site in enumerate(sites):
-            for copy in site.conversions:
-                self.variables.append(_Variable(copy.name, ((), *copy.candidates), (number,), copy))
+            for choice in site.choices:
+                choosing.setdefault(choice.name, (choice, []))[1].append(number)
+        for name, (choice, numbers) in choosing.items():
+            if len(choice.candidates) > 1:
+                self.variables.append(_Variable(name, choice.candidates, tuple(numbers), is_memory=False))
         self.places = {variable.name: k for k, variable in enumerate(self.variables)}
         self._costs: dict[Hashable, dict[tuple[int, ...], int]] = {}
         self.terms = [self._term(site) for site in sites]
@@ -216,7 +216,7 @@ class _Group:
         self.bytes_per_us = around.bytes_per_us(device)
 
     def _term(self, site: Site) -> Term:
-        names = (*site.memory, *(c.name for c in site.conversions))
+        names = (*site.memory, *(c.name for c in site.choices))
         scope = tuple(dict.fromkeys(self.places[name] for name in names if name in self.places))
         form = self._form(site, scope)
         known = {} if form is None else self._costs.setdefault(form, {})
@@ -240,8 +240,9 @@ class _Group:
             if place is None:
                 lying.append(buffer.strides)
                 continue
-            candidates = self.variables[place].candidates
-            shown = [views.strides_of(buffer.name, strides) for strides in candidates]
+            shown: Sequence[Strides | None] = self.variables[place].candidates
+            if self.variables[place].is_memory:
+                shown = [views.strides_of(buffer.name, strides) for strides in shown if strides is not None]
             lying.append((scope.index(place), *shown))
         return (form, tuple(lying))
 
@@ -260,7 +261,7 @@ class _Group:
 
         return layout
 
-    def choose(self) -> tuple[dict[str, Strides], list[tuple[Conversion, Strides]]]:
+    def choose(self) -> tuple[dict[str, Strides], list[Copy]]:
         """Strides of memory that is to lie otherwise than captured, and the copies to put in."""
         if not self.variables:
             return {}, []
@@ -270,14 +271,30 @@ class _Group:
             choice = list(choose_cheapest(counts, [term for term in self.terms if term.scope]))
             self._keep_what_gains_little(choice)
         chosen: dict[str, Strides] = {}
-        copied: list[tuple[Conversion, Strides]] = []
         for place, (variable, c) in enumerate(zip(self.variables, choice, strict=True)):
-            self._record(variable, place, choice)
-            if c and variable.conversion is not None:
-                copied.append((variable.conversion, variable.candidates[c]))
-            elif c:
-                chosen[variable.name] = variable.candidates[c]
+            if variable.is_memory:
+                self._record(variable, place, choice)
+                if c:
+                    chosen[variable.name] = variable.candidates[c]
+        copied = self._list_copies(choice)
+        for copy in copied:
+            self._record_copy(copy)
         return chosen, copied
+
+    def _list_copies(self, choice: Sequence[int]) -> list[Copy]:
+        """The copies around calls of which something lies otherwise than captured: libraries make those of others."""
+        settled = [[choice[v] for v in term.scope] for term in self.terms]
+        moved = {
+            made.name
+            for site, lying in zip(self.sites, settled, strict=True)
+            for made in site.choices
+            if any(lying)
+        }
+        found: list[Copy] = []
+        for site, term, lying in zip(self.sites, self.terms, settled, strict=True):
+            if any(made.name in moved for made in site.choices):
+                found += site.list_copies(self._lookup(term.scope, lying))
+        return found
 
     def _may_gain(self) -> bool:
         """Tell if as much as a change must save is lost as captured; else every change would be undone."""
@@ -304,24 +321,23 @@ class _Group:
                 choice[:] = kept
 
     def _clusters(self, changed: Sequence[int]) -> list[list[int]]:
-        """`changed` variables, in groups that share loops."""
-        group: dict[int, list[int]] = {}
-        by_loop: dict[int, list[int]] = {}
+        """`changed` variables, in groups that share loops or calls."""
+        parent = {v: v for v in changed}
+
+        def find(v: int) -> int:
+            while parent[v] != v:
+                parent[v] = parent[parent[v]]
+                v = parent[v]
+            return v
+
+        first: dict[int, int] = {}
         for v in changed:
-            mine = [v]
             for number in self.variables[v].around:
-                other = by_loop.get(number, mine)
-                if other is not mine:
-                    small, large = sorted((mine, other), key=len)
-                    large.extend(small)
-                    for moved in small:
-                        for n in self.variables[moved].around:
-                            by_loop[n] = large
-                    mine = large
-                by_loop[number] = mine
-            for member in mine:
-                group[member] = mine
-        return list({id(members): sorted(members) for members in group.values()}.values())
+                parent[find(v)] = find(first.setdefault(number, v))
+        groups: dict[int, list[int]] = {}
+        for v in changed:
+            groups.setdefault(find(v), []).append(v)
+        return list(groups.values())
 
     def _cost(self, numbers: Sequence[int], choice: Sequence[int]) -> int:
         return sum(self.terms[n].cost(tuple(choice[v] for v in self.terms[n].scope)) for n in numbers)
@@ -333,23 +349,34 @@ class _Group:
             trial = list(choice)
             trial[place] = candidate
             costs.append(self._cost(variable.around, trial))
-        chosen, copy = choice[place], variable.conversion
-        if copy is not None and not chosen:
-            return
-        texts = [_text(strides) if strides else "none" for strides in variable.candidates]
+        chosen = choice[place]
+        texts = [_text(strides) for strides in variable.candidates]
         others = [c for c in range(len(costs)) if c != chosen and costs[c] < IMPOSSIBLE]
         # orders that differ in outer dimensions cost the same, and tell nothing
         second = min(others, key=lambda c: (costs[c] == costs[chosen], costs[c], c), default=None)
         lost = 0.0 if second is None else (costs[second] - costs[chosen]) / SCALE
         beside = "no other beside the rest" if second is None else f"then {texts[second]}"
         self.journal.note(
-            "layout" if copy is None else "layout-copy",
-            (variable.name if copy is None else copy.buffer.name,),
+            "layout",
+            (variable.name,),
             chosen != 0,
             f"{texts[chosen]}, {beside}",
             runner_up_bytes=lost,
             runner_up_us=lost / self.bytes_per_us,
-            **({} if copy is None else {"copied_bytes": float(copy.bytes_moved)}),
+        )
+
+    def _record_copy(self, copy: Copy) -> None:
+        """Note a copy, and what memory would move without it."""
+        saved = 0.0 if copy.bytes_saved is None else float(copy.bytes_saved)
+        self.journal.note(
+            "layout-copy",
+            (copy.buffer.name,),
+            True,
+            f"{_text(copy.strides)}, "
+            + ("no other beside the rest" if copy.bytes_saved is None else "then none"),
+            runner_up_bytes=saved,
+            runner_up_us=saved / self.bytes_per_us,
+            copied_bytes=float(copy.bytes_moved),
         )
 
 

@@ -20,7 +20,7 @@ from coilwork_ir.loops.attention.library_form import ATTENTION_GRADIENT
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.contractions.attention import Kernels, find_kernels
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 
 # A copy is written, and read again by the kernel.
 _COPIED: Final = 3
@@ -54,7 +54,11 @@ class AttentionSite:
         return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.operands))
 
     @property
-    def conversions(self) -> tuple[Conversion, ...]:
+    def choices(self) -> tuple[Choice, ...]:
+        """None beside layouts."""
+        return ()
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         """None: the library makes the copy that it needs."""
         return ()
 

@@ -10,25 +10,27 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import load
-from coilwork_scheduler.layouts.sites import Conversion
+from coilwork_scheduler.layouts.sites import Copy
 
 
-def put_in_copies(graph: Graph, copied: Iterable[tuple[Conversion, Strides]], names: FreshNames) -> Graph:
-    """`graph` with each copy in `copied`, which has those strides, in front of its call or behind it."""
-    by_call: dict[int, list[tuple[Conversion, Strides]]] = {}
-    for conversion, strides in copied:
-        by_call.setdefault(conversion.position, []).append((conversion, strides))
+def put_in_copies(graph: Graph, copied: Iterable[Copy], names: FreshNames) -> Graph:
+    """`graph` with each copy in `copied` in front of its call or behind it."""
+    by_call: dict[int, list[Copy]] = {}
+    for copy in copied:
+        by_call.setdefault(copy.position, []).append(copy)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         before: list[Node] = []
         behind: list[Node] = []
-        for conversion, strides in by_call.get(position, ()):
+        for copy in by_call.get(position, ()):
             assert isinstance(node, Extern), "only calls are given copies"
-            current = _current(node, graph, conversion)
-            other = replace(current, name=names.close_to(current.name), strides=strides)
-            if conversion.is_result:
+            current = copy.buffer
+            if copy.is_result:
+                # as it is laid out by now
+                current = next(b for b in defined(node) if b.name == copy.buffer.name)
+            other = replace(current, name=names.close_to(current.name), strides=copy.strides)
+            if copy.is_result:
                 node = replace(node, outputs=tuple(_rename(b, current.name, other) for b in node.outputs))
                 behind.append(_copy(other, current, node))
             else:
@@ -37,13 +39,6 @@ def put_in_copies(graph: Graph, copied: Iterable[tuple[Conversion, Strides]], na
                 before.append(_copy(current, other, node))
         nodes += [*before, node, *behind]
     return replace(graph, nodes=tuple(nodes))
-
-
-def _current(node: Extern, graph: Graph, conversion: Conversion) -> Buffer:
-    """What is copied, as it is laid out by now."""
-    if not conversion.is_result:
-        return conversion.buffer
-    return next(b for b in defined(node) if b.name == conversion.buffer.name)
 
 
 def _rename(output: Buffer | SymbolOutput | None, name: str, other: Buffer) -> Buffer | SymbolOutput | None:

@@ -1,9 +1,8 @@
 """Convolutions as calls of a library, which computes in channels-last or as captured, and converts what lies otherwise around each call.
 
-Which of both it takes, it reads off the strides of its input and its weight, and its result lies so:
-    `follows_channels_last`. So the
-operands' layouts decide the result's, and a call is possible only where these agree. What conversions cost is
-in `coilwork_ir.convolution_rates`.
+Which of both it takes, it reads off the strides of its input and its weight, and its results lie so
+(`follows_channels_last`). The pass chooses that order for each call, and each tensor of the call costs by itself
+beside it: what lies otherwise is copied. What conversions cost is in `coilwork_ir.convolution_rates`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.convolution_rates import (
     DEPTHWISE_SLOWDOWN,
+    FEW_CHANNELS_LOSS,
     FEWEST_CHANNELS,
     LAUNCH_BYTES,
     NEST_BYTES,
@@ -23,13 +23,17 @@ from coilwork_ir.convolution_rates import (
 )
 from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_scheduler.contractions.convolutions import FORWARD, GRADIENTS
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
+from coilwork_scheduler.layouts.traffic import TILED
 
 _HALVES: Final = (DType.BF16, DType.F16)
+# Convolutions of a training step for each of its forward graph: itself, and those that make both of its gradients.
+_CONVOLUTIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ _FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionSite:
+class Call:
     """A convolution over two or three dimensions in floats of 16 bits, or the gradients of one.
 
     Attributes:
@@ -58,18 +62,18 @@ class ConvolutionSite:
         position: of the call.
         read: input and weight; of gradients the result's gradient before them.
         made: its result, or the gradients of input and weight.
+        needs_weight: the weight is read: of gradients, for the input's.
         groups: its groups.
         channels: the smaller of input channels in a group and output channels.
-        conversions: copies of what it reads, and of the first that it makes.
     """
 
     around: Around
     position: int
     read: tuple[Buffer, ...]
     made: tuple[Buffer, ...]
+    needs_weight: bool
     groups: int
     channels: int
-    conversions: tuple[Conversion, ...] = ()
 
     @property
     def tensors(self) -> tuple[Buffer, ...]:
@@ -77,171 +81,284 @@ class ConvolutionSite:
         return (*self.read, *self.made)
 
     @property
-    def obliges(self) -> tuple[str, ...]:
-        """All of them."""
-        return tuple(buffer.name for buffer in self.tensors)
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Memory of the same."""
-        return tuple(dict.fromkeys(self.around.roots[b.name] for b in self.tensors))
-
-    @property
-    def form(self) -> Hashable:
-        """Not told: its copies are its own."""
-        return None
-
-    @property
-    def asked(self) -> tuple[tuple[str, Buffer], ...]:
-        """Nothing that is told."""
-        return ()
-
-    def cost(self, layout: LayoutOf) -> int:
-        """Each tensor once, the conversions around the kernel, and the copies that are put in."""
-        found = self._kernel(layout)
-        for conversion in self.conversions:
-            if layout(conversion.name, conversion.buffer):
-                found += conversion.bytes_moved * SCALE
-        return found
-
-    def least(self) -> int:
-        """Each tensor once: nothing is converted."""
-        return SCALE * sum(self._bytes(buffer) for buffer in self.tensors)
-
-    def propose(self, root: Buffer) -> Iterable[Strides]:
-        """Channels innermost, and outermost behind the batch."""
-        for buffer in self.tensors:
-            if self.around.roots[buffer.name] != root.name:
-                continue
-            rank = len(buffer.shape)
-            for order in (channels_last_order(rank), tuple(range(rank))):
-                runs = self.around.views.list_runs(buffer, root)
-                if runs is None:
-                    continue
-                moving = [run for k in order if (run := runs[k]) is not None]
-                inwards = [d for run in moving for d in reversed(run.dimensions)]
-                rest = [d for d in range(len(root.shape)) if d not in inwards]
-                yield nested_strides(root.shape, (*rest, *dict.fromkeys(inwards)))
-
-    def _kernel(self, layout: LayoutOf) -> int:
-        lying: list[tuple[int, ...]] = []
-        for number, buffer in enumerate(self.tensors):
-            strides = layout(self.around.roots[buffer.name], buffer)
-            if strides is None:
-                return IMPOSSIBLE
-            lying.append(self.around.steps(self._instead(layout, number) or strides))
-        shapes = [self.around.extents(buffer) for buffer in self.tensors]
-        last = [is_channels_last(shape, steps) for shape, steps in zip(shapes, lying, strict=True)]
-        if not self._is_possible(shapes, lying, last):
-            return IMPOSSIBLE
-        sizes = [self._bytes(buffer) for buffer in self.tensors]
-        found = sum(sizes)
-        weight = len(self.read) - 1
-        follows = self.follows(shapes, lying)
-        if follows or (self.groups == 1 and self.channels >= FEWEST_CHANNELS):
-            converted = [size for size, lies in zip(sizes, last, strict=True) if not lies]
-            launch = LAUNCH_BYTES if self.is_on_gpu else 0
-            found += 2 * sum(converted) + launch * len(converted)
-        elif self.is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, shapes[weight][2:]):
-            # all but weights
-            found += (DEPTHWISE_SLOWDOWN - 1) * (sum(sizes[:weight]) + sizes[weight + 1])
-        return found * SCALE
-
-    def follows(self, shapes: Sequence[Sequence[int]], lying: Sequence[Sequence[int]]) -> bool:
-        """Tell if the library computes in channels-last: input or weight says so."""
-        weight = len(self.read) - 1
-        return any(follows_channels_last(shapes[k], lying[k]) for k in (weight - 1, weight))
-
-    def _is_possible(
-        self, shapes: Sequence[Sequence[int]], lying: Sequence[Sequence[int]], last: Sequence[bool]
-    ) -> bool:
-        """Tell if the library makes results that lie so. Each gradient follows two of the operands: these have to agree, or lie as captured."""
-        follows, count = self.follows(shapes, lying), len(self.read)
-        if count == 3 and any(follows_channels_last(shapes[k], lying[k]) != follows for k in range(count)):
-            return all(self.around.steps(b.strides) == s for b, s in zip(self.tensors, lying, strict=True))
-        return all(
-            last[k] if follows else is_row_major(shapes[k], lying[k]) for k in range(count, len(shapes))
-        )
-
-    def _instead(self, layout: LayoutOf, number: int) -> Strides | None:
-        name = _conversion_name(self.position, number)
-        conversion = next((c for c in self.conversions if c.name == name), None)
-        return None if conversion is None else layout(name, conversion.buffer)
-
-    @property
     def is_on_gpu(self) -> bool:
         """Tell if a GPU's library computes it."""
         return self.around.targets.of(self.read[0].device).is_gpu
 
-    def _bytes(self, buffer: Buffer) -> int:
-        return self.around.sizes.size_bytes(buffer)
+    @property
+    def is_captured_channels_last(self) -> bool:
+        """Tell if the library computes in channels-last as captured: input or weight says so."""
+        around = self.around
+        return any(follows_channels_last(around.extents(b), around.steps(b.strides)) for b in self.read[-2:])
+
+    @property
+    def has_gradients_behind(self) -> bool:
+        """Tell if the graph is the forward one of a training step.
+
+        The backward graph, which is compiled for what this one saves, computes two convolutions for each.
+        """
+        return bool(self.around.graph.free_results) and len(self.read) == 2
+
+    @property
+    def is_converted(self) -> bool:
+        """Tell if the library's kernel computes in channels-last whatever it is given."""
+        return self.groups == 1 and self.channels >= FEWEST_CHANNELS
+
+    @property
+    def has_slow_kernel(self) -> bool:
+        """Tell if a GPU computes it slowly as captured."""
+        window = self.around.extents(self.read[-1])[2:]
+        return self.is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, window)
 
 
-def weigh_convolution(position: int, node: Node, around: Around) -> Site | None:
-    """`node` as a convolution or its gradients that may lie otherwise, if it is one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSite:
+    """One tensor of a call: what it costs, by how it lies and by the order in which the call computes.
 
-    It is left as captured where it is channels-last already, since less is known of what others would gain
-    without; where a size is one, so that strides do not tell a layout; where its result lies as none would
+    In channels-last the library takes and makes channels-last tensors, else such as fill memory in the order of
+    their dimensions. An operand that lies otherwise is copied, by the program or by the library, and so is a
+    result that should.
+
+    Attributes:
+        call: the call.
+        number: the tensor's, among the call's.
+        order: the choice of the order, as strides of the call's first result.
+    """
+
+    call: Call
+    number: int
+    order: Choice
+
+    @property
+    def buffer(self) -> Buffer:
+        """The tensor."""
+        return self.call.tensors[self.number]
+
+    @property
+    def obliges(self) -> tuple[str, ...]:
+        """The tensor: the call takes or makes it in any order."""
+        return (self.buffer.name,)
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Its memory."""
+        return (self.call.around.roots[self.buffer.name],)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The order in which the call computes."""
+        return (self.order,)
+
+    @property
+    def form(self) -> Hashable:
+        """What the tensor is to the call."""
+        call, buffer = self.call, self.buffer
+        kind = (self._is_result, self._is_weight, self._fuses, self._is_slow)
+        return (
+            TensorSite,
+            (buffer.shape, buffer.dtype, kind),
+            (call.is_converted, call.is_on_gpu, call.needs_weight),
+        )
+
+    @property
+    def asked(self) -> tuple[tuple[str, Buffer], ...]:
+        """The tensor, and the order."""
+        return ((self.memory[0], self.buffer), (self.order.name, self.order.buffer))
+
+    def cost(self, layout: LayoutOf) -> int:
+        """The tensor once, what the library converts around its kernel, and the copy, if one is put in."""
+        buffer, is_last = self.buffer, self._computes_channels_last(layout)
+        strides = layout(self.memory[0], buffer)
+        if strides is None:
+            return IMPOSSIBLE
+        found = size = self._size
+        if not is_last and size:
+            found += self._lost * (_CONVOLUTIONS if self.call.has_gradients_behind else 1)
+        if self._has_copy(strides, is_last=is_last):
+            # what makes the operand runs along one of both, and across the other
+            found += TILED * size if self._fuses else self._copied_bytes
+        elif not self._is_result and is_last and not self._lies_so(strides, is_last=True):
+            found += 2 * size
+        return found * SCALE
+
+    def least(self) -> int:
+        """The tensor once: nothing is converted."""
+        return SCALE * self._size
+
+    def propose(self, root: Buffer) -> Iterable[Strides]:
+        """Channels innermost, and outermost behind the batch."""
+        buffer = self.buffer
+        rank = len(buffer.shape)
+        for order in (channels_last_order(rank), tuple(range(rank))):
+            runs = self.call.around.views.list_runs(buffer, root)
+            if runs is None:
+                continue
+            moving = [run for k in order if (run := runs[k]) is not None]
+            inwards = [d for run in moving for d in reversed(run.dimensions)]
+            rest = [d for d in range(len(root.shape)) if d not in inwards]
+            yield nested_strides(root.shape, (*rest, *dict.fromkeys(inwards)))
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
+        """The copy of the tensor, in the order of the call, if `layout` takes one."""
+        buffer, is_last = self.buffer, self._computes_channels_last(layout)
+        strides = layout(self.memory[0], buffer)
+        if strides is None or not self._has_copy(strides, is_last=is_last):
+            return ()
+        rank = len(buffer.shape)
+        order = channels_last_order(rank) if is_last else tuple(range(rank))
+        # the library would copy an operand for a kernel in channels-last by itself
+        saved = 2 * self._size + self._launch - self._copied_bytes
+        return (
+            Copy(
+                position=self.call.position,
+                buffer=buffer,
+                strides=nested_strides(buffer.shape, order),
+                is_result=self._is_result,
+                bytes_moved=self._copied_bytes,
+                bytes_saved=saved if is_last and not self._is_result else None,
+            ),
+        )
+
+    def _computes_channels_last(self, layout: LayoutOf) -> bool:
+        first = self.order.buffer
+        strides = layout(self.order.name, first)
+        assert strides is not None, "an order has strides"
+        return as_int(strides[1]) == 1
+
+    def _has_copy(self, strides: Strides, *, is_last: bool) -> bool:
+        """Tell if the program copies the tensor, which lies so, and not the library."""
+        if self._is_result:
+            return not self._lies_so(strides, is_last=is_last)
+        if self._is_weight and not self.call.needs_weight:
+            return False
+        around = self.call.around
+        follows = follows_channels_last(around.extents(self.buffer), around.steps(strides))
+        if not is_last:
+            return follows
+        # a CPU's library packs weights from any layout
+        return not self._lies_so(strides, is_last=True) and (self.call.is_on_gpu or not self._is_weight)
+
+    def _lies_so(self, strides: Strides, *, is_last: bool) -> bool:
+        around = self.call.around
+        shape, steps = around.extents(self.buffer), around.steps(strides)
+        return is_channels_last(shape, steps) if is_last else is_row_major(shape, steps)
+
+    @property
+    def _size(self) -> int:
+        if self._is_weight and not self.call.needs_weight:
+            return 0
+        return self.call.around.sizes.size_bytes(self.buffer)
+
+    @property
+    def _lost(self) -> int:
+        """What the library loses for the tensor where it is not given channels-last."""
+        if self.call.is_converted:
+            return 2 * self._size + self._launch
+        if self._is_slow:
+            return (DEPTHWISE_SLOWDOWN - 1) * self._size
+        return int(FEW_CHANNELS_LOSS * self._size) if self.call.groups == 1 and self.call.is_on_gpu else 0
+
+    @property
+    def _copied_bytes(self) -> int:
+        """What a copy reads and writes; the writing alone where it runs in the kernel that makes the operand."""
+        size = self._size
+        if self._fuses:
+            return size
+        launch = LAUNCH_BYTES if self.call.is_on_gpu else NEST_BYTES
+        # a byte less than the library's own copy of an operand: ours shares its launch with others
+        return 2 * size + launch - (not self._is_result)
+
+    @property
+    def _fuses(self) -> bool:
+        around = self.call.around
+        definer = around.facts.definer.get(self.buffer.name)
+        return (
+            not self._is_result and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
+        )
+
+    @property
+    def _launch(self) -> int:
+        return LAUNCH_BYTES if self.call.is_on_gpu else 0
+
+    @property
+    def _is_result(self) -> bool:
+        return self.number >= len(self.call.read)
+
+    @property
+    def _is_weight(self) -> bool:
+        return self.number == len(self.call.read) - 1
+
+    @property
+    def _is_slow(self) -> bool:
+        """Tell if it is an activation of a call that is slow as captured."""
+        return (
+            self.call.has_slow_kernel
+            and self.number != len(self.call.read) - 1
+            and (self.number <= len(self.call.read))
+        )
+
+
+def weigh_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+    """`node` as a convolution or its gradients that may lie otherwise, if it is one: a site for each tensor.
+
+    It is left as captured where all of it is channels-last already, since less is known of what others would
+    gain without; where a size is one, so that strides do not tell a layout; where its result lies as none would
     expect; and on devices whose library is not known to follow its operands.
     """
     form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
-        return None
+        return ()
     groups, given = node.args[form.groups], [node.args[k] for k in form.read]
     read = tuple(around.buffers[argument.name] for argument in given if isinstance(argument, Ref))
     made = tuple(b for b in node.outputs if isinstance(b, Buffer) and len(b.shape) == len(read[-1].shape))
     if len(read) != len(form.read) or not made or not isinstance(groups, int):
-        return None
+        return ()
     if any(len(b.shape) not in (4, 5) or b.dtype not in _HALVES for b in (*read, *made)):
-        return None
-    shapes = [around.extents(buffer) for buffer in (*read[:-1], made[0])]
-    if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes[: len(read)]):
-        return None
+        return ()
+    activations = (*read[:-1], *made) if len(read) == 2 else read[:-1]
+    shapes = [around.extents(buffer) for buffer in activations]
+    if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes):
+        return ()
     target = around.targets.of(made[0].device)
     if not target.has(CUDNN) and (not target.has(CPU_LIBRARIES) or len(made[0].shape) != 4):
-        return None
+        return ()
     first, second = around.extents(read[-1])[:2]
-    site = ConvolutionSite(
+    call = Call(
         around=around,
         position=position,
         read=read,
         made=made,
+        needs_weight=node.outputs[0] is not None,
         groups=groups,
         channels=min(first // groups, second) if node.args[form.transposed] is True else min(first, second),
-        conversions=(),
     )
-    lying = [around.steps(buffer.strides) for buffer in site.tensors]
-    if site.follows([around.extents(buffer) for buffer in site.tensors], lying):
-        return None
-    if site.cost(around.as_captured) >= IMPOSSIBLE:
-        return None
-    # a CPU's library packs weights from any layout
-    places = range(len(read) + 1) if site.is_on_gpu else (*range(len(read) - 1), len(read))
-    return replace(site, conversions=tuple(_conversion(site, place) for place in places))
-
-
-def _conversion(site: ConvolutionSite, number: int) -> Conversion:
-    around, buffer = site.around, site.tensors[number]
-    rank, is_result = len(buffer.shape), number >= len(site.read)
-    size = around.sizes.size_bytes(buffer)
-    on_gpu = around.targets.of(buffer.device).is_gpu
-    definer = around.facts.definer.get(buffer.name)
-    fuses = not is_result and definer is not None and isinstance(around.graph.nodes[definer], Pointwise)
-    # a byte less than the library's own copy of an operand: ours shares its launch with others
-    moved = size if fuses else 2 * size + (LAUNCH_BYTES if on_gpu else NEST_BYTES) - (not is_result)
-    orders = (channels_last_order(rank), tuple(range(rank)))
-    return Conversion(
-        name=_conversion_name(site.position, number),
-        position=site.position,
-        buffer=buffer,
-        candidates=tuple(nested_strides(buffer.shape, order) for order in orders),
-        is_result=is_result,
-        bytes_moved=moved,
+    order = _choose_order(call)
+    return (
+        ()
+        if order is None
+        else tuple(TensorSite(call=call, number=number, order=order) for number in range(len(call.tensors)))
     )
 
 
-def _conversion_name(position: int, number: int) -> str:
-    return f"call {position} tensor {number}"
+def _choose_order(call: Call) -> Choice | None:
+    """The orders in which `call` may compute, that of capture first; None if it stays as captured.
+
+    What is channels-last as captured stays so.
+    """
+    around = call.around
+    result = call.read[-2] if len(call.read) == 3 else call.made[0]
+    rank = len(result.shape)
+    orders = [tuple(range(rank)), channels_last_order(rank)]
+    lying = [(around.extents(b), around.steps(b.strides)) for b in call.tensors]
+    if call.is_captured_channels_last:
+        if all(is_channels_last(*each) for each in lying):
+            return None
+        del orders[0]
+    elif not all(is_row_major(*each) for each in lying[len(call.read) :]):
+        return None
+    candidates = tuple(nested_strides(result.shape, order) for order in orders)
+    name = f"order of call {call.position}"
+    return Choice(name=name, buffer=replace(result, name=name, strides=candidates[0]), candidates=candidates)
 
 
 def channels_last_order(rank: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 
 # A copy is written, and read again by the product.
 _COPIED: Final = 3
@@ -61,7 +61,11 @@ class ProductSite:
         return tuple(dict.fromkeys(self.around.roots[b.name] for b in (*self.matrices, *self.added)))
 
     @property
-    def conversions(self) -> tuple[Conversion, ...]:
+    def choices(self) -> tuple[Choice, ...]:
+        """None beside layouts."""
+        return ()
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         """None: the library makes the copy that it needs."""
         return ()
 

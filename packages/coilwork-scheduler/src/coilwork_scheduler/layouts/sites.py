@@ -7,7 +7,7 @@ since nobody knows what it makes of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -27,30 +27,45 @@ IMPOSSIBLE: Final = 1 << 60
 """The cost of what cannot be: a view that has no strides, a result that a library lays out otherwise."""
 
 LayoutOf: TypeAlias = Callable[[str, Buffer], Strides | None]
-"""Strides of a buffer, asked with the name of its memory; None if it cannot show that memory as it lies. Asked with the name of a
-`Conversion`, the strides of the copy; empty if there is none."""
+"""Strides of a buffer, asked with the name of its memory; None if it cannot show that memory as it lies. Asked with the name and the
+buffer of a `Choice`, the candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
-    """A copy that may be put between a call and what it reads or makes.
+class Choice:
+    """A choice of a call that is not memory's: how it computes.
 
     Attributes:
-        name: what the choice is asked by.
-        position: of the call among the nodes.
-        buffer: what is copied, or what is made by copying the call's result.
-        candidates: strides that the call may be given instead, or may give.
-        is_result: the call's result is copied, and not an operand.
-        bytes_moved: what the copy reads and writes; the writing alone where it runs in the kernel that makes
-            the operand.
+        name: what it is asked by.
+        buffer: what shows the candidates, with the strides of the first. It is no buffer of the graph.
+        candidates: what to choose from, that of capture first.
     """
 
     name: str
-    position: int
     buffer: Buffer
     candidates: tuple[Strides, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy between a call and what it reads or makes.
+
+    Attributes:
+        position: of the call among the nodes.
+        buffer: what is copied, or what is made by copying the call's result.
+        strides: of the copy, which the call is given or gives instead.
+        is_result: the call's result is copied, and not an operand.
+        bytes_moved: what the copy reads and writes; the writing alone where it runs in the kernel that makes
+            the operand.
+        bytes_saved: what memory would move more without the copy; None if the call could not be without.
+    """
+
+    position: int
+    buffer: Buffer
+    strides: Strides
     is_result: bool
     bytes_moved: int
+    bytes_saved: int | None
 
 
 class Site(Protocol):
@@ -65,19 +80,19 @@ class Site(Protocol):
         """First names of the memory that it touches, each once."""
 
     @property
-    def conversions(self) -> tuple[Conversion, ...]:
-        """Copies that may stand around it."""
+    def choices(self) -> tuple[Choice, ...]:
+        """What is chosen beside layouts."""
 
     @property
     def form(self) -> Hashable:
         """All that its cost depends on beside the strides of `asked`; None if that is not told.
 
-        Sites of one form are weighed once, for layers of a model are equal. They have no conversions.
+        Sites of one form are weighed once, for layers of a model are equal.
         """
 
     @property
     def asked(self) -> tuple[tuple[str, Buffer], ...]:
-        """What it asks a layout for: names of memory, and buffers in it. Read where `form` is not None."""
+        """What it asks a layout for: names of memory, and buffers in it; names and buffers of choices. Read where `form` is not None."""
 
     def cost(self, layout: LayoutOf) -> int:
         """Eighths of bytes that memory moves for it under `layout`."""
@@ -87,6 +102,9 @@ class Site(Protocol):
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Strides that it would like for the memory `root`."""
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
+        """The copies that `layout` takes around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +158,8 @@ class Around:
         return self.facts.root
 
     def as_captured(self, name: str, buffer: Buffer) -> Strides:
-        """The layout that the graph has, without copies."""
-        return buffer.strides if name in self.facts.buffers else ()
+        """The layout that the graph has."""
+        return buffer.strides
 
     def bytes_per_us(self, device: str) -> float:
         """Bytes that the memory of `device` moves in a microsecond."""
@@ -162,12 +180,13 @@ class LayoutRule:
 
     Attributes:
         name: unique, stable.
-        site: what the node at a position costs under other layouts; None if the rule is not about that node.
+        site: what the node at a position costs under other layouts, or several of which the costs add up; None or
+            nothing if the rule is not about that node.
         why: what the costs rest on.
         is_asked: whether it is asked under these options.
     """
 
     name: str
-    site: Callable[[int, Node, Around], Site | None]
+    site: Callable[[int, Node, Around], Site | Sequence[Site] | None]
     why: str
     is_asked: Callable[[ScheduleOptions], bool] = lambda options: True

@@ -19,14 +19,15 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.scalar import loads, range_symbols
-from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Conversion, LayoutOf, Site
+from coilwork_ir.target import Targets
+from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
 
 # Bytes that memory moves at least for one element. A norm across rows of f32 takes 94 us on an H200 where along them it takes 13.
 SECTOR: Final = 32
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from the cache. A modelled share.
-_TILED: Final = 2
+TILED: Final = 2
 _NOT_AFFINE: Final = -1
 _NONE: Final = as_expr(0)
 COMPUTATIONS: Final = (Pointwise, Reduce, Scan, Sort, Scatter)
@@ -78,7 +79,7 @@ class NodeTraffic:
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._most = _TILED if isinstance(node, Pointwise) else SECTOR
+        self._most = TILED if isinstance(node, Pointwise) else SECTOR
         self._node = node
         self._around = around
         self._sizes = sizes
@@ -104,7 +105,11 @@ class NodeTraffic:
         return ()
 
     @property
-    def conversions(self) -> tuple[Conversion, ...]:
+    def choices(self) -> tuple[Choice, ...]:
+        """None beside layouts."""
+        return ()
+
+    def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         """None: a copy costs at least the loop that reads across."""
         return ()
 
@@ -273,8 +278,13 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
     return NodeTraffic(node, reads, around, keeps_rows=position in around.row_reductions)
 
 
-def list_row_reductions(graph: Graph, reads: Sequence[Sequence[str]], sizes: SizeHints) -> frozenset[int]:
-    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows."""
+def list_row_reductions(
+    graph: Graph, reads: Sequence[Sequence[str]], sizes: SizeHints, targets: Targets
+) -> frozenset[int]:
+    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
+
+    Of rows that are too long to be kept on chip meanwhile, as a batch norm's, a kernel may read columns.
+    """
     readers: dict[str, list[Computation]] = {}
     for position, node in enumerate(graph.nodes):
         if isinstance(node, COMPUTATIONS):
@@ -296,8 +306,12 @@ def list_row_reductions(graph: Graph, reads: Sequence[Sequence[str]], sizes: Siz
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
-            points = rows * sizes.numel(tuple(extent_of(r) for r in node.axes))
-            if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
+            length = sizes.numel(tuple(extent_of(r) for r in node.axes))
+            walks = targets.capabilities_of(defined(node)[0].device).rows
+            # of a generator that does not say it, rows of any length are
+            is_kept = walks.kept_points == 0 or walks.keeps(length)
+            points = rows * length
+            if is_kept and goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
 

@@ -12,7 +12,7 @@ Two kinds of reuse, neither of which can raise the peak:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +35,7 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
+from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.peak import PeakMeter
 from coilwork_scheduler.memory.pools import with_pools
@@ -138,8 +139,9 @@ class _Planner:
         for position, storage in enumerate(self.table.storages):
             if storage.owner != "constant":
                 deaths[max(storage.last, 0) if schedule.steps else -1].append(position)
+        begins = self._begins()
         for number, step in enumerate(schedule.steps):
-            self._allocate(number, step)
+            self._allocate(number, step, begins.get(number, ()))
             self._perform(step)
             self.dying = [p for p in deaths[number] if p not in self.handed_on]
         self._release()
@@ -161,14 +163,20 @@ class _Planner:
 
     # Memory
 
-    def _allocate(self, number: int, step: Step) -> None:
-        """Provide memory for what `step` defines, then give back what died before and was not taken over."""
-        wanted: list[Storage] = []
-        if isinstance(step, KernelCall) or (isinstance(step, Extern) and takes_out(step)):
+    def _begins(self) -> dict[int, list[Storage]]:
+        """What is to be allocated before each step."""
+        found: dict[int, list[Storage]] = {}
+        for number, step in enumerate(self.schedule.steps):
+            if not (isinstance(step, KernelCall) or (isinstance(step, Extern) and takes_out(step))):
+                continue
             for name in step_defines(step, self.roles):
                 storage = self.table.storage(name)
                 if storage.root.name == name and storage.owner == "planned" and storage.first == number:
-                    wanted.append(storage)
+                    found.setdefault(storage.begin, []).append(storage)
+        return found
+
+    def _allocate(self, number: int, step: Step, wanted: Sequence[Storage]) -> None:
+        """Provide memory for what is `wanted`, then give back what died before and was not taken over."""
         inplace = self._inplace_candidates(step) if self.options.reuse else {}
         reusable = self._reusable_by_size() if self.options.reuse and wanted else {}
         instructions: list[Instruction] = []
@@ -280,6 +288,8 @@ class _Planner:
                     self.taken_over = []
                 for new, old in step.into:
                     self._rename(new, old)
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                self.out.append(step)
             case View():
                 self.out.append(
                     Reinterpret(
@@ -392,7 +402,7 @@ def _launch(step: KernelCall) -> Launch:
     """Arguments that are defined by the launch itself as new names for old memory are passed under the old name."""
     into = dict(step.into)
     args = tuple(into.get(name, name) for name in step.args)
-    return Launch(kernel=step.kernel, args=args, sizes=step.sizes, origins=step.origins)
+    return Launch(kernel=step.kernel, args=args, sizes=step.sizes, stream=step.stream, origins=step.origins)
 
 
 def _has_no_points(kernel: Kernel) -> bool:

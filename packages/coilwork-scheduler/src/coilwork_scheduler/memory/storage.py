@@ -15,6 +15,7 @@ from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, product
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
+from coilwork_ir.streams import OWN, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
 Owner = Literal["input", "donated", "constant", "planned", "fresh", "callee"]
 
@@ -30,8 +31,11 @@ class Storage:
             `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`) or of which nothing is known
             (`callee`).
         first: step that defines the root; -1 for inputs and constants.
-        last: last step that touches any name, or that waits for an operator which goes on using the memory after its call;
-            the number of steps for returned memory, and for what is in flight when the program ends.
+        begin: step before which the memory is allocated: `first`, or of what a stream defines, the last one
+            that the stream is behind, since what had the memory before may run until then.
+        last: last step that touches any name, or that waits for an operator which goes on using the memory
+            after its call, or for a stream; the number of steps for returned memory, and for what is in use
+            when the program ends.
         retained: an operator was given it that may keep a reference and read it at any time: nobody else gets the memory.
     """
 
@@ -39,6 +43,7 @@ class Storage:
     names: tuple[str, ...]
     owner: Owner
     first: int
+    begin: int
     last: int
     retained: bool = False
 
@@ -88,7 +93,7 @@ def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> t
             return tuple(b.name for b in step.outputs)
         case While():
             return tuple(b.name for b in step.outputs) + tuple(m.output.name for m in step.mutates)
-        case AssertSize():
+        case AssertSize() | ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             return ()
 
 
@@ -107,8 +112,32 @@ def step_touches(step: Step) -> tuple[str, ...]:
             return (step.predicate, *(name for value in step.operands for name in references(value)))
         case While():
             return tuple(name for value in (*step.carried, *step.extra) for name in references(value))
-        case AssertSize():
+        case AssertSize() | ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             return ()
+
+
+class _Begins:
+    """Where memory that streams use may be allocated: which steps of the call's own each stream is behind."""
+
+    def __init__(self, schedule: Schedule, in_flight: InFlight[int]) -> None:
+        self._in_flight = in_flight
+        # the step of each use that is counted; nothing without streams
+        self._steps: list[int] | None = None
+        if any(isinstance(step, ForkStream) for step in schedule.steps):
+            in_flight.open_streams()
+            self._steps = [0]
+
+    def pass_step(self, number: int) -> None:
+        """Step `number` comes next."""
+        if self._steps is not None:
+            self._in_flight.use(OWN, (), ())
+            self._steps.append(number)
+
+    def find(self, number: int, step: Step) -> int:
+        """Find the step before which to allocate what `step` defines."""
+        if self._steps is None or not isinstance(step, KernelCall) or step.stream == OWN:
+            return number
+        return self._steps[self._in_flight.reach(step.stream)]
 
 
 def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
@@ -121,12 +150,17 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
     firsts: list[int] = []
     names: list[list[str]] = []
     lasts: list[int] = []
+    begins: list[int] = []
     in_flight: InFlight[int] = InFlight()
+    steps = _Begins(schedule, in_flight)
     retained: set[int] = set()
     switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
 
-    def fresh(buffer: Buffer, owner: Owner, step: int) -> None:
+    def fresh(buffer: Buffer, owner: Owner, step: int, begin: int) -> None:
         of[buffer.name] = len(roots)
+        begins.append(begin)
+        if is_host(buffer.device):
+            in_flight.place_on_host(len(roots))
         roots.append(buffer)
         owners.append(owner)
         firsts.append(step)
@@ -142,12 +176,13 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
     for entry in schedule.inputs:
         if isinstance(entry, Buffer):
             buffers[entry.name] = entry
-            fresh(entry, "donated" if entry.name in donated else "input", -1)
+            fresh(entry, "donated" if entry.name in donated else "input", -1, -1)
     for constant in schedule.constants:
         buffers[constant.buffer.name] = constant.buffer
-        fresh(constant.buffer, "constant", -1)
+        fresh(constant.buffer, "constant", -1, -1)
 
     for number, step in enumerate(schedule.steps):
+        steps.pass_step(number)
         for name in step_touches(step):
             if name in of:
                 lasts[of[name]] = number
@@ -155,7 +190,13 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
             share(name, source, number)
         for name in step_defines(step, roles):
             if name not in of:
-                fresh(buffers[name], _owner(step), number)
+                fresh(buffers[name], _owner(step), number, steps.find(number, step))
+        match step:
+            case KernelCall() if step.stream != OWN:
+                in_flight.use(step.stream, (of[name] for name in step_touches(step)), ())
+            case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
+                for position in in_flight.follow(step):
+                    lasts[position] = max(lasts[position], number)
         if isinstance(step, Extern):
             if step.retains:
                 retained.update(of[name] for name in step_touches(step))
@@ -175,10 +216,16 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
             lasts[of[output.name]] = end
     storages = tuple(
         Storage(
-            root=root, names=tuple(group), owner=owner, first=first, last=last, retained=position in retained
+            root=root,
+            names=tuple(group),
+            owner=owner,
+            first=first,
+            begin=begin,
+            last=last,
+            retained=position in retained,
         )
-        for position, (root, group, owner, first, last) in enumerate(
-            zip(roots, names, owners, firsts, lasts, strict=True)
+        for position, (root, group, owner, first, begin, last) in enumerate(
+            zip(roots, names, owners, firsts, begins, lasts, strict=True)
         )
     )
     return StorageTable(storages=storages, of=of, buffers=buffers)

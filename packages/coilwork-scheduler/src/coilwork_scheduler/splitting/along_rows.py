@@ -40,7 +40,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
+from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.pieces import Cut, Pieces
 
 # Buffers looked at behind what a reduction loads.
@@ -320,7 +320,7 @@ class _Weigher:
         rows_us = model.kernel_us(beside) - model.kernel_us(alone)
         rows_us += self._reduced_us(moved, results, count)
         apart_us = self._reduced_us(read, results, count * length)
-        pays = rows_us < CLEAR_WIN * apart_us
+        pays = rows_us < self.figures.target(node).machine.reductions.clear_win * apart_us
         self.journal.note(
             "split-rows",
             tuple(b.name for b in node.outputs if b is not None),

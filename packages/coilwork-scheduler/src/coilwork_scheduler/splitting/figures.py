@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
@@ -18,28 +17,6 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.families import Family
-
-# Programs per multiprocessor to aim at: looped ones have a few kilobytes of loads in flight each. Where they read along memory more of
-# them, with less each, leave less of the device idle at the end: on an H200 the sum of 64M numbers takes 69.5 us instead of 71.3.
-PROGRAMS: Final = 8
-PROGRAMS_ALONG: Final = 32
-# Neighbouring results that a program of a column reduction computes where there are enough of them.
-BLOCK: Final = 64
-# Points of a piece, at least: along memory, and across it where each point is a block of neighbours.
-LEAST_ALONG: Final = 2048
-LEAST_ACROSS: Final = 64
-# Points of a piece that stays in registers, for a mean and what is off it. Of many columns across memory later rows are loaded ahead instead:
-# var_mean of 32,768 by 4,096 in bf16 97 us and 81, but batch norm's statistics of 802,816 by 64, the whole forward, 87 and 93.
-RESIDENT_ALONG: Final = 8192
-RESIDENT_ACROSS: Final = 512
-FEW_COLUMNS: Final = 512
-# Pieces per result, at most: the second reduction has one program for all of them.
-MOST_PIECES: Final = 8192
-# Pieces and the reduction of their results must together take less than this share of the one kernel's time: the estimate is rough, and
-# the one might have fused with more of what surrounds it.
-CLEAR_WIN: Final = 0.8
-# Neighbouring results that a program of a short second reduction computes at least, where they lie together: 32 bytes.
-SECTOR: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +67,18 @@ class Figures:
 
     def wanted(self, family: Family, shape: Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
-        blocks = max(shape.results / BLOCK, 1) if shape.across else shape.results
-        units = self.target(family.members[0]).multiprocessors
-        wanted = units * (PROGRAMS if shape.across else PROGRAMS_ALONG) / blocks
-        stays = not shape.across or shape.results <= FEW_COLUMNS
+        target = self.target(family.members[0])
+        units, reductions = target.multiprocessors, target.machine.reductions
+        blocks = max(shape.results / reductions.block_results, 1) if shape.across else shape.results
+        wanted = units * (reductions.programs if shape.across else reductions.programs_along) / blocks
+        stays = not shape.across or shape.results <= reductions.few_columns
         if stays and any(member.kind == "welford" for member in family.members):
-            wanted = max(wanted, shape.length / (RESIDENT_ACROSS if shape.across else RESIDENT_ALONG))
-        least = LEAST_ACROSS if shape.across else LEAST_ALONG
-        return min(wanted, shape.length / least, MOST_PIECES)
+            wanted = max(
+                wanted,
+                shape.length / (reductions.resident_across if shape.across else reductions.resident_along),
+            )
+        least = reductions.least_across if shape.across else reductions.least_along
+        return min(wanted, shape.length / least, reductions.most_pieces)
 
     def reduce_us(self, shape: Shape, pieces: int) -> float:
         """Time of a kernel that reduces `pieces` of each result."""
@@ -134,6 +115,7 @@ class Figures:
         The pieces of a result lie together, or with `across` the results of a piece.
         """
         moved = self.moved(family, shape, pieces)
+        together = self.target(family.members[0]).machine.reductions.results_together
         return self.model.kernel_us(
             KernelWork(
                 read_bytes=moved,
@@ -141,7 +123,7 @@ class Figures:
                 operations=shape.results * pieces * len(family.outputs),
                 rows=shape.results,
                 row_length=pieces,
-                programs=max(1, shape.results // SECTOR) if across else shape.results,
+                programs=max(1, shape.results // together) if across else shape.results,
             )
         )
 

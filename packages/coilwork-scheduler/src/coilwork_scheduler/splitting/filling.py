@@ -9,14 +9,10 @@ from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
-from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
+from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import cut_axes
 
-# Of so many pieces those of a column are as quickly reduced across memory as along it. A program then stores the results of a piece side by side,
-# which is a tenth of its time where what it reads is in a cache: sums of 4096x2048 in bf16 5.0 us and 5.4. The arguments of extremes gain as much.
-# Of what is beyond a cache they are 32.7 us and 32.5 (16384x4096), and 784 pieces of 64 columns 8.6 us instead of 5.7: two programs reduce them.
-_FEW: Final = 256
 # Neighbours in memory, of any type, that begin at multiples of 16 bytes if the first ones do.
 _WHOLE: Final = 16
 
@@ -25,7 +21,7 @@ _WHOLE: Final = 16
 class Filling:
     """`count` pieces for each result, and microseconds that one kernel for all takes and those of pieces and of their results do.
 
-    `programs` are those of the one kernel.
+    `programs` are those of the one kernel. Pieces pay if they take less than the share `clear_win` of its time.
     """
 
     cutting: Cutting
@@ -33,11 +29,12 @@ class Filling:
     programs: int
     whole_us: float
     split_us: float
+    clear_win: float
 
     @property
     def pays(self) -> bool:
         """Whether pieces are better than one kernel."""
-        return self.split_us < CLEAR_WIN * self.whole_us
+        return self.split_us < self.clear_win * self.whole_us
 
     def note(self, journal: Journal, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
@@ -76,15 +73,19 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     if pieces is None:
         return None
     count = max(figures.sizes.value(pieces.count), 1)
-    resident = figures.target(family.members[0]).resident_bytes
+    target = figures.target(family.members[0])
+    reductions = target.machine.reductions
     return Filling(
         cutting=Cutting(
             pieces=pieces,
             refined=tuple(refined.items()),
-            apart=shape.across and count <= _FEW and shape.read_bytes <= resident,
+            apart=shape.across
+            and count <= reductions.few_pieces
+            and shape.read_bytes <= target.resident_bytes,
         ),
         count=count,
         programs=shape.programs,
         whole_us=figures.reduce_us(shape, 1),
         split_us=figures.reduce_us(shape, count) + figures.second_us(family, shape, count),
+        clear_win=reductions.clear_win,
     )

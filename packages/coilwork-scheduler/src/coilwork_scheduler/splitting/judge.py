@@ -17,7 +17,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, alone
-from coilwork_scheduler.splitting.figures import LEAST_ACROSS, PROGRAMS, Figures
+from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.filling import Filling, filling_of
 from coilwork_scheduler.splitting.short_runs import Runs, runs_of
 from coilwork_scheduler.splitting.walked import Walked, walked_of
@@ -44,9 +44,11 @@ class Judge:
             # in pieces already, where that pays
             return False
         results = self.figures.sizes.numel(extents[: len(node.ranges)])
+        reductions = target.machine.reductions
         fewest = can.rows.count_programs(results, across=True)
         return (
-            fewest < target.multiprocessors * PROGRAMS and self.figures.length(node.axes) >= 2 * LEAST_ACROSS
+            fewest < target.multiprocessors * reductions.programs
+            and self.figures.length(node.axes) >= 2 * reductions.least_across
         )
 
     def pieces_of(self, family: Family) -> Cutting | None:

@@ -29,7 +29,6 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import guarded, identity_of
-from coilwork_scheduler.splitting.figures import BLOCK, PROGRAMS
 from coilwork_scheduler.splitting.single_pass import pieces_of, single_pass_us
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
@@ -42,17 +41,6 @@ _COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(
         "logcumsumexp": ("online_softmax", ""),
     }
 )
-# Points of a piece: as many as stay in registers, and no fewer than are worth a program.
-LONGEST: Final = 8192
-SHORTEST: Final = 1024
-# As above, of columns.
-SHORTEST_COLUMN: Final = 64
-# The scan of the pieces' results has one program per row.
-MOST_PIECES: Final = 16384
-# Bytes of neighbouring columns that a program scans at least. It has many rows on their way, as much as several programs of others.
-_SECTOR: Final = 32
-# The three kernels must together take less than this share of the one's time.
-CLEAR_WIN: Final = 0.8
 
 
 def split_scans(
@@ -105,13 +93,15 @@ class _Weigher:
         target, can = self._target(node), self._capabilities(node)
         across = _across(node)
         stays = not across and can.rows.keeps(size)
-        full = target.machine.launches.full_programs
-        programs = max(1, full * max(rows, read_bytes // size) // _SECTOR) if across else rows
+        full, scans = target.machine.launches.full_programs, target.machine.scans
+        programs = max(1, full * max(rows, read_bytes // size) // scans.column_bytes) if across else rows
         whole_us = self.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
         numbers = {"whole_us": round(whole_us, 3)}
         length = None
         if not stays and _combines(node):
-            length = column_piece_length(size, rows, target, can.rows) if across else piece_length(size)
+            length = (
+                column_piece_length(size, rows, target, can.rows) if across else piece_length(size, target)
+            )
         split_us = None
         if length is not None:
             pieces = -(-size // length)
@@ -126,10 +116,16 @@ class _Weigher:
         shared = None if is_alone else pieces_of(node, target)
         if shared is not None:
             single_us = single_pass_us(
-                node, shared, read_bytes=read_bytes, write_bytes=write_bytes, rows=rows, model=self.model
+                node,
+                shared,
+                target,
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                rows=rows,
+                model=self.model,
             )
             numbers["single_us"] = round(single_us, 3)
-            pays = single_us < CLEAR_WIN * whole_us and (split_us is None or single_us <= split_us)
+            pays = single_us < scans.clear_win * whole_us and (split_us is None or single_us <= split_us)
             self.journal.note(
                 "single-pass",
                 names,
@@ -144,7 +140,7 @@ class _Weigher:
                 return (replace(node, split=shared),)
         if length is None or split_us is None:
             return (node,)
-        pays = split_us < CLEAR_WIN * whole_us
+        pays = split_us < scans.clear_win * whole_us
         self.journal.note(
             "split-scan",
             names,
@@ -213,18 +209,23 @@ def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -
 
     `None` for columns that stay as a whole, and for such as have no divisor that will do.
     """
+    reductions = target.machine.reductions
+    scans = target.machine.scans
     if size <= walks.kept_across:
         return None
-    wanted = max(1, -(-PROGRAMS * BLOCK * target.multiprocessors // rows))
-    longest = max(2 * SHORTEST_COLUMN, min(walks.kept_across, size // wanted))
-    shortest = max(SHORTEST_COLUMN, -(-size // MOST_PIECES))
+    wanted = max(1, -(-reductions.programs * reductions.block_results * target.multiprocessors // rows))
+    longest = max(2 * scans.shortest_column_piece, min(walks.kept_across, size // wanted))
+    shortest = max(scans.shortest_column_piece, -(-size // scans.most_pieces))
     return _fullest(size, shortest, longest)
 
 
-def piece_length(size: int) -> int | None:
-    """The divisor of `size` that fills most of a power of two; `LONGEST` if no divisor will do, `None` if that is too short."""
-    shortest = max(SHORTEST, -(-size // MOST_PIECES))
-    return _fullest(size, shortest, LONGEST) or (LONGEST if shortest <= LONGEST else None)
+def piece_length(size: int, target: Target) -> int | None:
+    """The divisor of `size` that fills most of a power of two; the longest piece if no divisor will do, `None` if that is too short."""
+    scans = target.machine.scans
+    shortest = max(scans.shortest_piece, -(-size // scans.most_pieces))
+    return _fullest(size, shortest, scans.longest_piece) or (
+        scans.longest_piece if shortest <= scans.longest_piece else None
+    )
 
 
 def _fullest(size: int, shortest: int, longest: int) -> int | None:

@@ -8,7 +8,6 @@ adds up each run. Batch norm's statistics of 256 by 2,048 channels of 7 by 7 pix
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of
 from coilwork_ir.ops import SELF_COMBINING
@@ -17,16 +16,9 @@ from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family
-from coilwork_scheduler.splitting.figures import BLOCK, LEAST_ACROSS, PROGRAMS, RESIDENT_ACROSS, Figures
+from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
-
-# Bytes of the widest loads, of runs that are short, and of elements that are narrow.
-_WIDE: Final = 16
-_SHORT: Final = 128
-_NARROW: Final = 2
-# Times as long as with wide loads that narrow ones take, at least.
-_SLOWER: Final = 2.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +54,12 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
     """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once for all that needs them."""
     if any(member.kind not in SELF_COMBINING | {"welford"} for member in family.members):
         return None
+    reductions = figures.target(family.members[0]).machine.reductions
     axes = figures.by_memory(family)
     order, refined = merged_axes(axes, figures.offsets(family))
     *outer, run = order
     points = as_int(extent_of(run))
-    if points is None or points < 2 or figures.length(outer) < LEAST_ACROSS:
+    if points is None or points < 2 or figures.length(outer) < reductions.least_across:
         return None
     if not family.rows or not all(
         _short(figures, family, access, axes[-1], points) for access in family.rows
@@ -90,7 +83,7 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
     return Runs(
         cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
         count=count,
-        saved_us=(_SLOWER - 1) * read_us,
+        saved_us=(reductions.narrow_slowdown - 1) * read_us,
         costs_us=second_us + (read_us if on_chip else 0.0),
     )
 
@@ -98,9 +91,11 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
 def _short(figures: Figures, family: Family, access: Load, innermost: Expr, points: int) -> bool:
     """Whether `access` goes through short runs, which wide loads do not fit, of results that lie side by side."""
     buffer = figures.facts.buffers[access.buffer]
+    target = figures.target(family.members[0])
+    reductions, wide = target.machine.reductions, target.vector_bytes
     size = buffer.dtype.itemsize
     length = points * size
-    if size > _NARROW or length > _SHORT or length % _WIDE == 0:
+    if size > reductions.narrow_bytes or length > reductions.short_run_bytes or length % wide == 0:
         return False
     offset = buffer.offset_of(access.index)
     if _stride(offset, innermost) != 1:
@@ -109,7 +104,7 @@ def _short(figures: Figures, family: Family, access: Load, innermost: Expr, poin
     together = length
     for r in beside:
         together *= figures.sizes.value(extent_of(r))
-    return together >= 2 * _SHORT and together % _WIDE == 0
+    return together >= 2 * reductions.short_run_bytes and together % wide == 0
 
 
 def _stride(offset: Expr, axis: Expr) -> int | None:
@@ -124,11 +119,13 @@ def _pieces(
     outer = tuple(axis for axis in order if axis is not run)
     sizes = {axis: figures.sizes.value(extent_of(axis)) for axis in outer}
     length = figures.length(outer)
-    blocks = figures.shape(family).results * points / BLOCK
-    wanted = figures.target(family.members[0]).multiprocessors * PROGRAMS / blocks
+    target = figures.target(family.members[0])
+    reductions = target.machine.reductions
+    blocks = figures.shape(family).results * points / reductions.block_results
+    wanted = target.multiprocessors * reductions.programs / blocks
     if any(member.kind == "welford" for member in family.members):
-        wanted = max(wanted, length / RESIDENT_ACROSS)
-    wanted = min(wanted, length / LEAST_ACROSS)
+        wanted = max(wanted, length / reductions.resident_across)
+    wanted = min(wanted, length / reductions.least_across)
     rest = cut_axes(outer, outer, sizes, wanted=wanted, held=figures.rows(family.members[0]).kept_across)
     whole = Cut(axis=run, count=extent_of(run), length=as_expr(1), even=True)
     cuts = (*(rest.cuts if rest is not None else ()), whole)

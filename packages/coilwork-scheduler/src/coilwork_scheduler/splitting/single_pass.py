@@ -16,21 +16,13 @@ from coilwork_ir.scalar import Combine
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
 
-# Points of a piece whose running value takes a register: few threads hold them, and wait for few others. Twice as many take an H200 longer than
-# reading rows twice: 64 rows of 1M f32 take 193 us instead of 147.
-LONGEST: Final = 8192
-SHORTEST: Final = 2048
-# Pieces of a row: a program asks all of those before its own at once.
-MOST_PIECES: Final = 1024
-# Programs for each multiprocessor below which pieces are shorter.
-_PROGRAMS: Final = 2
 # Bytes of a word, and what one from the second-level cache costs beside one from memory.
 _WORD: Final = 8
-_NEAR: Final = 0.25
 
 
 def pieces_of(node: Scan, target: Target) -> int | None:
     """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
+    scans = target.machine.scans
     extents = [as_int(extent_of(r)) for r in node.ranges]
     size = as_int(extent_of(node.axis))
     if size is None or None in extents or node.checks or isinstance(node.kind, Combine):
@@ -38,15 +30,29 @@ def pieces_of(node: Scan, target: Target) -> int | None:
     rows = as_int(product(extent_of(r) for r in node.ranges if r is not node.axis))
     assert rows is not None
     # values of two registers each leave room for half as many
-    length = LONGEST if scan_words(node.kind, node.body.dtype) == 1 else LONGEST // 2
-    while length > SHORTEST and rows * -(-size // length) < _PROGRAMS * target.multiprocessors:
+    length = (
+        scans.longest_shared_piece
+        if scan_words(node.kind, node.body.dtype) == 1
+        else scans.longest_shared_piece // 2
+    )
+    while (
+        length > scans.shortest_shared_piece
+        and rows * -(-size // length) < scans.shared_programs * target.multiprocessors
+    ):
         length //= 2
     pieces = -(-size // length)
-    return pieces if 1 < pieces <= MOST_PIECES else None
+    return pieces if 1 < pieces <= scans.most_shared_pieces else None
 
 
 def single_pass_us(
-    node: Scan, pieces: int, *, read_bytes: float, write_bytes: float, rows: int, model: CostModel
+    node: Scan,
+    pieces: int,
+    target: Target,
+    *,
+    read_bytes: float,
+    write_bytes: float,
+    rows: int,
+    model: CostModel,
 ) -> float:
     """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its workspace."""
     size = as_int(extent_of(node.axis))
@@ -57,7 +63,7 @@ def single_pass_us(
     )
     scan = KernelWork(
         # all pieces are asked for at once: in the mean half of them come before
-        read_bytes=read_bytes + told * pieces / 2 * _NEAR,
+        read_bytes=read_bytes + told * pieces / 2 * target.machine.scans.near_cost,
         write_bytes=write_bytes,
         operations=rows * size,
         rows=rows * pieces,

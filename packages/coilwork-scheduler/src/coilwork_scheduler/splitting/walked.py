@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from coilwork_ir.index import Expr, bounds, extent_of, product
 from coilwork_ir.loops import Reduce
@@ -19,27 +18,28 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, rows_of
-from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
+from coilwork_scheduler.splitting.figures import Figures
 from coilwork_scheduler.splitting.pieces import cut_axes
-
-# Columns beside rows get a piece per program; by this factor fewer programs are better than masks for uneven pieces.
-_MISS: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """`count` pieces, bytes that the rows' kernel has read already, and microseconds that a kernel of its own and a share of that take."""
+    """`count` pieces, bytes that the rows' kernel has read already, and microseconds that a kernel of its own and a share of that take.
+
+    Pieces pay if they take less than the share `clear_win` of the other's time.
+    """
 
     cutting: Cutting
     count: int
     shared_read_bytes: int
     apart_us: float
     walked_us: float
+    clear_win: float
 
     @property
     def pays(self) -> bool:
         """Whether the reading saved outweighs the pieces' results."""
-        return self.walked_us < CLEAR_WIN * self.apart_us
+        return self.walked_us < self.clear_win * self.apart_us
 
     def note(self, journal: Journal, family: Family) -> None:
         """Record whether `family` is cut so, and why."""
@@ -82,7 +82,7 @@ def walked_of(
         {axis: figures.sizes.value(extent_of(axis)) for axis in axes},
         wanted=target.multiprocessors * target.machine.launches.full_programs,
         skip=False,
-        miss=_MISS,
+        miss=target.machine.reductions.walked_miss,
     )
     if pieces is None:
         return None
@@ -95,6 +95,7 @@ def walked_of(
         shared_read_bytes=shared,
         apart_us=apart_us if otherwise_us is None else min(apart_us, otherwise_us),
         walked_us=_walked_us(figures, family, count, shared),
+        clear_win=target.machine.reductions.clear_win,
     )
 
 

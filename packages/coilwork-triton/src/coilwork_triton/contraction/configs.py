@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
-from coilwork_ir.product_rates import SKINNY
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.refusals import (
     LEAST,
@@ -28,9 +26,6 @@ from coilwork_triton.contraction.refusals import (
     RESULTS_PER_THREAD,
 )
 from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, next_power_of_two
-
-# Bytes of a strip's depth.
-_DEPTH: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +57,8 @@ class _Block:
 
 def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
-    if min(work.rows, work.columns) <= SKINNY:
-        found = _skinny(work)
+    if min(work.rows, work.columns) <= target.machine.products.skinny_rows:
+        found = _skinny(work, target)
     else:
         found = _exact(work) if work.dtype is DType.F32 else _square(work)
     fitting = [_fitted(block, work, target) for block in found]
@@ -100,10 +95,10 @@ def space_of(
     return SearchSpace(values=tuple(values.items()), limits=limits)
 
 
-def _skinny(work: Work) -> list[_Block]:
+def _skinny(work: Work, target: Target) -> list[_Block]:
     short = max(LEAST, next_power_of_two(min(work.rows, work.columns)))
     right = work.rows <= work.columns
-    depth = _DEPTH // (work.right_bytes if right else work.left_bytes)
+    depth = target.machine.products.strip_depth_bytes // (work.right_bytes if right else work.left_bytes)
     # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips are
     if short <= 16:
         shapes = ((32, depth, 4, 4), (64, depth, 4, 3), (32, depth // 2, 4, 5))

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Sort, postorder
 from coilwork_ir.target import Target
 
-# Times the cache's size that a kernel may read, before what stays there is too little beside it.
-_MOST: Final = 5
-# Share of what it reads that it may write.
-_WRITTEN: Final = 1 / 8
-
 
 def streamed(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozenset[str]:
     """The arguments of `kernel` that it reads once, element by element, and whose lines had better not stay in `target`'s cache."""
+    memory = target.machine.memory
     size = {a.name: (as_int(a.span) or 0) * a.dtype.itemsize for a in kernel.args}
     read = sum(size[a.name] for a in kernel.args if a.role == "in")
     written = sum(size[a.name] for a in kernel.args if a.role != "in")
-    if read > _MOST * target.l2_bytes or written > _WRITTEN * read:
+    if read > memory.streamed_caches * target.l2_bytes or written > memory.streamed_written_share * read:
         return frozenset()
     values = tuple(postorder(tuple(roots)))
     if any(isinstance(node, Sort) for node in values):

@@ -16,8 +16,6 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import BLOCKS, Facts
 
-# Weighted operations in the code of one thread.
-LONGEST_CODE: Final = 4096
 # Of a row's program: with more, threads wait for each other.
 _MOST_WARPS: Final = 16
 
@@ -28,12 +26,13 @@ def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
     Blocks of points are made smaller; rows, whose blocks are what they are, get more threads. Memory does
     not notice: it has long delivered the next elements when so much has been computed.
     """
+    grids = target.machine.grids
     blocks = {name: size for name, size in proposed.meta if name in BLOCKS.values()}
     warps = proposed.num_warps
     most = min(_MOST_WARPS, target.max_threads_per_block // target.warp_size)
     while True:
         elements, threads = math.prod(blocks.values()), warps * target.warp_size
-        if elements <= threads or facts.work.operations * elements <= LONGEST_CODE * threads:
+        if elements <= threads or facts.work.operations * elements <= grids.longest_code * threads:
             break
         if facts.walk == "pointwise":
             blocks[max(blocks, key=lambda name: blocks[name])] //= 2

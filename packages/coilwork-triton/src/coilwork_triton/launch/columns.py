@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
@@ -27,39 +26,35 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 
-_LINE: Final = 128
-_SECTOR: Final = 32
-_WIDE: Final = 16
-# Bytes accessed at a point of which a thread has room for twice as many.
-_LITTLE: Final = 4
-# Points of a block whose runs are worth while.
-_SHORTEST: Final = 8
-# Programs per multiprocessor that are enough for all of them to have something on its way.
-_MANY: Final = 3
-# A device is full with this share of its multiprocessors at work.
-_FULL: Final = 0.9
-
 
 def scanned_columns(facts: Facts, target: Target) -> list[Config]:
     """Blocks of rows of neighbouring columns, of which some are on their way while one is scanned."""
+    grids = target.machine.grids
+    memory = target.machine.memory
     widest = max(facts.work.stream_bytes, default=facts.work.element_bytes)
     columns = facts.extents["x"]
     programs = columns * prod(facts.extents.get(tile, 1) for tile in ("y", "z"))
-    enough = _FULL * target.multiprocessors
+    enough = grids.full_share * target.multiprocessors
     # of narrow elements beside wide ones at least half a line, too
-    least = _LINE // 2 // min(facts.work.stream_bytes, default=widest)
-    widths = [max(size // widest, min(least, size)) for size in (_LINE, _LINE // 2, _SECTOR)]
+    least = grids.line_bytes // 2 // min(facts.work.stream_bytes, default=widest)
+    widths = [
+        max(size // widest, min(least, size))
+        for size in (grids.line_bytes, grids.line_bytes // 2, memory.fetched_bytes)
+    ]
     fitting = [width for width in widths if programs >= enough * width] or widths[-1:]
     width = fitting[0]
     narrow = next((w for w in fitting if w < width), width)
-    each = 64 if facts.work.scan_words == 1 and sum(facts.work.stream_bytes) <= _LITTLE else 32
+    each = 64 if facts.work.scan_words == 1 and sum(facts.work.stream_bytes) <= grids.little_bytes else 32
     crowded = programs >= 2 * enough * width
     shapes = [
         (width, 4 if crowded else 8, each, 3),
         (narrow, 4, each, 3) if narrow < width else (width, 8 if crowded else 4, each, 3),
         (width, 8, max(16, each // 2), 4),
     ]
-    if width * widest == _LINE and programs >= 2 * _MANY * target.multiprocessors * width:
+    if (
+        width * widest == grids.line_bytes
+        and programs >= 2 * grids.enough_programs * target.multiprocessors * width
+    ):
         # two lines at a time still leave work for all: running sums of 32,768 columns of f32 in 139 us instead of 152
         shapes[1] = (2 * width, 4, each, 4)
     found = []
@@ -75,10 +70,13 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
 
 def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
     """`configs` with the length of threads' runs along a scan, if there is one and all of them have runs for all threads."""
+    grids = target.machine.grids
     sizes = [dict(c.meta) for c in configs]
-    if not facts.work.scan_words or any(s["XBLOCK"] < 2 or s["R0_BLOCK"] < _SHORTEST for s in sizes):
+    if not facts.work.scan_words or any(
+        s["XBLOCK"] < 2 or s["R0_BLOCK"] < grids.shortest_run_block for s in sizes
+    ):
         return list(configs)
-    lanes = max(1, _WIDE // min(facts.work.stream_bytes, default=facts.work.element_bytes))
+    lanes = max(1, target.vector_bytes // min(facts.work.stream_bytes, default=facts.work.element_bytes))
     found = []
     for one, size in zip(configs, sizes, strict=True):
         x, r = size["XBLOCK"], size["R0_BLOCK"]

@@ -13,25 +13,23 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import Facts, config, next_power_of_two, other_tiles, warps_for
 
-# Points of a program: fewer are little beside its bins, and a thread has one at least in whatever launch is tried.
+# Points of a program at least: a thread has one in whatever launch is tried, and so mappings with fewer are refused.
 LEAST_BLOCK: Final = 1024
-_EACH: Final = 32
-# Share of a row's last block that may lie behind the row's end.
-_WASTE: Final = 1 / 8
 
 
 def counted(facts: Facts, target: Target) -> list[Config]:
     """Blocks along rows of bins: large ones, as long as there are programs for all multiprocessors."""
+    grids = target.machine.grids
     row = facts.extents["x"]
     points = row * prod(facts.extents.get(tile, 1) for tile in ("y", "z"))
     share = next_power_of_two(-(-points // (2 * target.multiprocessors)))
     found = []
     for size in (8192, 16384):
         block = min(size, share, next_power_of_two(row))
-        while block > LEAST_BLOCK and 1 - row / (-(-row // block) * block) > _WASTE:
+        while block > LEAST_BLOCK and 1 - row / (-(-row // block) * block) > grids.histogram_waste:
             block //= 2
         block = max(LEAST_BLOCK, block)
         # small work is done sooner by more threads
-        each = _EACH if block >= 8192 else _EACH // 2
+        each = grids.histogram_points if block >= 8192 else grids.histogram_points // 2
         found.append(config({**other_tiles(facts), "x": block}, warps_for(block, each, target), target))
     return found

@@ -8,28 +8,14 @@ in 2,048 by four warps, in 1,536 by two, and in 1,280 by one, or in 1,152 where 
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import BLOCKS, Facts, next_power_of_two
 
-# Bytes of the widest accesses, and of those that are still worth while.
-_WIDE: Final = 16
-_NARROW: Final = 8
-# Elements of a row for which a thread has registers, and bytes accessed at each of them, all together.
-_MOST_EACH: Final = 40
-_MOST_BYTES: Final = 512
-# Programs that a multiprocessor has room for: fewer wait for each thread instead of for memory.
-_PROGRAMS: Final = 32
-# Of so many lanes that take instructions one has to be saved, by fewer threads or by twice as many accesses.
-_BY_THREADS: Final = 8
-_BY_ACCESSES: Final = 6
 
-
-def together(facts: Facts) -> int:
+def together(facts: Facts, target: Target) -> int:
     """Neighbours along a row that a thread accesses at once."""
-    width = _WIDE // min(facts.work.stream_bytes, default=_WIDE)
+    width = target.vector_bytes // min(facts.work.stream_bytes, default=target.vector_bytes)
     while width > 1 and facts.row % width:
         width //= 2
     return max(1, width)
@@ -47,15 +33,19 @@ def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in 16 bits, normalised
     and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
     """
-    half, width = warps // 2, together(facts)
-    many = facts.extents.get("x", 1) >= _PROGRAMS * target.multiprocessors
+    grids = target.machine.grids
+    half, width = warps // 2, together(facts, target)
+    many = facts.extents.get("x", 1) >= grids.room_programs * target.multiprocessors
     if not facts.row or not facts.work.stream_bytes or facts.work.scan_words or not many or half < 1:
         return warps
     before = worked_lanes(facts.row, warps * target.warp_size, width)
     after = worked_lanes(facts.row, half * target.warp_size, width)
     each = after // (half * target.warp_size)
-    fits = each <= _MOST_EACH and each * sum(facts.work.stream_bytes) <= _MOST_BYTES
-    return half if fits and _saves(before, after, _BY_THREADS) else warps
+    fits = (
+        each <= grids.idle_lanes_most_elements
+        and each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
+    )
+    return half if fits and _saves(before, after, grids.saved_lanes_by_threads) else warps
 
 
 def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
@@ -64,14 +54,20 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
     Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of a row, and waits for
     no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead of 27.
     """
+    grids = target.machine.grids
     row = next_power_of_two(facts.row)
-    spread = bool(facts.work.stream_bytes) and row > target.warp_size * together(facts)
+    spread = bool(facts.work.stream_bytes) and row > target.warp_size * together(facts, target)
     alone = [
         (lanes, each)
         for lanes, each in ((1024, 32), (2048, 64))
-        if each * sum(facts.work.stream_bytes) <= _MOST_BYTES
+        if each * sum(facts.work.stream_bytes) <= grids.idle_lanes_most_bytes
     ]
-    if alone and spread and not facts.work.scan_words and _saves(row, facts.row, _BY_THREADS):
+    if (
+        alone
+        and spread
+        and not facts.work.scan_words
+        and _saves(row, facts.row, grids.saved_lanes_by_threads)
+    ):
         return [*alone, (4096, 16)][:2]
     return [(4096, 16), (1024, 16)]
 
@@ -82,15 +78,21 @@ def narrower(facts: Facts, first: Config, target: Target) -> int:
     `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that are wider than two
     bytes few enough come at a time for all that is computed of them.
     """
-    width, narrowest = together(facts), min(facts.work.stream_bytes, default=_WIDE)
-    if not facts.row or facts.work.scan_words or narrowest > 2 or width * narrowest <= _NARROW:
+    grids = target.machine.grids
+    width, narrowest = together(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)
+    if (
+        not facts.row
+        or facts.work.scan_words
+        or narrowest > 2
+        or width * narrowest <= grids.narrow_access_bytes
+    ):
         return 0
     threads = first.num_warps * target.warp_size
     lanes = dict(first.meta)[BLOCKS["r"]]
     before, after = (
         worked_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
     )
-    return width // 2 if _saves(before, after, _BY_ACCESSES) else 0
+    return width // 2 if _saves(before, after, grids.saved_lanes_by_accesses) else 0
 
 
 def _saves(before: int, after: int, of: int) -> bool:

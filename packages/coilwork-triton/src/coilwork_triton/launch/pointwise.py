@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import (
@@ -14,28 +12,24 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 
-# Share of bytes at unit stride along y or z above which a kernel is a transpose.
-TRANSPOSED: Final = 0.1
-# Share of bytes at unit stride along x of which it can be most that counts.
-_MOSTLY: Final = 0.75
-# Share of a row's last block that may lie behind the row's end.
-_WASTE: Final = 1 / 8
-
 
 def pointwise(facts: Facts, target: Target) -> list[Config]:
+    grids = target.machine.grids
     tiles = [t for t in ("z", "y", "x") if t in facts.extents]
     if tiles in ([], ["x"]):
         return _pointwise_line(facts, target)
     extents = facts.extents
     candidates = []
     # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
-    transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > TRANSPOSED
+    transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > grids.transposed_share
     shapes = (
-        [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1), facts)
+        [(32, 32, 4), (64, 64, 8), (128, 16, 4)]
+        if transposing
+        else _row_shapes(extents.get("x", 1), facts, target)
     )
     if transposing and facts.work.element_bytes <= 2:
         shapes = [(64, 64, 8), (128, 128, 16)]
-    elif transposing and facts.coalescing["x"] >= _MOSTLY and extents["x"] >= 1024:
+    elif transposing and facts.coalescing["x"] >= grids.mostly_contiguous_share and extents["x"] >= 1024:
         # little lies along another range, perhaps few neighbours, as of the three colours of pictures: 68 us instead of 80
         shapes = [(64, 64, 8), (1024, 4, 4), (128, 16, 4)]
     for width, height, warps in shapes:
@@ -51,7 +45,7 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     return candidates
 
 
-def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
+def _row_shapes(length: int, facts: Facts, target: Target) -> list[tuple[int, int, int]]:
     """(points of a row, rows, warps) of blocks that hold little behind the end of rows of `length` points."""
 
     def waste(width: int) -> float:
@@ -60,7 +54,7 @@ def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
     # 32 bytes per thread: half as many threads for narrow elements
     few = 1 if facts.work.element_bytes > 2 else 2
     shapes = ((2048, 1, 4), (1024, 1, 4 // few), (2048, 1, 8), (512, 1, 2 // few))
-    long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
+    long = [shape for shape in shapes if waste(shape[0]) <= target.machine.grids.row_waste]
     # without masks if there is a choice
     exact = [shape for shape in long if waste(shape[0]) == 0]
     if exact or long:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
@@ -22,25 +21,6 @@ from coilwork_triton.launch.parameters import (
     warps_for,
 )
 from coilwork_triton.launch.whole_columns import both_ways, whole_columns
-
-# Registers of a thread that sums of walked rows' columns may take: the gradients of a norm's weights and of the bias before it, of 32
-# elements each, leave room for what the elements need.
-_SUMS: Final = 96
-# Share of the second-level cache that rows may take which are to be found in it again, and rows that a multiprocessor walks at a time
-# by programs of 256 threads.
-_STAYS: Final = 0.75
-_SEVERAL: Final = 8
-# Programs of 256 threads that come close to as many as a multiprocessor has room for.
-_CROWD: Final = 6
-# Programs that a multiprocessor has room for, and bytes of its rows on their way that keep memory busy.
-_PROGRAMS: Final = 32
-_ON_THE_WAY: Final = 1 << 16
-# Waves of programs of several rows each that leave no multiprocessor idle for long; elements of a row, or of several, for which a thread has
-# registers.
-_WAVES: Final = 4
-_MOST_EACH: Final = 64
-# Values per point that reductions gather of which a thread cannot have those of many points.
-_MUCH: Final = 2
 
 
 def persistent(facts: Facts, target: Target) -> list[Config]:
@@ -67,7 +47,7 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     if across:
         return in_runs(whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in both_ways(facts, row) or short_rows(facts, target):
+    for elements, per_thread in both_ways(facts, target, row) or short_rows(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
@@ -79,10 +59,14 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
 
     So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and which take an H200 half as long again as a copy.
     """
+    grids = target.machine.grids
     rows = facts.extents.get("x", 1)
-    little = facts.extents["r"] * sum(facts.work.stream_bytes) * _PROGRAMS < _ON_THE_WAY
-    several = _MOST_EACH * target.warp_size // one["r"]
-    enough = rows % max(1, several) == 0 and rows >= several * _WAVES * _PROGRAMS * target.multiprocessors
+    little = facts.extents["r"] * sum(facts.work.stream_bytes) * grids.room_programs < grids.bytes_on_the_way
+    several = grids.several_rows_elements * target.warp_size // one["r"]
+    enough = (
+        rows % max(1, several) == 0
+        and rows >= several * grids.several_rows_waves * grids.room_programs * target.multiprocessors
+    )
     if several < 2 or not little or not enough or facts.work.rereads_rows or not facts.work.stream_bytes:
         return []
     return [config({**one, "x": several}, 1, target)]
@@ -100,10 +84,11 @@ def shared(facts: Facts, target: Target) -> list[Config]:
 
 def walked(facts: Facts, target: Target) -> list[Config]:
     """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's sums."""
+    grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])
     most = next_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
-    each = max(8, min(32, power_of_two_below(_SUMS // max(1, facts.work.column_sums))))
+    each = max(8, min(32, power_of_two_below(grids.sum_registers // max(1, facts.work.column_sums))))
     step = 4 * target.warp_size * each
     # (elements per step, elements per thread, stages): the next rows are on their way in further stages
     if row * max(facts.work.stream_bytes, default=facts.work.element_bytes) <= 16 * target.warp_size:
@@ -178,11 +163,12 @@ def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> l
 
     Where lanes have much to gather, they are first: 16 million 16-bit numbers go into the log-sum-exps of columns in 49 us instead of 54.
     """
+    grids = target.machine.grids
     blocks: list[tuple[int, int, int, int]] = []
     place = 2
     if len(facts.work.stream_bytes) == 1 and _many_columns(facts, target):
         blocks.append((128, 32, 2, 2))
-        if facts.work.accumulators >= _MUCH:
+        if facts.work.accumulators >= grids.many_accumulators:
             blocks, place = [(64, 32, 4, 3), (64, 64, 8, 3)], 0
     elif 1 <= len(facts.work.stream_bytes) <= 2:
         blocks.append((128 // max(facts.work.stream_bytes), 64, 4, 3))
@@ -200,10 +186,11 @@ def _many_columns(facts: Facts, target: Target) -> bool:
 
 def _one_row_each_stays(facts: Facts, target: Target) -> bool:
     """The second-level cache holds a row of every multiprocessor until it is read again, but not several of each."""
+    grids = target.machine.grids
     rows = _rows(facts)
     in_flight = facts.extents["r"] * sum(facts.work.stream_bytes) // 2 * target.multiprocessors
-    few, many = _STAYS * target.l2_bytes, target.l2_bytes
-    return rows >= 2 * target.multiprocessors and in_flight <= few and _SEVERAL * in_flight > many
+    few, many = grids.cached_rows_share * target.l2_bytes, target.l2_bytes
+    return rows >= 2 * target.multiprocessors and in_flight <= few and grids.rows_at_a_time * in_flight > many
 
 
 def _rows(facts: Facts) -> int:
@@ -212,6 +199,7 @@ def _rows(facts: Facts) -> int:
 
 
 def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
+    grids = target.machine.grids
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not reduces_across(facts):
         one = {"x": 1} if "x" in facts.extents else {}
@@ -224,7 +212,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
             sizes = [(4096, 8), (8192, 32)]
         elif (
             not facts.work.scan_words
-            and target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors
+            and target.multiprocessors <= _rows(facts) <= grids.crowd_programs * target.multiprocessors
         ):
             # programs of 256 threads would leave room for others
             wide = max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 4
@@ -241,7 +229,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     # 32 bytes per thread in flight: deeper blocks of small elements
     deep = 2 if 0 < sum(facts.work.stream_bytes) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
-    if _many_columns(facts, target) and facts.work.accumulators < _MUCH:
+    if _many_columns(facts, target) and facts.work.accumulators < grids.many_accumulators:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]

@@ -46,23 +46,19 @@ class _Bounded:
 _BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
     {4: _Bounded(rooms=8, length=512, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
 )
-# Elements of a thread of which the two best ones are found for less than the best ones of twice as many groups are sorted for.
-_FEW_OWN: Final = 16
 
 # Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps or more that share the
 # three dimensions of an exchange out among them bit by bit, Triton (3.6) takes one warp's elements for another's.
 MOST_WARPS: Final = 4
 
-# Points of rows to sort that share a program where they lie across memory.
-_SHORT_ROW: Final = 64
-
 
 def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     """As few threads per row as have room for it: an exchange within a thread costs a third of one between threads."""
+    grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])
     rows = next_power_of_two(facts.extents.get("x", 1))
     # long rows that lie across memory come one at a time: threads would have to exchange most of several
-    across = reduces_across(facts) and row <= _SHORT_ROW
+    across = reduces_across(facts) and row <= grids.short_sorted_row
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.work.sort_key_bytes
     found = []
@@ -111,6 +107,7 @@ def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
 
     Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an element of all at a time.
     """
+    grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])
     warps = min(MOST_WARPS, max(2, row // (own * target.warp_size)))
     # short rows come in pairs, unless there are too few of them to keep the device busy
@@ -119,7 +116,7 @@ def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
     found = _shared(facts, target, together, warps, across=False)
     meta = dict(found.meta)
     threads = meta[SORT_THREADS]
-    groups = max(threads, facts.first if row // threads <= _FEW_OWN else 2 * facts.first)
+    groups = max(threads, facts.first if row // threads <= grids.few_sorted_elements else 2 * facts.first)
     return replace(found, meta=tuple((meta | {SORT_GROUPS: groups, SORT_ROOM: _room(facts.first)}).items()))
 
 

@@ -9,7 +9,6 @@ from typing import Final
 from coilwork_triton.facts.vectors import even_width, needs_scalar_access, row_width
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.parameters import Facts
-from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.proposals.proposal import Proposal, Setting
 from coilwork_triton.rules import Rule, RuleTable, always
 
@@ -47,7 +46,10 @@ def _has_wide_accesses(q: _Question) -> bool:
         return False
     if "r" in groups and q.is_along_row:
         return not needs_scalar_access(ranges, touched, flat=len(groups["r"]) > 1)
-    if "x" not in groups or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
+    if (
+        "x" not in groups
+        or max(share.get("y", 0.0), share.get("z", 0.0)) > q.setting.target.machine.grids.transposed_share
+    ):
         return True
     others = [r for r in ranges if r not in groups["x"]]
     return not needs_scalar_access(
@@ -121,6 +123,7 @@ def choose_together(setting: Setting, proposal: Proposal, facts: Facts) -> int:
     if proposal.is_invariant or setting.analysis.sorts:
         return 0
     alone = "r" in proposal.groups and question.is_along_row
-    if not alone or facts.coalescing.get("x", 0.0) > TRANSPOSED:
+    most = setting.target.machine.grids.transposed_share
+    if not alone or facts.coalescing.get("x", 0.0) > most:
         return 0
     return narrower(facts, proposal.configs[0], setting.target)

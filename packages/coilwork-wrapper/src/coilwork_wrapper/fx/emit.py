@@ -44,11 +44,14 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.symbols import check_bound, outer_symbols
 from coilwork_ir.streams import (
     OWN,
     Copy,
@@ -60,7 +63,6 @@ from coilwork_ir.streams import (
 )
 from coilwork_ir.wrapper import Launcher
 from coilwork_wrapper.fx.control import check_size, run_branch, run_loop
-from coilwork_wrapper.outer_symbols import check_bound, outer_symbols
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.surface import Surface
@@ -132,7 +134,7 @@ class FxEmitter:
                 raise EmitError("missing-constant", f"no tensor for constant {constant.key!r}")
             self.root.register_buffer(f"constant_{number}", tensor, persistent=False)
             self.define(constant.buffer, self.graph.get_attr(f"constant_{number}"))
-        for instruction in self.program.instructions:
+        for instruction in inline_regions(self.program).instructions:
             self._emit(instruction)
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, class_name=self.program.name)
@@ -199,6 +201,8 @@ class FxEmitter:
                 self.free(instruction)
             case Return():
                 self.finish(instruction)
+            case Region():
+                raise AssertionError("regions are inlined before a program is emitted")
             case Comment():
                 pass
 

@@ -16,11 +16,12 @@ from coilwork_ir.program.nodes import (
     Program,
     Return,
 )
+from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_wrapper.native.captures import mark_captures
 from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, listing, u32
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.parts import Part, Shared
-from coilwork_wrapper.outer_symbols import check_bound
 
 
 def emit_native(program: Program) -> bytes:
@@ -33,6 +34,7 @@ def emit_native(program: Program) -> bytes:
             `no-return`, it does not end in a return.
     """
     check_bound(program)
+    program = mark_captures(program)
     # a program that two instructions share is written once
     programs = list({id(part): part for part in walk(program)}.values())
     for one in programs:

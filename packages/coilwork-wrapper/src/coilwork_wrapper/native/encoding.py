@@ -76,8 +76,11 @@ class Code(IntEnum):
     """slot, layout, u8 aligned: a call's result, which is copied if it has other strides or should be aligned and is not"""
 
     STREAM = 32
-    """u8 `Ordering`, u32 number of a stream or event, u32 number of another stream, text device or ""; streams and events are
-    numbered from 1, and stream 0 is the call's own"""
+    """u8 `Ordering`, u32 number of a stream or event, u32 number of another stream, text device or "";
+    streams and events are numbered from 1, and stream 0 is the call's own"""
+
+    REGION = 33
+    """u8 1 if a capture region begins, 0 if it ends: what a driver may replay. In the first part only"""
 
 
 class Ordering(IntEnum):

@@ -23,11 +23,13 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     Reuse,
     WhileCall,
 )
+from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import as_call
 from coilwork_ir.streams import (
     OWN,
@@ -52,7 +54,6 @@ from coilwork_wrapper.native.encoding import (
     u32s,
 )
 from coilwork_wrapper.native.parts import Part
-from coilwork_wrapper.outer_symbols import outer_symbols
 from coilwork_wrapper.provenance import origin_lines
 
 RELATIONS: Final[Mapping[str, Relation]] = {
@@ -74,7 +75,7 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
     match instruction:
         case Launch() | ExternCall() | Copy():
             part.use_stream(instruction.stream)
-        case Comment() | Free() | Reinterpret():
+        case Comment() | Free() | Reinterpret() | Region():
             pass
         case _:
             part.use_stream(OWN)
@@ -96,10 +97,21 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
                 _extern(part, call)
         case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             _order_streams(part, instruction)
+        case Region():
+            _region(part, instruction)
         case Comment():
             pass
         case Return(values=values):
             part.add(Code.RETURN, "return", listing(values, lambda value: _result(part, value)))
+
+
+def _region(part: Part, region: Region) -> None:
+    if region.kind == "capture":
+        part.add(Code.REGION, "begin a capture region", u8(1))
+    for instruction in region.body:
+        write_instruction(part, instruction)
+    if region.kind == "capture":
+        part.add(Code.REGION, f"end a capture region: {region.why}", u8(0))
 
 
 def _order_streams(part: Part, instruction: StreamInstruction) -> None:

@@ -9,13 +9,14 @@ from coilwork_ir.buffers import Argument, Buffer, GraphInput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.program.nodes import AllocPool, Instruction, Program
+from coilwork_ir.program.regions import straight
+from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import OWN
 from coilwork_wrapper.native.arguments import argument_bytes
 from coilwork_wrapper.native.encoding import Code, Input, Numbers, Ordering, Strings, listing, u8, u32, u32s
 from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
 from coilwork_wrapper.native.uses import tensors_needed
-from coilwork_wrapper.outer_symbols import outer_symbols
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Part:
         self.shared = shared
         self.registers = Registers()
         self.buffers = buffers(program)
-        pools = [i.pool for i in program.instructions if isinstance(i, AllocPool)]
+        pools = [i.pool for i in straight(program.instructions) if isinstance(i, AllocPool)]
         self._slots = {name: number for number, name in enumerate((*self.buffers, *pools))}
         self._streams: dict[str, int] = {OWN: 0}
         self._stream = OWN

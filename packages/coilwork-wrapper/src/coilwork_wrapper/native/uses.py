@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Argument, Ref, references
 from coilwork_ir.program.nodes import CondCall, ExternCall, Program, Return, WhileCall
+from coilwork_ir.program.regions import straight
 from coilwork_ir.streams import Copy
 
 
 def tensors_needed(program: Program) -> frozenset[str]:
     """Names of the buffers of `program` that operators, nested programs and the caller are given."""
     names: set[str] = set()
-    for instruction in program.instructions:
+    for instruction in straight(program.instructions):
         match instruction:
             case ExternCall():
                 arguments: tuple[Argument, ...] = (

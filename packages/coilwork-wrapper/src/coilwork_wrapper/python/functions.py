@@ -8,6 +8,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import BindSymbol, Program
+from coilwork_ir.program.symbols import bound_symbols, outer_symbols
 from coilwork_ir.program.walk import buffers, defined_values, walk
 from coilwork_ir.syntax.python import (
     Do,
@@ -23,7 +24,6 @@ from coilwork_ir.syntax.python import (
     Unpack,
     method,
 )
-from coilwork_wrapper.outer_symbols import bound_symbols, outer_symbols
 from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
 from coilwork_wrapper.python.expressions import quoted
 from coilwork_wrapper.python.instructions import emit_instruction

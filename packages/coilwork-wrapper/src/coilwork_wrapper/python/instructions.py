@@ -22,6 +22,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Reuse,
     WhileCall,
@@ -108,6 +109,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield Do(_put_on(instruction.stream, copying, scope))
         case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
             yield _order_streams(instruction, scope)
+        case Region():
+            raise AssertionError("regions are inlined before a program is emitted")
         case Comment(text=text):
             yield Remark(text, wrapped=True)
         case Returned(values=values):

@@ -9,6 +9,8 @@ from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_ir.syntax.python import (
     Assign,
@@ -33,7 +35,6 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.outer_symbols import check_bound
 from coilwork_wrapper.python.expressions import TORCH, quoted
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
@@ -62,6 +63,7 @@ def emit_python(
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.
     """
+    program = inline_regions(program, remarks=True)
     kernels = all_kernels(program)
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:

@@ -116,7 +116,9 @@ Program* load_program(PyObject* args) {
     if (!program->watch)
       for (Part& part : program->parts) Resolver(*program, part).resolve();
     auto* library = reinterpret_cast<GraphLibrary*>(static_cast<uintptr_t>(graphs));
-    if (library && !program->watch && !program->several_devices && !program->streams) program->replay = make_replay(*library, program->cuda_device);
+    const bool is_plain = !program->streams && !program->several_devices && !program->watch;
+    if (library && program->captures && is_plain)
+      program->replay = make_replay(*library, program->cuda_device);
     return program;
   } catch (const Damaged& damaged) {
     PyErr_Format(PyExc_ValueError, "the program cannot be read: %s%s", damaged.what, damaged.name);

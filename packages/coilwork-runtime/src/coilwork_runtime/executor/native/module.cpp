@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "call/tensor_objects.hpp"
+#include "call/roles.hpp"
 #include "replay/replayed_call.hpp"
 #include "running/running.hpp"
 
@@ -423,36 +423,6 @@ static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count
   Py_RETURN_FALSE;
 }
 
-// Whether the tensor of `value` starts at a multiple of 16 bytes, or nowhere; -1 with an exception.
-static int starts_aligned(PyObject* value) {
-  void* data = nullptr;
-  const AtenTensorHandle tensor = tensor_objects.in(value);
-  const int fits = !tensor_kinds.keys_at ? 1
-                   : tensor ? tensor_kinds.fits(tensor, tensor_kinds.plain)
-                            : tensor_kinds.fits(value, tensor_kinds.plain);
-  if (fits <= 0) return fits ? -1 : 1;
-  if (!tensor || torch.aoti_torch_get_data_ptr(tensor, &data) != 0) {
-    const Reference address(PyObject_CallMethod(value, "data_ptr", nullptr));
-    data = address.get() ? PyLong_AsVoidPtr(address.get()) : nullptr;
-    if (PyErr_Occurred()) return -1;
-  }
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
-}
-
-static PyObject* unaligned(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2 || !PyList_Check(given[0]) || !PyTuple_Check(given[1]))
-    return PyErr_Format(PyExc_TypeError, "a list of tensors and a tuple of positions are needed");
-  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given[1]); ++k) {
-    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(given[1], k));
-    if (PyErr_Occurred()) return nullptr;
-    if (position < 0 || position >= PyList_GET_SIZE(given[0])) return PyErr_Format(PyExc_IndexError, "there is no input %zd", position);
-    const int aligned = starts_aligned(PyList_GET_ITEM(given[0], position));
-    if (aligned < 0) return nullptr;
-    if (!aligned) Py_RETURN_TRUE;
-  }
-  Py_RETURN_FALSE;
-}
-
 // How objects of tensors are made: with true directly, if torch lets that be done, else from capsules. What is so afterwards.
 static PyObject* makes_objects(PyObject*, PyObject* directly) {
   const int wanted = PyObject_IsTrue(directly);
@@ -476,8 +446,6 @@ static PyMethodDef module_methods[] = {
      "The value of code for a tuple of sizes and a tuple of parameters."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
-    {"unaligned", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(unaligned)), METH_FASTCALL,
-     "Whether a tensor of a list, at one of the positions of a tuple, does not start at a multiple of 16 bytes."},
     {nullptr, nullptr, 0, nullptr}};
 
 static PyModuleDef Module = {PyModuleDef_HEAD_INIT, "coilwork_executor", nullptr, -1, module_methods};
@@ -504,6 +472,10 @@ PyMODINIT_FUNC PyInit_coilwork_executor() {
   Py_INCREF(&ObjectType);
   if (PyModule_AddObject(module, "Program", reinterpret_cast<PyObject*>(&ObjectType)) < 0) {
     Py_DECREF(&ObjectType);
+    Py_DECREF(module);
+    return nullptr;
+  }
+  if (!add_roles(module)) {
     Py_DECREF(module);
     return nullptr;
   }

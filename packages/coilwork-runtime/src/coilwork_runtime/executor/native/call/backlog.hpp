@@ -32,6 +32,8 @@ class Backlog {
   // Frees a tensor, whose memory work may use that was put off, behind that. `bytes`: of its memory, on the call's device, if
   // nobody else sees it; else 0.
   virtual void free_behind(AtenTensorHandle tensor, int64_t bytes) = 0;
+  // A capture region begins or ends: work is put off in one only.
+  virtual void capture(bool begins) = 0;
   // While a part of the program runs that may run any number of times, nothing is put off.
   virtual void suspend(bool suspended) = 0;
 

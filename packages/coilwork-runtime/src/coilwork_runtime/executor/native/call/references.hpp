@@ -16,6 +16,12 @@ class Reference {
   ~Reference() { Py_XDECREF(object_); }
   Reference(const Reference&) = delete;
   Reference(Reference&& other) noexcept : object_(other.release()) {}
+  Reference& operator=(Reference&& other) noexcept {
+    PyObject* old = object_;
+    object_ = other.release();
+    Py_XDECREF(old);
+    return *this;
+  }
   PyObject* get() const { return object_; }
   PyObject* release() {
     PyObject* object = object_;

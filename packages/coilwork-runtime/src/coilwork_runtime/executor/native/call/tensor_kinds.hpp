@@ -69,6 +69,15 @@ struct TensorKinds {
     return 2;
   }
 
+  // Whether operators read a tensor with another sign than memory has.
+  bool is_marked(AtenTensorHandle handle) const { return word(tensor_in(handle), keys_at) & marks; }
+
+  // Whether two tensors have one memory; -1 where that is not known.
+  int share(AtenTensorHandle one, AtenTensorHandle other) const {
+    const uint64_t first = storage_at ? word(tensor_in(one), storage_at) : 0, second = storage_at ? word(tensor_in(other), storage_at) : 0;
+    return first && second ? first == second : -1;
+  }
+
   bool is_on_cpu(AtenTensorHandle handle) const { return word(tensor_in(handle), keys_at) & on_cpu; }
 
   // Whether the memory of a tensor holds so many elements; it does not where somebody has resized it.

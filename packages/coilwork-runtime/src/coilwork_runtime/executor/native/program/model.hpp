@@ -18,7 +18,9 @@ enum Code : uint8_t {
   // made while a program is loaded (resolving.hpp)
   RUN_KERNEL, POINT,
   // streams and events
-  STREAM = 32
+  STREAM = 32,
+  // where what a driver may replay begins and ends
+  REGION
 };
 enum Ordering : uint8_t { FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };
@@ -218,6 +220,7 @@ struct Program {
   bool strict = false;               // there are none such; those who watch see what a program calls, unless they are torch's own
   Kinds kinds;                       // of tensors that it reads
   uint64_t refused = 0;              // further keys that inputs may have, which checks refuse by name
+  bool captures = false;             // it has capture regions
   bool streams = false;              // work is put on several streams
   bool resizes = false;              // an operator resizes the memory of inputs, which may come without
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always

@@ -247,6 +247,11 @@ class PartParser {
           to.push_back(kind == TENSOR ? slot() : kind == NUMBER ? readable() : in_.u32());
         });
         break;
+      case REGION:  // kind: whether a capture region begins
+        made.kind = in_.u8();
+        if (made.kind > 1 || &part_ != &program_.parts[0]) throw Damaged{"a region where there can be none"};
+        program_.captures = true;
+        break;
       case STREAM:  // kind: Ordering, a: stream or event, b: another stream, c: device
         made.kind = in_.u8();
         if (made.kind > USE) throw Damaged{"something unknown is done to a stream"};

@@ -10,6 +10,9 @@
 // way. Before then it may serve the call itself. Where the call would have more memory at a time than at its peak without graphs,
 // which is measured in a call before, the stretch ends.
 //
+// Only work in the program's capture regions takes part: what the host decides, reads or gives to another
+// device splits them, which the emitter of a program finds out once.
+//
 // "CUDA Graphs" in NVIDIA's CUDA C++ programming guide says what a graph is and how a stream is captured.
 #pragma once
 #include <utility>

@@ -19,6 +19,7 @@ class Replaying final : public Backlog {
   void make_room() override;
   AtenTensorHandle reuse(size_t at, int64_t& bytes, bool exact) override;
   void free_behind(AtenTensorHandle tensor, int64_t bytes) override;
+  void capture(bool begins) override;
   void suspend(bool suspended) override;
 
  private:
@@ -35,7 +36,7 @@ class Replaying final : public Backlog {
   Replay& replay_;
   Call& call_;
   const Replay::Purpose purpose_;
-  bool suspended_ = false, finished_ = false, missed_ = false;
+  bool capturing_ = false, suspended_ = false, finished_ = false, missed_ = false;
   bool apart_ = false;              // listening: before the next piece all is to be under way
   uint32_t at_ = 0;                 // pieces of work so far
   Recording* recording_;            // what the call has been like so far; null if that is not known
@@ -87,7 +88,7 @@ inline void Replaying::finish() {
 }
 
 inline int Replaying::take(const Work& work) {
-  if (suspended_ || purpose_ == Replay::MEASURE) return issue(work, call_.stream);
+  if (!capturing_ || suspended_ || purpose_ == Replay::MEASURE) return issue(work, call_.stream);
   if (purpose_ == Replay::LISTEN) {
     if (replay_.heard.size() <= Replay::MOST_WORK) replay_.heard.add(work, apart_);
     apart_ = false;
@@ -224,6 +225,13 @@ inline void Replaying::free_behind(AtenTensorHandle tensor, int64_t bytes) {
   if (!whole && torch.aoti_torch_get_storage_size(tensor, &whole) != 0) whole = Replay::SLACK_BYTES + 1;
   behind_.push_back({tensor, whole, bytes});
   behind_bytes_ += whole;
+}
+
+// No stretch of work goes on from one region to the next.
+inline void Replaying::capture(bool begins) {
+  if (inside_) catch_up(at_);
+  capturing_ = begins;
+  apart_ = apart_ || begins;
 }
 
 inline void Replaying::suspend(bool suspended) {

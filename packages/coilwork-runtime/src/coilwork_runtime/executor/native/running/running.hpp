@@ -178,6 +178,9 @@ class Runner {
       case STREAM:
         order_streams(step);
         break;
+      case REGION:
+        if (call_.backlog) call_.backlog->capture(step.kind != 0);
+        break;
       default:
         release(step);
     }
@@ -188,7 +191,8 @@ class Runner {
     const Program& program = call_.program;
     WithPython python(call_);
     if (!call_.streams) call_.streams = slowly(call_, "streams", "()").release();
-    checked(PyObject_CallMethod(call_.streams, "order", "iIIs", int(step.kind), step.a, step.b, program.text(step.c)));
+    const char* device = program.text(step.c);
+    checked(PyObject_CallMethod(call_.streams, "order", "iIIs", int(step.kind), step.a, step.b, device));
     if (step.kind != USE || !call_.stream_known) return;
     call_.stream_known = torch.aoti_torch_get_current_cuda_stream(program.cuda_device, &call_.stream) == 0;
     // scratch memory is a stream's

@@ -1,8 +1,8 @@
-"""Which size symbols a nested program takes from its surroundings."""
+"""Sizes that programs and instructions take from their surroundings, and those that they bind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, SymbolOutput
 from coilwork_ir.errors import EmitError
@@ -18,6 +18,7 @@ from coilwork_ir.program.nodes import (
     Launch,
     PoolView,
     Program,
+    Region,
     Reinterpret,
     Return,
     WhileCall,
@@ -43,15 +44,27 @@ def outer_symbols(program: Program) -> tuple[Expr, ...]:
     found: dict[str, Expr] = {}
     seen: set[Expr] = set()
     for instruction in program.instructions:
-        for expr in _expressions(instruction, inputs):
-            if expr.is_const or expr in seen:
-                continue
-            seen.add(expr)
-            # an expression's symbols come as a set; names give them an order
-            for symbol in sorted(expr.free_symbols, key=lambda one: one.name):
-                if symbol.name not in bound:
-                    found.setdefault(symbol.name, symbol)
+        for symbol in _symbols(_expressions(instruction, inputs), seen):
+            if symbol.name not in bound:
+                found.setdefault(symbol.name, symbol)
     return tuple(found.values())
+
+
+def used_symbols(instruction: Instruction) -> tuple[Expr, ...]:
+    """Symbols that `instruction` needs, in the order of first use; of a region, those of its boundary."""
+    if isinstance(instruction, Region):
+        return instruction.symbols
+    return tuple(dict.fromkeys(_symbols(_expressions(instruction, {}), set())))
+
+
+def _symbols(expressions: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
+    """Symbols of `expressions` that are not `seen`."""
+    for expr in expressions:
+        if expr.is_const or expr in seen:
+            continue
+        seen.add(expr)
+        # an expression's symbols come as a set; names give them an order
+        yield from sorted(expr.free_symbols, key=lambda one: one.name)
 
 
 def bound_symbols(program: Program) -> tuple[Expr, ...]:
@@ -61,18 +74,24 @@ def bound_symbols(program: Program) -> tuple[Expr, ...]:
         if isinstance(entry, Expr) and entry.is_symbol:
             found.setdefault(entry.name, entry)
     for instruction in program.instructions:
-        match instruction:
-            case BindSymbol(symbol=symbol):
-                found.setdefault(symbol.name, symbol)
-            case ExternCall():
-                for symbol, _, _ in instruction.binds:
-                    found.setdefault(symbol.name, symbol)
-                for output in instruction.outputs:
-                    if isinstance(output, SymbolOutput):
-                        found.setdefault(output.symbol.name, output.symbol)
-            case _:
-                pass
+        for symbol in symbols_bound_by(instruction):
+            found.setdefault(symbol.name, symbol)
     return tuple(found.values())
+
+
+def symbols_bound_by(instruction: Instruction) -> Iterator[Expr]:
+    """Symbols that `instruction` gives values."""
+    match instruction:
+        case BindSymbol(symbol=symbol):
+            yield symbol
+        case ExternCall():
+            yield from (symbol for symbol, _, _ in instruction.binds)
+            yield from (output.symbol for output in instruction.outputs if isinstance(output, SymbolOutput))
+        case Region():
+            for inner in instruction.body:
+                yield from symbols_bound_by(inner)
+        case _:
+            pass
 
 
 def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterator[Expr]:
@@ -80,7 +99,8 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
     arguments: tuple[Argument, ...] = ()
     match instruction:
         case CheckLayout():
-            yield from _layout(inputs[instruction.buffer])
+            if instruction.buffer in inputs:
+                yield from _layout(inputs[instruction.buffer])
         case AllocPool():
             yield instruction.size_bytes
         case PoolView():
@@ -99,6 +119,9 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
             arguments = (*instruction.carried, *instruction.extra)
         case Return():
             arguments = instruction.values
+        case Region():
+            yield from instruction.symbols
+            return
         case _:
             pass
     for argument in arguments:

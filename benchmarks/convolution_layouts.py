@@ -1,0 +1,194 @@
+"""Convolutions laid out by the scheduler's pass beside those that lowering's rewrite lays out.
+
+    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast] [--loops]
+
+Each model of the suite is compiled twice in 16 bits: with the pass, and with the rewrite in its place. With a GPU
+the kernels of both are timed (microseconds in which the GPU is busy, per call; a training call is forward and
+backward). Without one, and with `--predict`, the programs for a GPU that is not there are planned: kernels, what
+they move, kernels that only copy, and calls of convolutions with those among them that compute in channels-last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import coilwork.package_options
+from benchmarks.kernels import kernel_times
+from benchmarks.memory_bound.traffic import traffic
+from benchmarks.models import Instance, Setting, Size, find_case, instantiate
+from benchmarks.planner import Planner
+from coilwork.backend import backend
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import as_int
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.scalar import Load
+from coilwork_lowering.layout.cost import Convolution
+
+MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")
+TARGET: Final = "sm_90"
+_REPEATS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What the programs of one call do.
+
+    Attributes:
+        kernels, moved_mb: launches of generated kernels, and what they read and write.
+        copies: those among them that only copy, of which one may copy several tensors.
+        calls, channels_last: calls of convolutions and their gradients, and those whose results are channels-last.
+        seconds: processor time of compiling.
+    """
+
+    kernels: int
+    moved_mb: float
+    copies: int
+    calls: int
+    channels_last: int
+    seconds: float
+
+
+@contextmanager
+def laid_out_by_lowering() -> Iterator[None]:
+    """Let lowering's rewrite lay out all convolutions."""
+    with patch.object(coilwork.package_options, "SCHEDULED", ()):
+        yield
+
+
+@contextmanager
+def laid_out_with_loops() -> Iterator[None]:
+    """Leave graphs with depthwise convolutions that become loops to the pass, too."""
+    with patch.object(Convolution, "is_loop", False):
+        yield
+
+
+def count(programs: Sequence[Program], seconds: float) -> Count:
+    """What `programs` do, which took that long to compile."""
+    steps = [step for program in programs for step in traffic(program)]
+    copying = {kernel.name for program in programs for kernel in all_kernels(program) if only_copies(kernel)}
+    launched = [i.kernel for p in programs for i in p.instructions if isinstance(i, Launch)]
+    calls = [
+        i
+        for program in programs
+        for i in program.instructions
+        if isinstance(i, ExternCall) and "convolution" in i.target
+    ]
+    return Count(
+        kernels=len(launched),
+        moved_mb=sum(step.total for step in steps if not step.extern) / 1e6,
+        copies=sum(name in copying for name in launched),
+        calls=len(calls),
+        channels_last=sum(_is_channels_last(call) for call in calls),
+        seconds=seconds,
+    )
+
+
+def only_copies(kernel: Kernel) -> bool:
+    """Tell if a kernel stores nothing but what it loads."""
+    body = kernel if kernel.combined is None else kernel.combined.body
+    values = [store.value for store in body.stores]
+    return bool(values) and all(isinstance(value, Load) for value in values)
+
+
+def _is_channels_last(call: ExternCall) -> bool:
+    made = [b for b in call.outputs if isinstance(b, Buffer) and len(b.shape) > 2]
+    several = [b for b in made if as_int(b.shape[1]) != 1 and any(as_int(n) != 1 for n in b.shape[2:])]
+    return bool(several) and all(as_int(b.strides[1]) == 1 for b in several)
+
+
+def plan(name: str, *, train: bool, autocast: bool, size: Size = Size.FULL) -> Count:
+    """The programs of one call of the model `name`, for a GPU that is not there."""
+    dtype = torch.float32 if autocast else torch.bfloat16
+    case = find_case(name)
+    instance = instantiate(
+        case,
+        Setting(size=size, device=torch.device("cpu"), dtype=dtype, absent_gpu=True),
+        training=train,
+    )
+    planner = Planner(target=TARGET)
+    torch._dynamo.reset()
+    begin = time.process_time()
+    with torch._dynamo.config.patch(dict(case.dynamo)):
+        _call(instance, planner, "cpu", train=train, autocast=autocast)()
+    return count(planner.programs, time.process_time() - begin)
+
+
+def _call(
+    instance: Instance, compiler: Callable[..., object], device: str, *, train: bool, autocast: bool
+) -> Callable[[], None]:
+    compiled = torch.compile(instance.module, backend=compiler, dynamic=False)
+    around = torch.autocast(device, dtype=torch.bfloat16) if autocast else nullcontext()
+
+    def call() -> None:
+        with torch.set_grad_enabled(train):
+            with around:
+                found = compiled(*instance.inputs)
+            value = found if isinstance(found, Tensor) else found[0]
+            if train:
+                value.backward(torch.ones_like(value))
+
+    return call
+
+
+def time_kernels(name: str, *, train: bool, autocast: bool) -> tuple[float, int]:
+    """Microseconds of all kernels of one call, and their number."""
+    case = find_case(name)
+    dtype = torch.float32 if autocast else torch.bfloat16
+    setting = Setting(size=Size.FULL, device=torch.device("cuda"), dtype=dtype)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(dict(case.dynamo)):
+        instance = instantiate(case, setting, training=train)
+        uncached = {"cache": False}
+        compiler = lambda gm, inputs: backend(gm, inputs, options=uncached)  # noqa: E731
+        call = _call(instance, compiler, "cuda", train=train, autocast=autocast)
+        for _ in range(3):
+            call()
+        times = kernel_times(call, repeats=_REPEATS)
+    return sum(each.total_us for each in times), sum(each.launches for each in times)
+
+
+def main(arguments: list[str]) -> int:
+    """Print a line for each model, mode and way."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.convolution_layouts", description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--modes", nargs="+", choices=("train", "infer"), default=["train"])
+    parser.add_argument("--autocast", action="store_true", help="parameters in f32, bf16 by autocast")
+    parser.add_argument(
+        "--loops",
+        action="store_true",
+        help="leave graphs with depthwise loops to the pass, which keeps off them",
+    )
+    parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
+    parser.add_argument("--reduced", action="store_true", help="plan small models")
+    found = parser.parse_args(arguments)
+    size = Size.REDUCED if found.reduced else Size.FULL
+    is_timed = torch.cuda.is_available() and not found.predict
+    for name in found.models:
+        for mode in found.modes:
+            by_pass = laid_out_with_loops if found.loops else nullcontext
+            for way, around in (("rewrite", laid_out_by_lowering), ("pass", by_pass)):
+                with around():
+                    train = mode == "train"
+                    if is_timed:
+                        us, launches = time_kernels(name, train=train, autocast=found.autocast)
+                        said = f"{us:10.1f} us busy in {launches} kernels"
+                    else:
+                        said = str(plan(name, train=train, autocast=found.autocast, size=size))
+                print(f"{name:14} {mode:5} {way:8} {said}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""Every figure of a machine decides something: it is read while graphs are compiled for it. A CPU reads its own alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks import planner
+from benchmarks.memory_bound.case import Make, call_of
+from benchmarks.memory_bound.cases import find_case
+from benchmarks.planner import Planner
+from coilwork.compile_options import CompileOptions
+from coilwork_cpp import CppCodegen
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.machine import TUNING, MachineModel, read_entries
+from coilwork_ir.target import TARGETS, Target
+from coilwork_triton import TritonCodegen
+
+BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64
+
+CASES = (
+    "cross-entropy fwd+bwd 8192x50304",
+    "layer norm fwd+bwd 131072x256",
+    "RMS norm fwd+bwd 16384x4096",
+    "RMS norm fwd+bwd 16384x4096, each size 3 less",
+    "column sums 16384x4096, compiled for quarters",
+    "cumsum of columns 8192x8192",
+    "variances of channels 64x96x128x128 f16",
+)
+"""Of the memory-bound benchmarks, those that read most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A function, what it is called with, and who computes its products."""
+
+    function: Callable[..., Any]
+    inputs: Callable[[], tuple[Tensor, ...]]
+    contractions: Literal["auto", "generated"] = "auto"
+
+
+def empty(*shape: int, dtype: torch.dtype = F32) -> Tensor:
+    """Memory that nobody touches."""
+    return torch.empty(shape, dtype=dtype)
+
+
+def places(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=I64)
+
+
+def standardize(x: Tensor) -> Tensor:
+    off = x - x.mean(-1, keepdim=True)
+    return off * (off.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+
+def count(x: Tensor) -> Tensor:
+    return torch.zeros(256, dtype=I64, device=x.device).index_add(0, x, torch.ones_like(x))
+
+
+def spread(x: Tensor, rows: Tensor, to: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, to, x[rows].relu())
+
+
+GPU_GRAPHS = (
+    # rows of the result are no whole vectors
+    Given(
+        function=lambda x, w: x @ w.t(),
+        inputs=lambda: (empty(8192, 768, dtype=BF16), empty(50257, 768, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x, w, s: x @ (w.to(BF16) * s),
+        inputs=lambda: (empty(16, 4096, dtype=BF16), empty(4096, 4096, dtype=I8), empty(4096, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x, w: F.conv2d(x, w, padding=1, groups=32).relu(),
+        inputs=lambda: (empty(128, 32, 112, 112, dtype=BF16), empty(32, 1, 3, 3, dtype=BF16)),
+    ),
+    Given(
+        function=lambda x: torch.var_mean(x, (0, 2, 3)), inputs=lambda: (empty(256, 2048, 7, 7, dtype=BF16),)
+    ),
+    Given(function=lambda x: torch.var_mean(x, 0), inputs=lambda: (empty(802816, 64, dtype=BF16),)),
+    Given(
+        function=lambda x: F.group_norm(x.float(), 32),
+        inputs=lambda: (empty(32, 320, 8, 8, dtype=BF16).to(memory_format=torch.channels_last),),
+    ),
+    Given(function=lambda x: x.amax((1, 3)), inputs=lambda: (empty(64, 256, 32, 96, dtype=BF16),)),
+    Given(function=lambda x: x.cumsum(-1), inputs=lambda: (empty(64, 1 << 20),)),
+    Given(function=lambda x: x.topk(8, -1), inputs=lambda: (empty(4096, 512),)),
+    Given(function=lambda x: x.sort(0), inputs=lambda: (empty(32, 4096),)),
+    Given(function=count, inputs=lambda: (places(1 << 22),)),
+    Given(function=lambda x, i: x[i].softmax(0), inputs=lambda: (empty(4096, 2048, dtype=BF16), places(128))),
+    Given(function=lambda t, i: t[i].sum(1), inputs=lambda: (empty(100000, 64), places(8192, 20))),
+    Given(
+        function=lambda x, m: (x - m).permute(0, 2, 3, 1).contiguous(),
+        inputs=lambda: (empty(64, 3, 512, 512), empty(3, 1, 1)),
+    ),
+)
+
+CPU_GRAPHS = (
+    Given(function=standardize, inputs=lambda: (empty(4096, 512),)),
+    Given(
+        function=lambda x, y: torch.cat([x.t(), y.t()]), inputs=lambda: (empty(1024, 1024), empty(1024, 1024))
+    ),
+    Given(function=spread, inputs=lambda: (empty(1000, 8), places(5000), places(5000))),
+    Given(function=lambda x: x.sum(0), inputs=lambda: (empty(1024, 16384),)),
+    Given(function=lambda x, y: (x @ y).softmax(-1), inputs=lambda: (empty(1024, 512), empty(512, 512))),
+    Given(
+        function=lambda a, b, w: (a.relu() * b) @ w.float(),
+        inputs=lambda: (empty(64, 512), empty(64, 512), empty(512, 512, dtype=I8)),
+        contractions="generated",
+    ),
+)
+
+
+def record(model: MachineModel, read: set[str]) -> MachineModel:
+    """`model`, which puts into `read` the names of its figures that are asked for."""
+    subjects = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "name"}
+    return replace(model, **{name: _record_subject(name, value, read) for name, value in subjects.items()})
+
+
+def _record_subject(name: str, value: Any, read: set[str]) -> Any:
+    kind = type(value)
+    figures = [field.name for field in fields(kind)]
+
+    def ask(self: Any, figure: str) -> Any:
+        if figure in figures:
+            read.add(f"{name}.{figure}")
+        return kind.__getattribute__(self, figure)
+
+    recorded = object.__new__(type(kind.__name__, (kind,), {"__slots__": (), "__getattribute__": ask}))
+    for figure in figures:
+        object.__setattr__(recorded, figure, getattr(value, figure))
+    return recorded
+
+
+def compile_all(graphs: Sequence[Given], target: Target, generator: Codegen) -> None:
+    """Plan `graphs` for `target`, and write their kernels."""
+    for given in graphs:
+        torch._dynamo.reset()
+        backend = Planner(
+            target=target.name, options=CompileOptions(strict=True, contractions=given.contractions)
+        )
+        torch.compile(given.function, backend=backend, dynamic=False)(*given.inputs())
+        emit_all(backend, target, generator)
+
+
+def emit_all(backend: Planner, target: Target, generator: Codegen) -> None:
+    kernels = [kernel for program in backend.programs for kernel in program.kernels]
+    assert backend.programs
+    for kernel in kernels:
+        generator.emit(kernel, target, {})
+
+
+def compile_cases(names: Sequence[str], target: Target, generator: Codegen) -> None:
+    """The same with benchmarks."""
+    for name in names:
+        torch._dynamo.reset()
+        case, backend = find_case(name), Planner(target=target.name)
+        inputs = case.inputs(Make(device=torch.device("cpu"), values=False), *(case.traced or case.size))
+        compiled = torch.compile(case.function, backend=backend, dynamic=bool(case.dynamic or case.traced))
+        call_of(case, compiled, inputs)()
+        emit_all(backend, target, generator)
+
+
+def list_figures(model: MachineModel) -> set[str]:
+    subjects = [field.name for field in fields(model) if field.name != "name"]
+    return {f"{name}.{field.name}" for name in subjects for field in fields(getattr(model, name))}
+
+
+def test_every_figure_of_a_gpu_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[str] = set()
+    target = replace(TARGETS["sm_90"], model=record(TARGETS["sm_90"].machine, read))
+    monkeypatch.setattr(planner, "TARGETS", {target.name: target})
+    # products stay of odd sizes
+    monkeypatch.setattr(planner, "pad_products", lambda gm, layout: (gm, ()))
+    compile_all(GPU_GRAPHS, target, TritonCodegen())
+    compile_cases(CASES, target, TritonCodegen())
+    own = set(read_entries(TUNING / "sm_90.toml"))
+    assert own - read == set(), "figures that nobody reads"
+    assert read - own == set(), "figures of another device"
+
+
+def test_a_cpu_reads_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[str] = set()
+    target = replace(TARGETS["x86-64-avx512"], model=record(TARGETS["x86-64-avx512"].machine, read))
+    monkeypatch.setattr(planner, "TARGETS", {target.name: target})
+    monkeypatch.setattr(planner, "on_gpu", lambda gm: gm)
+    compile_all(CPU_GRAPHS, target, CppCodegen())
+    own = set(read_entries(TUNING / "cpu.toml"))
+    assert own - read == set(), "figures that nobody reads"
+    assert read - own == set(), "figures of a GPU stand in for those"
+
+
+def test_every_figure_is_some_devices_own() -> None:
+    own = {name for path in TUNING.glob("*.toml") for name in read_entries(path)}
+    assert own == list_figures(TARGETS["sm_90"].machine)
+
+
+def test_a_changed_figure_changes_the_decision() -> None:
+    """A reduction of few results is left whole where pieces never pay."""
+
+    def reductions(target: Target) -> int:
+        torch._dynamo.reset()
+        backend = Planner(target="sm_90")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planner, "TARGETS", {"sm_90": target})
+            torch.compile(lambda x: x.sum(0), backend=backend, dynamic=False)(empty(65536, 64))
+        return len(backend.programs[0].kernels)
+
+    target = TARGETS["sm_90"]
+    never = replace(target.machine, reductions=replace(target.machine.reductions, clear_win=0.0))
+    assert reductions(target) == 2
+    assert reductions(replace(target, model=never)) == 1
