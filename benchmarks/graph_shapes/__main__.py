@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,8 @@ class Compiler:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # graphs are of CPUs, and a fork may not use a GPU that its parent has looked at
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
 
     def measure(self, shape: str) -> Iterator[Measured]:

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 # one process compiles, and nothing comes from a cache
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-# graphs are of CPUs, and a fork may not use a GPU that its parent has looked at
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 from benchmarks.graph_shapes.compilers import COMPILERS, processor_seconds
 from benchmarks.graph_shapes.shapes import SHAPES

@@ -7,7 +7,6 @@ from typing import Final
 
 import torch
 
-from coilwork.backends.protocol import GROUP
 from coilwork.compile_options import SECRET, CompileOptions
 from coilwork.errors import OptionError
 from coilwork_cache import (
@@ -20,6 +19,7 @@ from coilwork_cache import (
     connect_shared,
     open_store,
 )
+from coilwork_ir.device_traits import GROUP
 
 COMPONENTS: Final = (
     "coilwork",

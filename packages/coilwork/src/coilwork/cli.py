@@ -175,15 +175,16 @@ def options(markdown: bool) -> None:
     They are given as torch.compile(..., backend="coilwork", options={...}), or in environment variables.
     """
     if markdown:
-        headings = ("option", "values", "default", "environment variable", "effect")
-        rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in list_options()]
+        headings = ("option", "values", "default", "environment variable", "honoured by", "effect")
+        rows = [(o.name, o.values, o.default, o.variable, o.honoured_by, o.effect) for o in list_options()]
         for row in (headings, ("---",) * len(headings), *rows):
             click.echo(f"| {' | '.join(row)} |")
         return
     # one below the other: a terminal has no room for five columns, and would cut names short
     formatter = click.HelpFormatter()
+    told = [(o, f"; only {o.honoured_by}" if o.honoured_by else "") for o in list_options()]
     formatter.write_dl(
-        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}") for o in list_options()],
+        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}{who}") for o, who in told],
         col_spacing=2,
     )
     click.echo(formatter.getvalue(), nl=False)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
 from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
 from coilwork_lowering.joint.drawn_once import keep_random_numbers
@@ -63,89 +65,224 @@ def partition(
     error and may raise it. The graph is then cut as it was captured.
     """
     captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copied_graph(joint_gm.graph))
-    kw["num_fwd_outputs"] = num_fwd_outputs
+    context = JointContext(
+        num_fwd_outputs=num_fwd_outputs,
+        inputs=joint_inputs,
+        layout=layout,
+        lowering=lowering,
+        rewrites=tuple(rewrites),
+        cut=partial(min_cut, **kw),
+    )
     try:
-        halves, fired = _cut_improved(joint_gm, joint_inputs, layout, lowering, rewrites, **kw)
+        cut = JOINT_PASSES.run(JointDraft(gm=joint_gm), context)
     except Exception as error:
         if on_fault is None or captured is None:
             raise
         on_fault(error)
-        return _cut_as_captured(captured, joint_inputs, **kw)
+        return _halves(JOINT_PASSES.select(*NEEDED).run(JointDraft(gm=captured), context))
     if record is not None:
-        record(fired)
-    return halves
+        record(cut.fired)
+    return _halves(cut)
 
 
-def _cut_improved(
-    joint_gm: torch.fx.GraphModule,
-    joint_inputs: Sequence[Any],
-    layout: LayoutOptions,
-    lowering: LoweringOptions,
-    rewrites: Sequence[Rewrite],
-    *,
-    num_fwd_outputs: int,
-    **kw: Any,
-) -> tuple[Halves, tuple[Fired, ...]]:
-    _keep_results(joint_gm)
-    fired = clean_up(joint_gm, rewrites)
-    if not has_static_inputs(joint_gm):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointContext:
+    """What the steps read.
+
+    Attributes:
+        num_fwd_outputs: how many of the joint graph's outputs are the forward graph's.
+        inputs: of the joint graph.
+        layout: what decides layouts.
+        lowering: what both halves will be lowered with.
+        rewrites: done as part of the clean-up.
+        cut: torch's minimum cut.
+    """
+
+    num_fwd_outputs: int
+    inputs: Sequence[Any]
+    layout: LayoutOptions
+    lowering: LoweringOptions
+    rewrites: tuple[Rewrite, ...]
+    cut: Callable[..., Halves]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointDraft:
+    """A joint graph on its way to two halves.
+
+    Steps but those of layouts change the graph in place, which is the partition's own.
+
+    Attributes:
+        fired: what rewrites did.
+        masks: of dropouts that are written out.
+        extremes: values that are compared with their extremes.
+    """
+
+    gm: torch.fx.GraphModule
+    fired: tuple[Fired, ...] = ()
+    masks: tuple[torch.fx.Node, ...] = ()
+    extremes: tuple[torch.fx.Node, ...] = ()
+    halves: Halves | None = None
+
+
+def _halves(draft: JointDraft) -> Halves:
+    assert draft.halves is not None, "a step cuts the graph"
+    return draft.halves
+
+
+def _correct_types(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug("joint graph: %d results are of other types than captured", correct_result_types(draft.gm))
+    return draft
+
+
+def _shape_gradients(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug("joint graph: %d gradients in the shape of their results", shape_tangents(draft.gm))
+    return draft
+
+
+def _write_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug("joint graph: %d floats are known", write_out_known_numbers(draft.gm))
+    return draft
+
+
+def _clean_up(draft: JointDraft, context: JointContext) -> JointDraft:
+    return replace(draft, fired=clean_up(draft.gm, context.rewrites))
+
+
+def _lay_out(draft: JointDraft, context: JointContext) -> JointDraft:
+    layout = context.layout
+    if not has_static_inputs(draft.gm):
         # what is saved lies as captured then, so the scheduler cannot lay out both halves
         layout = replace(layout, scheduled_devices=())
-    laid_out, decision = lay_out_convolutions(joint_gm, layout)
+    gm, decision = lay_out_convolutions(draft.gm, layout)
     log.debug("joint graph: %s", decision.reason)
-    laid_out, padding = pad_products(laid_out, layout, joint=True)
+    return replace(draft, gm=gm)
+
+
+def _pad(draft: JointDraft, context: JointContext) -> JointDraft:
+    gm, padding = pad_products(draft.gm, context.layout, joint=True)
     for reason in padding.reasons:
         log.debug("joint graph: %s", reason)
-    narrowed = narrow_pool_positions(laid_out)
+    return replace(draft, gm=gm)
+
+
+def _narrow_positions(draft: JointDraft, context: JointContext) -> JointDraft:
+    narrowed = narrow_pool_positions(draft.gm)
     log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
-    masks = write_out_dropouts(laid_out, lowering)
-    _keep_values(laid_out)
-    compared = compared_extremes(laid_out, forward_of(laid_out, num_fwd_outputs))
-    marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
-    counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
-    quantized = recompute_quantized(laid_out)
-    # behind marks to the contrary
-    keep(compared)
-    log.debug("joint graph: %d values that are compared with their extremes are kept", len(compared))
-    log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(masks))
+    return draft
+
+
+def _write_dropouts(draft: JointDraft, context: JointContext) -> JointDraft:
+    return replace(draft, masks=write_out_dropouts(draft.gm, context.lowering))
+
+
+def _keep_numbers(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug(
+        "joint graph: results of %d operators that draw numbers are kept", keep_random_numbers(draft.gm)
+    )
+    return draft
+
+
+def _keep_inputs(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug(
+        "joint graph: %d inputs are read before they are overwritten", keep_overwritten_inputs(draft.gm)
+    )
+    return draft
+
+
+def _find_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
+    return replace(draft, extremes=compared_extremes(draft.gm, forward_of(draft.gm, context.num_fwd_outputs)))
+
+
+def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:
+    marked = recompute_from_memory(draft.gm, num_fwd_outputs=context.num_fwd_outputs)
+    counted = recompute_from_sizes(draft.gm, num_fwd_outputs=context.num_fwd_outputs)
+    quantized = recompute_quantized(draft.gm)
     again = [node.name for node in (*(item.node for item in marked), *counted, *quantized)]
     log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
-    halves = _cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
-    freed = free_saved_strides(*halves, num_fwd_outputs=num_fwd_outputs, lowering=lowering)
-    log.debug("joint graph: %d saved values may lie as the forward graph likes", freed)
-    return halves, fired
+    return draft
 
 
-def _cut_as_captured(
-    joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], *, num_fwd_outputs: int, **kw: Any
-) -> Halves:
-    """The halves after the steps without which results differ from eager's."""
-    _keep_results(joint_gm)
-    _keep_values(joint_gm)
-    keep(compared_extremes(joint_gm, forward_of(joint_gm, num_fwd_outputs)))
-    return _cut(joint_gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
+def _keep_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
+    keep(draft.extremes)
+    log.debug("joint graph: %d values that are compared with their extremes are kept", len(draft.extremes))
+    return draft
 
 
-def _keep_results(joint_gm: torch.fx.GraphModule) -> None:
-    """Give results the types and gradients the shapes that eager gives them."""
-    typed = correct_result_types(joint_gm)
-    log.debug("joint graph: %d results are of other types than captured", typed)
-    shaped = shape_tangents(joint_gm)
-    log.debug("joint graph: %d gradients in the shape of their results", shaped)
-    written = write_out_known_numbers(joint_gm)
-    log.debug("joint graph: %d floats are known", written)
+def _draw_again(draft: JointDraft, context: JointContext) -> JointDraft:
+    log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(draft.masks))
+    return draft
 
 
-def _keep_values(joint_gm: torch.fx.GraphModule) -> None:
-    """Have the backward read what the forward drew, and inputs as they were before they were overwritten."""
-    drawn = keep_random_numbers(joint_gm)
-    log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
-    overwritten = keep_overwritten_inputs(joint_gm)
-    log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
-
-
-def _cut(joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], **kw: Any) -> Halves:
-    renewed = renew_shared_storages(joint_gm)
+def _renew_storages(draft: JointDraft, context: JointContext) -> JointDraft:
+    renewed = renew_shared_storages(draft.gm)
     log.debug("joint graph: %d views are of the memory of others than those that were captured", renewed)
-    forward, backward = min_cut(joint_gm, joint_inputs, **kw)
-    return forward, without_squeezed_sizes(backward)
+    return draft
+
+
+def _cut(draft: JointDraft, context: JointContext) -> JointDraft:
+    forward, backward = context.cut(draft.gm, context.inputs, num_fwd_outputs=context.num_fwd_outputs)
+    return replace(draft, halves=(forward, without_squeezed_sizes(backward)))
+
+
+def _free_strides(draft: JointDraft, context: JointContext) -> JointDraft:
+    outputs, lowering = context.num_fwd_outputs, context.lowering
+    freed = free_saved_strides(*_halves(draft), num_fwd_outputs=outputs, lowering=lowering)
+    log.debug("joint graph: %d saved values may lie as the forward graph likes", freed)
+    return draft
+
+
+_EITHER: Final = "they change different calls, so either order does"
+
+JOINT_PASSES: Final[PassTable[JointDraft, JointContext]] = PassTable(
+    passes=(
+        Pass(name="result types", run=_correct_types, why="results are of the types that eager gives them"),
+        Pass(name="gradient shapes", run=_shape_gradients, why="gradients have the shapes of their results"),
+        Pass(name="known numbers", run=_write_numbers, why="what is known needs neither memory nor a guard"),
+        Pass(name="clean up", run=_clean_up, why="what the user wrote in many calls may be one"),
+        Pass(
+            name="lay out", run=_lay_out, why="what is saved stays in the layout that its convolutions want"
+        ),
+        Pass(name="pad", run=_pad, why="products of padded rows are faster, in both halves"),
+        Pass(name="pool positions", run=_narrow_positions, why="a distance takes fewer bits than a position"),
+        Pass(name="dropouts", run=_write_dropouts, why="a mask that is drawn again need not be saved"),
+        Pass(name="random numbers", run=_keep_numbers, why="the backward reads what the forward drew"),
+        Pass(name="overwritten inputs", run=_keep_inputs, why="the backward reads what was there before"),
+        Pass(
+            name="find extremes", run=_find_extremes, why="what equals an extreme has to be that very value"
+        ),
+        Pass(name="recompute", run=_mark_recomputed, why="what comes from memory anyway need not be saved"),
+        Pass(name="keep extremes", run=_keep_extremes, why="computed again, it could round otherwise"),
+        Pass(name="draw again", run=_draw_again, why="a seed is smaller than a mask"),
+        Pass(name="storages", run=_renew_storages, why="a view is of memory that its half has"),
+        Pass(name="cut", run=_cut, why="torch's minimum cut saves the fewest bytes"),
+        Pass(name="saved strides", run=_free_strides, why="nobody but the backward sees how they lie"),
+    ),
+    order=(
+        Before("result types", "gradient shapes", _EITHER),
+        Before("gradient shapes", "known numbers", _EITHER),
+        Before("known numbers", "clean up", "a number that is known is one that patterns read"),
+        Before("clean up", "lay out", "layouts are chosen for the calls that are left"),
+        Before("lay out", "pad", "rows are padded in the layout that they have"),
+        Before("pad", "pool positions", _EITHER),
+        Before("pool positions", "dropouts", _EITHER),
+        Before("dropouts", "random numbers", "a mask that is written out is no operator that draws"),
+        Before("random numbers", "overwritten inputs", _EITHER),
+        Before(
+            "overwritten inputs", "find extremes", "what is read before it is overwritten may be compared"
+        ),
+        Before("find extremes", "recompute", "marks are looked through for it"),
+        Before("recompute", "keep extremes", "the later mark counts, and this one is for results"),
+        Before("keep extremes", "draw again", _EITHER),
+        Before("draw again", "storages", _EITHER),
+        Before("storages", "cut", "a view and its memory are cut together"),
+        Before("cut", "saved strides", "what is saved is known then"),
+    ),
+)
+"""From a joint graph to its halves."""
+
+NEEDED: Final = (
+    *("result types", "gradient shapes", "known numbers", "random numbers", "overwritten inputs"),
+    *("find extremes", "keep extremes", "storages", "cut"),
+)
+"""The steps without which results differ from eager's."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from coilwork_cache import Store
-from coilwork_ir import device_traits
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
 from coilwork_runtime import Device, KernelCompiler
-
-GROUP: Final = device_traits.GROUP
 
 
 @runtime_checkable

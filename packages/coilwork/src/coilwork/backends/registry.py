@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 
-from coilwork.backends.protocol import GROUP, Backend
+from coilwork.backends.protocol import Backend
 from coilwork.errors import CompileError
 from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
+from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
 from coilwork_runtime import DeviceError, DeviceLanguage, Language
