@@ -63,14 +63,21 @@ class Count:
 @contextmanager
 def laid_out_by_lowering() -> Iterator[None]:
     """Let lowering's rewrite lay out all convolutions."""
-    with patch.object(coilwork.package_options, "SCHEDULED", ()):
+    with patch.multiple(coilwork.package_options, SCHEDULED=(), SCHEDULED_TRAINING=()):
+        yield
+
+
+@contextmanager
+def laid_out_by_the_pass() -> Iterator[None]:
+    """Let the scheduler's pass lay out all convolutions in 16 bits, those of training steps, too."""
+    with patch.multiple(coilwork.package_options, SCHEDULED=("cuda",), SCHEDULED_TRAINING=("cuda",)):
         yield
 
 
 @contextmanager
 def laid_out_with_loops() -> Iterator[None]:
     """Leave graphs with depthwise convolutions that become loops to the pass, too."""
-    with patch.object(Convolution, "is_loop", False):
+    with laid_out_by_the_pass(), patch.object(Convolution, "is_loop", False):
         yield
 
 
@@ -179,7 +186,7 @@ def main(arguments: list[str]) -> int:
     is_timed = torch.cuda.is_available() and not found.predict
     for name in found.models:
         for mode in found.modes:
-            by_pass = laid_out_with_loops if found.loops else nullcontext
+            by_pass = laid_out_with_loops if found.loops else laid_out_by_the_pass
             for way, around in (("rewrite", laid_out_by_lowering), ("pass", by_pass)):
                 with around():
                     train = mode == "train"

@@ -19,6 +19,7 @@ from benchmarks.convolution_layouts import (
     Count,
     count,
     laid_out_by_lowering,
+    laid_out_by_the_pass,
     list_convolutions,
     makes_channels_last,
 )
@@ -323,7 +324,7 @@ def test_training_steps_beside_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for GPUs."""
-    monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
+    monkeypatch.setattr(coilwork.package_options, "SCHEDULED_TRAINING", ("cpu",))
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager, x = made().bfloat16(), torch.randn(shape, dtype=torch.bfloat16)
@@ -341,7 +342,7 @@ def test_training_steps_beside_eager(
 def test_training_takes_no_more_than_with_lowerings_rewrite(
     made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
 ) -> None:
-    """As many calls in channels-last, no more copies, and no more bytes."""
+    """As many calls in channels-last, no more copies, and bytes within half a percent."""
 
     def plan() -> Count:
         torch.manual_seed(0)
@@ -352,7 +353,8 @@ def test_training_takes_no_more_than_with_lowerings_rewrite(
         found.sum().backward()
         return count(planner.programs, 0.0)
 
-    by_pass = plan()
+    with laid_out_by_the_pass():
+        by_pass = plan()
     with laid_out_by_lowering():
         by_rewrite = plan()
     assert by_pass.channels_last >= by_rewrite.channels_last
