@@ -19,10 +19,6 @@ from typing import Final
 FEWEST_CHANNELS: Final = 8
 """Kernels for fewer channels do not use the matrix units' layout, so nothing is converted around them."""
 
-FEW_CHANNELS_LOSS: Final = 0.29
-"""What convolutions of fewer channels lose as captured, as a share of what they read and make: an H200 takes 1.29 times as long as in
-channels-last for stems of three channels in bf16."""
-
 WORTHWHILE: Final = 0.75
 """Copies of ours must cost at most this share of the conversions that they replace."""
 

@@ -15,7 +15,6 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.convolution_rates import (
     DEPTHWISE_SLOWDOWN,
-    FEW_CHANNELS_LOSS,
     FEWEST_CHANNELS,
     LAUNCH_BYTES,
     NEST_BYTES,
@@ -256,7 +255,7 @@ class TensorSite:
             return 2 * self._size + self._launch
         if self._is_slow:
             return (DEPTHWISE_SLOWDOWN - 1) * self._size
-        return int(FEW_CHANNELS_LOSS * self._size) if self.call.groups == 1 and self.call.is_on_gpu else 0
+        return 0
 
     @property
     def _copied_bytes(self) -> int:
