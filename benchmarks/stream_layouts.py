@@ -189,7 +189,8 @@ def predict(case: Case, layers: int) -> list[Row]:
 
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
-    around = survey(graph, analyse(graph), targets=targets, sizes=hints_of(options))
+    hints = hints_of(options)
+    around = survey(graph, analyse(graph), targets=targets, sizes=hints, training=options.training_layouts)
     found: dict[str, float] = {}
     for position, sites in list_sites(around, RULES, options).items():
         made = defined(graph.nodes[position])

@@ -114,6 +114,7 @@ def schedule_options(
         combine=options.fusion and options.combine,
         contractions=options.contractions,
         convolution_layouts=options.conv_layout != "captured",
+        training_layouts=bool(SCHEDULED_TRAINING),
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,

@@ -280,12 +280,13 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
 
 
 def list_row_reductions(
-    graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets
+    graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets | None
 ) -> frozenset[int]:
     """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
 
-    Of rows that are too long to be kept on chip meanwhile a kernel may read columns, and so it may of rows that
-    results lie between, as channels lie between images for a batch norm: no layout makes one row of these.
+    With `targets`, rows that are too long to be kept on chip meanwhile are none, since a kernel may read columns of
+    these, and neither are rows that results lie between, as channels lie between images for a batch norm: no layout
+    makes one row of them.
     """
     reads = facts.reads
     readers: dict[str, list[Computation]] = {}
@@ -310,12 +311,13 @@ def list_row_reductions(
         if isinstance(node, Reduce):
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
             length = sizes.numel(tuple(extent_of(r) for r in node.axes))
-            walks = targets.capabilities_of(defined(node)[0].device).rows
-            # of a generator that does not say it, rows of any length are
-            is_kept = walks.kept_points == 0 or walks.keeps(length)
             points = rows * length
-            if not is_kept or _has_results_between(node, facts.buffers, sizes):
-                continue
+            if targets is not None:
+                walks = targets.capabilities_of(defined(node)[0].device).rows
+                # of a generator that does not say it, rows of any length are
+                is_kept = walks.kept_points == 0 or walks.keeps(length)
+                if not is_kept or _has_results_between(node, facts.buffers, sizes):
+                    continue
             if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)
