@@ -79,8 +79,8 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CompileReport]]:
     made: list[CompileReport] = []
     plain = compile_graph.CompiledGraph.__init__
 
-    def recording(self: Any, call: Any, report: CompileReport, direct: Any = None) -> None:
-        plain(self, call, report, direct)
+    def recording(self: Any, call: Any, report: CompileReport, *given: Any) -> None:
+        plain(self, call, report, *given)
         # what is put around a call keeps its report
         if not any(report is known for known in made):
             made.append(report)

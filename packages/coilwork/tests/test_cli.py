@@ -60,7 +60,7 @@ def test_options_are_legible_in_a_narrow_terminal() -> None:
 
 def test_options_as_markdown() -> None:
     lines = run("options", "--markdown").output.splitlines()
-    assert lines[0] == "| option | values | default | environment variable | effect |"
+    assert lines[0] == "| option | values | default | environment variable | honoured by | effect |"
     assert lines[2].startswith("| mode | default, reduce-overhead, max-autotune")
     assert len(lines) == 2 + len(fields(CompileOptions))
 

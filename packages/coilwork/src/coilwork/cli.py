@@ -184,7 +184,7 @@ def options(markdown: bool) -> None:
     formatter = click.HelpFormatter()
     told = [(o, f"; only {o.honoured_by}" if o.honoured_by else "") for o in list_options()]
     formatter.write_dl(
-        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}{who}") for o, who in told],
+        [(o.name, f"{o.effect}{who}\n\n{o.values}; default {o.default}; {o.variable}") for o, who in told],
         col_spacing=2,
     )
     click.echo(formatter.getvalue(), nl=False)

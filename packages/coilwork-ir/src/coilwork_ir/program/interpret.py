@@ -190,10 +190,13 @@ class _Machine:
 
     def _free(self, name: str) -> None:
         tensor = self.memory.tensors.pop(name)
-        start = tensor.untyped_storage().data_ptr()
-        if self.queues.is_at_once or start not in self.allocated:
+        if self.queues.is_at_once or not _has_storage(tensor):
             return
-        if all(other.untyped_storage().data_ptr() != start for other in self.memory.tensors.values()):
+        start = tensor.untyped_storage().data_ptr()
+        if start not in self.allocated:
+            return
+        others = filter(_has_storage, self.memory.tensors.values())
+        if all(other.untyped_storage().data_ptr() != start for other in others):
             self.freed.append(tensor)
 
     def _check_layout(self, buffer: Buffer) -> None:
@@ -294,3 +297,8 @@ def _call(instruction: ExternCall, memory: Memory) -> None:
 def _assign(target: Tensor, source: Tensor) -> None:
     with torch.no_grad():
         target.copy_(source)
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    """Tell if memory can be asked for: a library's packed weights have none to show."""
+    return tensor.layout is torch.strided and not tensor.is_mkldnn
