@@ -25,12 +25,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.backends import compile_with
-from coilwork import stages
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.target import Target
-from coilwork_scheduler import schedule
+from coilwork_scheduler import make_program, schedule
 from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from integration_tests.model_checks import no_fallback
@@ -76,7 +75,7 @@ def compile_with_template() -> Iterator[None]:
     """Within, programs are compiled by a scheduler whose registry has one more row."""
     # in front of others that are worth it, too
     more = partial(schedule, registry=replace(REGISTRY, products=(InTiles, *REGISTRY.products)))
-    with patch.object(stages, "schedule", more):
+    with patch.object(make_program, "schedule", more):
         yield
 
 

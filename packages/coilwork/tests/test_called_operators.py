@@ -210,3 +210,25 @@ def test_programs_whose_results_torchs_c_interface_mixes_up_are_driven_by_python
         )
         torch.testing.assert_close(compiled(x), results_in_lists(x))
     assert any("mixes up" in str(w.message) for w in caught)
+
+
+def test_dynamo_traces_nothing_that_a_backward_graph_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine runs a backward graph between frames of the user's that Dynamo traces."""
+    tracers: list[object] = []
+    plainly = compile_graph.CompiledGraph.__call__
+
+    def telling(self: Any, args: list[Any]) -> Any:
+        tracers.append(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+        return plainly(self, args)
+
+    def gradient_of(x: Tensor, at: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad((x.gather(0, at) * 2).sum(), x)
+        return gradient + 1
+
+    monkeypatch.setattr(compile_graph.CompiledGraph, "__call__", telling)
+    torch._dynamo.reset()
+    given = torch.randn(8, requires_grad=True), torch.randint(0, 8, (20,))
+    compiled = torch.compile(gradient_of, backend=backend, options={"strict": True, "cache": False})
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*given), gradient_of(*given))
+    assert len(tracers) >= 4 and set(tracers) == {None}

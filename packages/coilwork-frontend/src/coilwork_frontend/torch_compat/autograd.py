@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
+from torch._dynamo.decorators import skip
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
@@ -42,6 +43,23 @@ class HasDirect(Protocol):
 
     @property
     def direct(self) -> Callable[..., Sequence[Any]] | None: ...
+
+
+class UntracedCall:
+    """A compiled backward graph, called while Dynamo looks away.
+
+    Autograd's engine calls it between frames of the user's that Dynamo traces. What launches kernels and computes
+    operators there is none of the user's code: traced, it is compiled again, or fails.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, call: BoxedCallable) -> None:
+        self._call: BoxedCallable = torch._dynamo.disable(call)
+
+    @skip
+    def __call__(self, args: list[Any]) -> Any:
+        return self._call(args)
 
 
 def compile_with_aot_autograd(
@@ -77,6 +95,9 @@ def compile_with_aot_autograd(
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
         return FirstCall(made) if has_conjugates(gm) else made
 
+    def compile_untraced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        return UntracedCall(backward(gm, example_inputs))
+
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
     with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
@@ -84,7 +105,7 @@ def compile_with_aot_autograd(
             gm,
             example_inputs,
             fw_compiler=compile_lazily,
-            bw_compiler=torch._dynamo.disable(backward),
+            bw_compiler=torch._dynamo.disable(compile_untraced),
             inference_compiler=noting,
             decompositions=decompositions,
             partition_fn=partition,
