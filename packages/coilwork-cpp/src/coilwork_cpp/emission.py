@@ -128,11 +128,11 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     """
     _require_cpu_kernel(kernel)
     kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
-    launch = rewrite_launch(kernel, options)
+    loops = target.machine.loops
+    launch = rewrite_launch(kernel, options, loops)
     common = common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
     args = {t.name: t for t in bare.tensors}
-    loops = target.machine.loops
     mappings = tuple(propose(pieces, common, args, loops) for pieces in launch.phases)
     planned = replace(bare, mappings=mappings)
     text = find_given(options.mappings, kernel)

@@ -104,17 +104,19 @@ def _split_topk_range(draft: Draft, target: Target) -> Draft:
 
 
 def _split_concat(draft: Draft, target: Target) -> Draft:
-    found = split_concat(draft.kernel)
+    found = split_concat(draft.kernel, target.machine.grids)
     return draft if found is None else replace(draft, kernel=found)
 
 
 def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
-    return draft if found is None else _coarse(draft, coarsen(found))
+    return draft if found is None else _coarse(draft, coarsen(found, target.machine.grids))
 
 
 def _coarsen(draft: Draft, target: Target) -> Draft:
-    return draft if draft.coarsening > 1 else _coarse(draft, coarsen(draft.kernel))
+    if draft.coarsening > 1:
+        return draft
+    return _coarse(draft, coarsen(draft.kernel, target.machine.grids))
 
 
 def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
@@ -122,7 +124,7 @@ def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
-    found = privatize_histogram(draft.kernel, draft.likely_sizes)
+    found = privatize_histogram(draft.kernel, target.machine.grids, draft.likely_sizes)
     return draft if found is None else replace(draft, kernel=found.kernel, bins=found.bins)
 
 
