@@ -65,7 +65,7 @@ class Planner:
     ) -> Callable[..., Any]:
         keep_resizing(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
-        said = layout_options(self.options, joins_scheduler=True, training=True)
+        said = layout_options(self.options, joins_scheduler=True)
         joint = replace(
             said,
             devices=("cuda", "cpu"),
