@@ -20,7 +20,7 @@ HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
 # From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN. No tensor is
 # made to find out: a package may be imported where a program lets all tensors be on `meta`, or fake.
-E4M3_SATURATES: Final = TorchVersion(torch.__version__) >= (2, 13)
+E4M3_SATURATES: Final = TorchVersion(torch.__version__) >= TorchVersion("2.13.0a0")
 
 
 def promoted(
