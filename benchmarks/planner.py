@@ -66,9 +66,7 @@ class Planner:
     ) -> Callable[..., Any]:
         keep_resizing(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
-        said = replace(
-            layout_options(self.options, joins_scheduler=True, training=True), find_model=self._find_model
-        )
+        said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
         joint = replace(
             said,
             devices=("cuda", "cpu"),

@@ -21,11 +21,7 @@ from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda",)
-"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference."""
-SCHEDULED_TRAINING: Final[tuple[str, ...]] = ()
-"""The same of training steps. None yet: a step of ResNet-50 under autocast keeps an H200 busy for 15.3 ms so, and
-for 10.5 ms as lowering's rewrite lays it out (`python -m benchmarks.convolution_layouts --modes train --autocast`).
-"""
+"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference and in training."""
 
 
 def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
@@ -44,15 +40,13 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
     )
 
 
-def layout_options(
-    options: CompileOptions, *, joins_scheduler: bool = False, training: bool = False
-) -> LayoutOptions:
+def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
     """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in
     cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
-    lowering `joins_scheduler`, whose pass decides over the graph that follows or, in `training`, over both graphs
-    of a step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
+    lowering `joins_scheduler`, whose pass decides over the graph that follows, or over both graphs of a training
+    step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
     operands.
     """
     layout = options.conv_layout
@@ -61,7 +55,7 @@ def layout_options(
     is_scheduled = joins_scheduler and not options.batch_invariant and torch.version.hip is None
     return LayoutOptions(
         layout=layout,
-        scheduled_devices=(SCHEDULED_TRAINING if training else SCHEDULED) if is_scheduled else (),
+        scheduled_devices=SCHEDULED if is_scheduled else (),
         tf32_convolutions=convolutions_use_tf32(),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
@@ -121,7 +115,6 @@ def schedule_options(
         combine=options.fusion and options.combine,
         contractions=options.contractions,
         convolution_layouts=options.conv_layout != "captured",
-        training_layouts=bool(SCHEDULED_TRAINING),
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,
