@@ -23,7 +23,8 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
-from coilwork_lowering.options import RewriteOptions
+from coilwork_lowering.layout import pad_products
+from coilwork_lowering.options import LayoutOptions, RewriteOptions
 from coilwork_lowering.rewrites import chosen, cleaned_up, pack_weights
 from coilwork_lowering.rewrites.freezing import rewrite_captured
 from coilwork_triton import TritonCodegen
@@ -157,6 +158,10 @@ CPU_GRAPHS = (
     Given(function=torch.searchsorted, inputs=lambda: (empty(1000), empty(1 << 20))),
     Given(function=lambda x: x[0].add_(1), inputs=lambda: (empty(4096, 4096),)),
     Given(
+        function=lambda x, y: torch.bmm(x.transpose(1, 2).exp(), y).transpose(0, 1).sin(),
+        inputs=lambda: (empty(16, 64, 64),) * 2,
+    ),
+    Given(
         function=lambda x: F.group_norm(x, 32),
         inputs=lambda: (empty(8, 64, 32, 32).to(memory_format=torch.channels_last),),
     ),
@@ -248,6 +253,29 @@ def rewrite_all(model: MachineModel, device: str) -> None:
         gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
     cleaned_up(gm, chosen("aten", options))
     pack_weights(gm, [1, 2], find_model)
+    if device != "cpu":
+        for by_rows in (True, False):
+            pad_all(LayoutOptions(devices=("cpu",), by_rows=by_rows, find_model=find_model))
+
+
+def pad_all(options: LayoutOptions) -> None:
+    """Pad sizes of products, or cut them by rows, and pad rows that nobody else sees."""
+
+    def multiply(x: Tensor, w: Tensor) -> Tensor:
+        return x @ w.t()
+
+    def multiply_part(x: Tensor, w: Tensor) -> Tensor:
+        return x.exp()[:, :1000] @ w
+
+    def empty_there(*size: int, dtype: torch.dtype = BF16) -> Tensor:
+        return torch.empty(size, dtype=dtype)
+
+    with FakeTensorMode():
+        for size in (4096, 50257):
+            pad_products(make_fx(multiply)(empty_there(8192, 768), empty_there(size, 768)), options)
+        for dtype in (BF16, F32):
+            operands = empty_there(8192, 1001, dtype=dtype), empty_there(1000, 512, dtype=dtype)
+            pad_products(make_fx(multiply_part)(*operands), options)
 
 
 def list_figures(model: MachineModel) -> set[str]:

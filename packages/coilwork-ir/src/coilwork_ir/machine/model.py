@@ -26,6 +26,8 @@ class Memory:
         streamed_written_share: share of what it reads that such a kernel may write.
         launch_bytes: bytes that are moved in the time of a launch: what a kernel of its own has to spare.
         recomputed_bytes: bytes of a value from which on not saving it for a backward is worth a look.
+        strided_bytes: what moves at least for one element of an access that runs across memory.
+        layout_gain_us: what other strides must save: kernels that were equal may differ by them.
     """
 
     fetched_bytes: int
@@ -34,6 +36,8 @@ class Memory:
     streamed_written_share: float
     launch_bytes: int
     recomputed_bytes: int
+    strided_bytes: int
+    layout_gain_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +185,19 @@ class Products:
         most_strip: the same at most.
         least_piece: terms of a sum's piece at least.
         most_pieces: pieces of a sum at most.
-        least_gain_share: share of the call's time that a kernel must gain for rows that are no whole
-            vectors.
+        least_gain_share: share of the call's time that a kernel, or padding, must gain for rows that are no
+            whole vectors.
         least_gain_us: what it must gain at least.
         strip_depth_bytes: bytes of the depth of a skinny product's strip.
+        aligned_rate: a library's rate where all sizes are whole vectors.
+        padded_rate: its rate with aligned rows, as padding of rows is weighed by.
+        padded_slowdown: times as long that it takes where rows are not aligned.
+        single_rate: its rate in f32 with aligned rows.
+        single_slowdown: times as long that it takes in f32 where rows are not aligned.
+        copied_bytes_per_us: bytes that a copy of an operand or of a result moves.
+        copy_us: the start of such a copy.
+        row_tile: rows of whole tiles of a library's kernels.
+        least_columns: columns that a kernel for matrix units computes at least.
     """
 
     vector_bytes: int
@@ -200,6 +213,15 @@ class Products:
     least_gain_share: float
     least_gain_us: float
     strip_depth_bytes: int
+    aligned_rate: float
+    padded_rate: float
+    padded_slowdown: float
+    single_rate: float
+    single_slowdown: float
+    copied_bytes_per_us: float
+    copy_us: float
+    row_tile: int
+    least_columns: int
 
     @property
     def halves_per_vector(self) -> int:
@@ -491,6 +513,8 @@ class Loops:
         reduction_pieces: pieces at most of a reduction of fewer results.
         short_reduction: points of a row that leaves lanes nothing to do, if there are many such rows.
         many_short_rows: rows from which on they are many.
+        matrix_call_us: one more call of a library that multiplies the matrices of a batch one by one.
+        least_library_terms: terms of a product in a batch that is left to the library.
         packed_rows: rows of a library's product up to which packing its frozen weight shows in a call.
     """
 
@@ -512,6 +536,8 @@ class Loops:
     reduction_pieces: int
     short_reduction: int
     many_short_rows: int
+    matrix_call_us: float
+    least_library_terms: int
     packed_rows: int
 
 
