@@ -144,7 +144,6 @@ def in_rows(
 
 def in_pieces(
     ranges: Sequence[Range],
-    reduced: Sequence[Range],
     touched: Sequence[Access],
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
@@ -155,7 +154,7 @@ def in_pieces(
     Triton does not see that neighbours are neighbours, and lets those of other rows load together.
     """
     real = _real(ranges)
-    if len(real) < 2 or sum(r.coalescing for r in ranges) <= sum(r.coalescing for r in reduced):
+    if len(real) < 2:
         return False
     inner = real[-1]
     assert inner.extent is not None

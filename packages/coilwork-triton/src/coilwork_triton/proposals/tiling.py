@@ -43,9 +43,13 @@ def _has_rows_apart(q: _Question) -> bool:
 
 def _has_pieces_of_columns(q: _Question) -> bool:
     analysis = q.setting.analysis
-    pieces = q.is_columns and not analysis.is_segmented
-    grids, likely = q.setting.target.machine.grids, q.setting.draft.likely_sizes
-    return pieces and in_pieces(q.groups["x"], q.groups["r"], analysis.accesses, grids, likely)
+    draft = q.setting.draft
+    if not q.is_columns or analysis.is_segmented:
+        return False
+    if draft.share_along(q.groups["x"]) <= draft.share_along(q.groups["r"]):
+        return False
+    grids = q.setting.target.machine.grids
+    return in_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _Question) -> bool:
