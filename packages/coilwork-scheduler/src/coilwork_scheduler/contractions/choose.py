@@ -103,10 +103,10 @@ class Registry:
         templates: kernels with a core, for convolutions, attention and its gradient as they are.
     """
 
-    products: tuple[MakeImplementation, ...]
-    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]
-    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
-    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...]
+    products: tuple[MakeImplementation, ...] = ()
+    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...] = ()
+    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...] = ()
+    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...] = ()
     templates: tuple[MakeTemplate, ...] = ()
 
 
