@@ -27,6 +27,8 @@ _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
 # range: of a sliding window both its place and its elements have that, and one of them will do.
 OWN_TILE_SHARE: Final = 0.1
+# Elements from one neighbour to the next of which a sector of memory still has several.
+_NEAR: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,9 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     shares = _shares(touched, (*draft.parallel, *draft.walked, *draft.reduced))
 
     # the unit stride of a run is that of its innermost range
-    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
+    near = _near_shares(touched, draft.parallel)
+    inner = [near[run.members[-1]] for run in parallel_runs]
+    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs], inner)
     turned = _turned_shares([run for run, _ in order], touched)
     ranges = _parallel_tiles(order, turned, single=bool(reduced))
     ranges += [
@@ -143,11 +147,21 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, float]]:
-    """Move the range with the largest share innermost; ties keep the order."""
+def _near_shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, int]:
+    """For each of `ranges`, the bytes whose nearest neighbours lie along it, a few elements apart at most."""
+    found = dict.fromkeys(ranges, 0)
+    for access in touched:
+        steps = [step for step in access.strides.values() if 0 < step <= _NEAR]
+        for s in ranges if steps else ():
+            found[s] += access.touched_bytes if access.strides[s] == min(steps) else 0
+    return found
+
+
+def _coalesced_innermost(order: list[tuple[_Run, float]], near: Sequence[int]) -> list[tuple[_Run, float]]:
+    """Move the range along which most neighbours lie innermost; ties keep the order."""
     if not order:
         return order
-    best = max(range(len(order)), key=lambda k: (order[k][1], k))
+    best = max(range(len(order)), key=lambda k: (near[k], k))
     return [*order[:best], *order[best + 1 :], order[best]]
 
 
