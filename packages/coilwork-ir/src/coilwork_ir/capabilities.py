@@ -47,10 +47,10 @@ class RowWalks:
         return self.kept_bytes // 4
 
     def are_across(self, *, across: float, along: float) -> bool:
-        """True if rows are reduced in blocks of neighbours, of which so many bytes lie across them and along them.
+        """True if rows are reduced in blocks of neighbours, if so many bytes lie across them and along them.
 
-        A program that has a row to itself fetches a sector for each element that lies across it. A block reads
-        whole sectors of both.
+        A program that has a row to itself fetches a sector for each element that lies across it. A block
+        reads whole sectors of both.
         """
         if self.crossed_share is not None and across > self.crossed_share * (across + along):
             return True
