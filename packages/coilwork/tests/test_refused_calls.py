@@ -548,6 +548,14 @@ ONLY_KERNELS: dict[str, tuple[Program, Callable[[], tuple[Tensor, ...]]]] = {
     ),
     "pixels of nothing shuffled": (nn.PixelShuffle(2), lambda: (leaf(0, 8, 2, 2),)),
     "pixels of nothing put back": (nn.PixelUnshuffle(2), lambda: (leaf(0, 3, 6, 6),)),
+    "rows of an empty table": (
+        lambda w: torch.ops.aten.embedding(w, torch.tensor([0])),
+        lambda: (leaf(0, 5),),
+    ),
+    "places of nothing filled": (
+        lambda x: x.index_fill(0, torch.tensor([0]), torch.ones(())),
+        lambda: (leaf(0),),
+    ),
     "distances in a row": (torch.ops.aten._pdist_forward, lambda: (leaf(1),)),
 }
 

@@ -262,7 +262,6 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "fractional_max_pool2d": _sampled(2),
         "fractional_max_pool3d": _sampled(3),
         "index_select": _all_of(_of_dimensions(0, 1, name="index"), _chosen_once),
-        "put": _with_elements("self"),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
             _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),
@@ -273,6 +272,8 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "native_layer_norm_backward": _normalized,
         **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _of_dimensions(2)),
         "segment_reduce": _along("data", "axis"),
+        **dict.fromkeys(("index_fill", "put"), _with_elements("self")),
+        "embedding": _with_elements("weight"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
         "slice_scatter": _with_dimensions("self"),
