@@ -143,6 +143,15 @@ KNOWN_REFUSALS: Final[tuple[KnownRefusal, ...]] = (
         reason=_POSITIONS_OF_GRADIENTS,
     ),
     KnownRefusal(
+        ops="nn.functional.embedding_bag",
+        changes="argument *: on another device",
+        words="Function EmbeddingBagBackward0 returned an invalid gradient*expected device meta*",
+        reason=(
+            "eager's gradient of bags reads the memory of weights that have none, and refuses the call or crashes; "
+            "it runs as captured, with the same."
+        ),
+    ),
+    KnownRefusal(
         ops="lu_unpack aten.lu_unpack.default",
         changes="argument 1: * more*",
         reason=(
