@@ -99,6 +99,16 @@ def _not_negative(name: str) -> Rule:
     return rule
 
 
+def _positive(name: str) -> Rule:
+    """The list of this name has no number below 1 in it: eager's kernels find no place in windows of that size."""
+
+    def rule(arguments: Arguments) -> bool:
+        given = arguments.get(name)
+        return not isinstance(given, list | tuple) or not any(surely(number < 1) for number in given)
+
+    return rule
+
+
 def _sampled(spatial: int) -> Rule:
     """There are random samples for every image and channel of `self`, one for each of its dimensions that are pooled."""
 
@@ -259,8 +269,11 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             f"adaptive_max_pool{spatial}d_backward": _with_elements_behind_the_batch("grad_output")
             for spatial in (2, 3)
         },
-        "fractional_max_pool2d": _sampled(2),
-        "fractional_max_pool3d": _sampled(3),
+        **{
+            f"fractional_max_pool{spatial}d": _all_of(_sampled(spatial), _positive("kernel_size"))
+            for spatial in (2, 3)
+        },
+        **{f"fractional_max_pool{spatial}d_backward": _positive("kernel_size") for spatial in (2, 3)},
         "index_select": _all_of(_of_dimensions(0, 1, name="index"), _chosen_once),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
