@@ -236,6 +236,8 @@ class Walks:
         kept_bytes: the longest row that a program keeps on chip from one pass over it to the next.
         kept_across: the longest row across memory that is kept so.
         columns: rows across memory that one program reduces side by side.
+        crossed_share: share of what lies across rows from which on they are reduced side by side, though
+            the rest lies along them.
         loop_row: the longest row that a program keeps beside sums of its columns, while it goes from row
             to row.
         loop_threads: threads that share such a row.
@@ -247,6 +249,7 @@ class Walks:
     kept_bytes: int
     kept_across: int
     columns: int
+    crossed_share: float
     loop_row: int
     loop_threads: int
     loop_elements: int
