@@ -9,11 +9,20 @@ import pytest
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.loops.text import parse_graph
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, Targets, target
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.contractions.brought import Implementing, add_implementations
 from coilwork_scheduler.contractions.choose import REGISTRY, Registry
-from coilwork_scheduler.contractions.implementations import AtenCall, Quote
+from coilwork_scheduler.contractions.implementations import (
+    AtenCall,
+    NamesBlocks,
+    OddColumnSums,
+    Quote,
+    Surroundings,
+)
+from coilwork_scheduler.cost import RooflineCost
+from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.sizes import hints_of
 
 PRODUCT = """graph @g {
   input %x: f32[64, 32]
@@ -27,6 +36,19 @@ PRODUCT = """graph @g {
   }
   return (%y)
 }"""
+
+
+GPU = target("sm_90")
+NOWHERE = Surroundings(
+    graph=parse_graph(PRODUCT),
+    facts=analyse(parse_graph(PRODUCT)),
+    views={},
+    name=lambda wanted: wanted,
+    targets=Targets(main=GPU),
+    model=RooflineCost(target=GPU),
+    sizes=hints_of(ScheduleOptions()),
+    options=ScheduleOptions(),
+)
 
 
 class Theirs(AtenCall):
@@ -61,3 +83,13 @@ def test_they_serve_their_own_devices_alone(kind: str, called: str, asked: str) 
 
 def test_nothing_brought_leaves_the_registry_as_it_is() -> None:
     assert add_implementations(REGISTRY, Registry(), ("theirs",)) == REGISTRY
+
+
+def test_a_brought_kernel_still_names_its_blocks() -> None:
+    def make(around: Surroundings) -> OddColumnSums:
+        return OddColumnSums(around)
+
+    registry = add_implementations(REGISTRY, Registry(products=(make, Theirs)), ("theirs",))
+    kernel, library = (row(NOWHERE) for row in registry.products[:2])
+    assert isinstance(kernel, NamesBlocks) and not isinstance(library, NamesBlocks)
+    assert (kernel.kind, library.kind) == ("kernel", "library")

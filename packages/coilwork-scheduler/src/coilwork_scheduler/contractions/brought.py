@@ -12,11 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
+from coilwork_ir.kernels import Candidate, Kernel
 from coilwork_ir.loops import Node
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
 from coilwork_scheduler.contractions.choose import Registry
-from coilwork_scheduler.contractions.implementations import Implementation, Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import (
+    Implementation,
+    NamesBlocks,
+    Quote,
+    Surroundings,
+)
 from coilwork_scheduler.contractions.templates import CoreNode, Template
 
 FormT = TypeVar("FormT")
@@ -37,9 +43,9 @@ def add_implementations(registry: Registry, brought: Registry, kinds: tuple[str,
     """`registry` behind what was `brought` for targets of `kinds`. Of two that cost the same the first is taken."""
     return replace(
         registry,
-        products=(*_own(brought.products, kinds, _OwnImplementation), *registry.products),
-        grouped=(*_own(brought.grouped, kinds, _OwnImplementation), *registry.grouped),
-        convolutions=(*_own(brought.convolutions, kinds, _OwnImplementation), *registry.convolutions),
+        products=(*_own(brought.products, kinds, _own_implementation), *registry.products),
+        grouped=(*_own(brought.grouped, kinds, _own_implementation), *registry.grouped),
+        convolutions=(*_own(brought.convolutions, kinds, _own_implementation), *registry.convolutions),
         attentions=(*_own(brought.attentions, kinds, _OwnAttention), *registry.attentions),
         templates=(*_own(brought.templates, kinds, _OwnTemplate), *registry.templates),
     )
@@ -88,6 +94,19 @@ class _OwnImplementation(Generic[FormT]):
 
     def build(self, form: FormT, target: Target) -> tuple[Node, ...]:
         return self.inner.build(form, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnKernels(_OwnImplementation[FormT]):
+    """The same of one whose kernels run in blocks that it names."""
+
+    def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
+        assert isinstance(self.inner, NamesBlocks)
+        return self.inner.name_blocks(kernel, target)
+
+
+def _own_implementation(inner: Implementation[FormT], kinds: tuple[str, ...]) -> Implementation[FormT]:
+    return (_OwnKernels if isinstance(inner, NamesBlocks) else _OwnImplementation)(inner, kinds)
 
 
 @dataclass(frozen=True, slots=True)
