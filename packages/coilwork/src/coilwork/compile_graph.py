@@ -41,7 +41,6 @@ from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
-    ModuleTextError,
     ProgramBytesError,
     bind_roles,
     warm_executor,
@@ -220,8 +219,8 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
-    # program, which is not cached.
+    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks look at the
+    # program as instructions, which is not cached.
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
@@ -262,10 +261,12 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
                 store=graphs.store,
                 warn=warn_of_driver,
             )
-    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
-        graphs.drop(key, f"its module does not load: {error}")
+    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        graphs.drop(key, f"its program does not load: {error}")
         return None
     job.trace.write("module.py", entry.module)
+    job.trace.write_bytes("kernels.bin", entry.kernels)
+    job.trace.write_bytes("program.bin", entry.program)
     report = replace(
         told,
         graph_id=job.graph_id,

@@ -38,7 +38,6 @@ class TiledRange:
     symbol: Expr
     kind: RangeKind
     tile: TileName
-    coalescing: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,22 +59,14 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
-    shares = _shares(touched, (*draft.parallel, *draft.walked, *draft.reduced))
+    shares = _shares(touched, draft.parallel, near=_NEAR if draft.reduced else 1)
 
     # the unit stride of a run is that of its innermost range
-    near = _near_shares(touched, draft.parallel)
-    inner = [near[run.members[-1]] for run in parallel_runs]
-    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs], inner)
-    turned = _turned_shares([run for run, _ in order], touched)
+    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
+    turned = _turned_shares(order, touched)
     ranges = _parallel_tiles(order, turned, single=bool(reduced))
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="walked", tile="w", coalescing=shares[run.members[-1]])
-        for run in walked_runs
-    ]
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="reduction", tile="r", coalescing=shares[run.members[-1]])
-        for run in reduced_runs
-    ]
+    ranges += [TiledRange(symbol=run.symbol, kind="walked", tile="w") for run in walked_runs]
+    ranges += [TiledRange(symbol=run.symbol, kind="reduction", tile="r") for run in reduced_runs]
     mapping: dict[Expr, Expr] = {}
     for run in (*parallel_runs, *walked_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
@@ -128,11 +119,15 @@ def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_
     return runs, indices
 
 
-def _shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, float]:
+def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> dict[Expr, float]:
+    """Shares of bytes whose nearest neighbours, up to `near` elements apart, lie along each of `ranges`."""
     everything = sum(access.touched_bytes for access in touched) or 1
-    return {
-        s: round(sum(a.touched_bytes for a in touched if a.strides[s] == 1) / everything, 6) for s in ranges
-    }
+    found = dict.fromkeys(ranges, 0)
+    for access in touched:
+        least = min((step for step in access.strides.values() if step > 0), default=0)
+        for s in ranges if 0 < least <= near else ():
+            found[s] += access.touched_bytes if access.strides[s] == least else 0
+    return {s: round(moved / everything, 6) for s, moved in found.items()}
 
 
 def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
@@ -147,27 +142,15 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _near_shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, int]:
-    """For each of `ranges`, the bytes whose nearest neighbours lie along it, a few elements apart at most."""
-    found = dict.fromkeys(ranges, 0)
-    for access in touched:
-        steps = [step for step in access.strides.values() if 0 < step <= _NEAR]
-        for s in ranges if steps else ():
-            found[s] += access.touched_bytes if access.strides[s] == min(steps) else 0
-    return found
-
-
-def _coalesced_innermost(order: list[tuple[_Run, float]], near: Sequence[int]) -> list[tuple[_Run, float]]:
-    """Move the range along which most neighbours lie innermost; ties keep the order."""
+def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
+    """Move the range with the largest share innermost; ties keep the order."""
     if not order:
-        return order
-    best = max(range(len(order)), key=lambda k: (near[k], k))
-    return [*order[:best], *order[best + 1 :], order[best]]
+        return []
+    best = max(range(len(order)), key=lambda k: (order[k][1], k))
+    return [run for run, _ in (*order[:best], *order[best + 1 :], order[best])]
 
 
-def _parallel_tiles(
-    order: list[tuple[_Run, float]], turned: Sequence[float], *, single: bool
-) -> list[TiledRange]:
+def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
     """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a reduction tile) all of them share tile `x`."""
     if not order:
         return []
@@ -176,11 +159,11 @@ def _parallel_tiles(
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
     grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]
-    for k, (run, share) in enumerate(order):
+    for k, run in enumerate(order):
         name = heads.get(k, outermost)
-        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name, coalescing=share))
+        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name))
     for k, name in heads.items():
         # within a tile the range that it exists for is innermost
-        head = order[k][0].symbol
+        head = order[k].symbol
         grouped[name].sort(key=lambda r: r.symbol is head)
     return [entry for name in reversed(names) for entry in grouped[name]]

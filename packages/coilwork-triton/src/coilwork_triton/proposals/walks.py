@@ -116,10 +116,12 @@ def keeps_rows(setting: Setting, longest: int | None) -> bool:
     reduced = {r.symbol for r in kernel.ranges if r.kind == "reduction"}
     if longest is None or not reduced:
         return False
-    along = {r.kind: r.coalescing for r in sorted(kernel.ranges, key=lambda r: r.coalescing)}
+    along = {"parallel": 0.0, "reduction": 0.0}
+    for one in kernel.ranges:
+        along[one.kind] = max(along.get(one.kind, 0.0), setting.draft.share_along((one,)))
     loads = [v for v in setting.analysis.nodes if isinstance(v, Load)]
     rows = capabilities_of(setting.target).rows
-    across = along.get("parallel", 0.0)
+    across = along["parallel"]
     in_blocks = rows.are_across(across=across, along=along["reduction"])
     return rows.keeps(
         longest,
