@@ -14,6 +14,7 @@ from functools import cmp_to_key
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
@@ -27,8 +28,6 @@ _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
 # range: of a sliding window both its place and its elements have that, and one of them will do.
 OWN_TILE_SHARE: Final = 0.1
-# Elements from one neighbour to the next of which a sector of memory still has several.
-_NEAR: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,9 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
-    shares = _shares(touched, draft.parallel, near=_NEAR if draft.reduced else 1)
+    # columns some elements apart share sectors of memory, too
+    near = target.machine.memory.fetched_bytes // DType.F32.itemsize if target.is_gpu and draft.reduced else 1
+    shares = _shares(touched, draft.parallel, near=near)
 
     # the unit stride of a run is that of its innermost range
     order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
