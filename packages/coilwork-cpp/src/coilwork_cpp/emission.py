@@ -131,7 +131,8 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     """
     _require_cpu_kernel(kernel)
     kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
-    launch = rewrite_launch(kernel, options)
+    loops = target.machine.loops
+    launch = rewrite_launch(kernel, options, loops)
     common = common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
     candidates = () if options.batch_invariant else options.candidates

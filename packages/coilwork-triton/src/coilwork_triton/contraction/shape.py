@@ -74,6 +74,7 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionSha
 
     def blocks(first: Tile, second: Tile) -> Shape:
         return Shape(
+            grids=target.machine.grids,
             tiles=(*(() if batch is None else (batch,)), replace(first, axis=0), replace(second, axis=1)),
             walk="looped",
             parameters=tuple(numbers),

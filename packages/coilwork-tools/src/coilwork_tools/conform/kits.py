@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
-from coilwork.backends.protocol import Backend
-from coilwork_cache import Store
+from coilwork_ir.backend import Backend
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.conformance import CASES, Result, check_codegen, check_cores
 from coilwork_ir.kernel_source import KernelSource
@@ -70,13 +69,13 @@ class KitResult:
     failures: tuple[str, ...]
 
 
-def check_backend(backend: Backend, store: Store | None) -> Iterator[KitResult]:
-    """What each kit finds, kit by kit, on the first device of `backend`. `store` keeps what is built.
+def check_backend(backend: Backend[Any, KernelCompiler, Device]) -> Iterator[KitResult]:
+    """What each kit finds, kit by kit, on the first device of `backend`. Nothing that is built is kept.
 
     Raises:
         DeviceError: it has no device here, or it compiles only.
     """
-    compiler, device = backend.compiler(store), backend.device(store)
+    compiler, device = backend.compiler(None), backend.device(None)
     refused = backend.refuses() or ("it launches nothing" if compiler is None or device is None else "")
     if refused or compiler is None or device is None:
         raise DeviceError("no-device", f"nothing can be run by the back end {backend.name}", reason=refused)
