@@ -364,7 +364,7 @@ def test_training_takes_no_more_than_with_lowerings_rewrite(
     assert by_pass.copies <= by_rewrite.copies
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype) -> None:
     """The image alone is copied twice: each half copies for itself what it is given, but for weights."""
     with laid_out_by_the_pass():

@@ -395,7 +395,7 @@ def test_a_weight_that_the_scheduler_lays_out_is_copied_once_for_both_halves() -
         nn.ConvTranspose2d(32, 16, 2),
     ).bfloat16()
     backend = Compiled(LayoutOptions(scheduled_devices=("cpu",)))
-    x = torch.randn(2, 3, 12, 12, dtype=torch.bfloat16)
+    x = torch.randn(8, 3, 48, 48, dtype=torch.bfloat16)
     torch.compile(module, backend=backend)(x).sum().backward()
     ((captured, made, decision),) = backend.pairs
     assert added(captured, made) == {("clone", ""): 2}
@@ -403,6 +403,11 @@ def test_a_weight_that_the_scheduler_lays_out_is_copied_once_for_both_halves() -
     (forward,) = backend.forwards
     saved = [n for n in forward.graph.output_node().all_input_nodes if str(n.target) == "aten.clone.default"]
     assert len(saved) == 2
+    # a step that would lose less than the copies cost
+    small = Compiled(backend.options)
+    torch._dynamo.reset()
+    torch.compile(module, backend=small)(x[:1, :, :16, :16]).sum().backward()
+    assert small.pairs[0][1] is small.pairs[0][0]
     # forward alone copies for itself, and what is no scheduler's stays
     for graph, options in (
         (traced(module, x), backend.options),

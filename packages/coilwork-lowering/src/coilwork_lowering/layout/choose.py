@@ -40,7 +40,7 @@ def lay_out_convolutions(
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
     laid_out, decision = _in_channels_last(gm, options)
     if laid_out is gm:
-        laid_out, shared = copy_shared_weights(gm, find_scheduled_convolutions(gm, options))
+        laid_out, shared = copy_shared_weights(gm, find_scheduled_convolutions(gm, options), options)
         if shared:
             reason = f"{decision.reason}; {shared} weights are copied once for both halves"
             decision = replace(decision, reason=reason)
@@ -60,7 +60,7 @@ def _in_channels_last(
         reason = "no convolution whose kernels prefer channels-last"
         if options.scheduled_devices:
             reason += (
-                f", beside those in 16 bits on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
+                f", beside those on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
             )
         return gm, LayoutDecision(channels_last=False, reason=reason)
     if options.layout == "auto" and captured_cost(convolutions) == 0:

@@ -220,9 +220,10 @@ def _convolution(found: ConvolutionCall, options: LayoutOptions) -> Sequence[Con
 
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     device = tensor.device.type
+    if device in options.scheduled_devices:
+        return False
     if tensor.dtype in _NARROW:
-        found = device in options.devices or device in options.narrow_devices
-        return found and device not in options.scheduled_devices
+        return device in options.devices or device in options.narrow_devices
     return tensor.dtype is torch.float32 and device in options.devices and options.tf32_convolutions
 
 

@@ -13,9 +13,10 @@ from typing import Final
 import torch
 
 from coilwork_ir.convolution_rates import FEWEST_CHANNELS
-from coilwork_lowering.layout.cost import Convolution
-from coilwork_lowering.layout.formats import is_channels_last, is_dense_in_order
+from coilwork_lowering.layout.cost import Convolution, judge
+from coilwork_lowering.layout.formats import hinted_bytes, is_channels_last, is_dense_in_order
 from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
@@ -25,11 +26,12 @@ _MASK: Final = 10
 
 
 def copy_shared_weights(
-    gm: torch.fx.GraphModule, convolutions: Sequence[Convolution]
+    gm: torch.fx.GraphModule, convolutions: Sequence[Convolution], options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, int]:
     """`gm` with a copy of each parameter that both a convolution and its gradients read, and how many there are.
 
-    `convolutions` are those of `gm` that the scheduler lays out. `gm` is never changed.
+    `convolutions` are those of `gm` that the scheduler lays out. Where they would lose less as captured than such
+    copies cost, nothing is copied: small graphs in `f32` stay as captured. `gm` is never changed.
     """
     readers: dict[torch.fx.Node, list[Convolution]] = {}
     for call in convolutions:
@@ -37,7 +39,9 @@ def copy_shared_weights(
             readers.setdefault(_weight_of(call), []).append(call)
     shared = {weight: calls for weight, calls in readers.items() if len({len(c.operands) for c in calls}) > 1}
     mode = fake_mode_of(gm)
-    if not shared or mode is None:
+    copied_bytes = sum(2 * hinted_bytes(weight.meta["val"]) for weight in shared)
+    decision = judge(convolutions, copies=len(shared), copied_bytes=copied_bytes, options=options)
+    if not shared or not decision.channels_last or mode is None:
         return gm, 0
     graph = copied_graph(gm.graph)
     nodes = {node.name: node for node in graph.nodes}
