@@ -28,6 +28,7 @@ from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.calling_convention.updates import aligned_updates
 from coilwork_frontend.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
@@ -179,8 +180,9 @@ def open_job(
     if layout is None:
         layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
     try:
-        # torch's own kernels read the setting when they run, ours when they are made
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{convention.key_text}\n{deterministic=}"
+        # torch's own kernels read these settings when they run, ours when they are made
+        settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{convention.key_text}\n{settings}"
     except UnkeyableGraphError:
         key_text = None
     code = gm.code if key_text is None else key_text

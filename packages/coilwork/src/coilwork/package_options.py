@@ -22,7 +22,7 @@ from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda",)
-"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference and in training."""
+"""Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
 
 
 def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
@@ -47,8 +47,7 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
     lowering `joins_scheduler`, whose pass decides over the graph that follows, or over both graphs of a training
-    step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
-    operands.
+    step, convolutions are the scheduler's to lay out on GPUs whose library is known to follow its operands.
     """
     layout = options.conv_layout
     if layout == "auto" and options.numerics == "strict":
@@ -108,7 +107,10 @@ def schedule_options(
     size_hints: tuple[tuple[str, int], ...] = (),
     apart: frozenset[str] = frozenset(),
 ) -> ScheduleOptions:
-    """The settings of the scheduler, for a graph with such inputs and sizes. `apart` share no kernel with others."""
+    """The settings of the scheduler, for a graph with such inputs and sizes. `apart` share no kernel with others.
+
+    It reads torch's TF32 setting, as `layout_options` does.
+    """
     return ScheduleOptions(
         numerics=options.numerics,
         inline=options.fusion,
@@ -116,6 +118,7 @@ def schedule_options(
         combine=options.fusion and options.combine,
         contractions=options.contractions,
         convolution_layouts=options.conv_layout != "captured",
+        tf32_convolutions=convolutions_use_tf32(),
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,
