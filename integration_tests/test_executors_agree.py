@@ -1,4 +1,5 @@
-"""The native executor and the Python module do the same, one by one: results, updates of inputs, allocations, releases."""
+"""The native executor, the interpreter and the Python module do the same, one by one: results, updates of inputs,
+allocations, releases."""
 
 from __future__ import annotations
 
@@ -13,9 +14,13 @@ from coilwork.job import open_job
 from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_runtime import Builder, LifetimeChecker, load_native
+from coilwork_ir.errors import EmitError
+from coilwork_ir.program.text import parse_program
+from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
+from coilwork_runtime.executor import recorded_parts
 from coilwork_runtime.loader import execute_module
-from coilwork_wrapper import emit_native, emit_python
+from coilwork_wrapper import emit_native, emit_python, encode_program
+from coilwork_wrapper.native import encoding
 from integration_tests.all_levels import Call, clone
 from integration_tests.aot_backend import compile_by_role
 from integration_tests.memory_events import NativeRecorder, allocator_events, recording
@@ -25,7 +30,8 @@ RUNTIME = "integration_tests.memory_events"
 
 
 class BothExecutors:
-    """A torch.compile backend that runs every graph by both executors, and the native one again under the lifetime checker."""
+    """A torch.compile backend that runs every graph by both executors and as a module, and by the native one
+    again under the lifetime checker."""
 
     def __init__(self, store: MemoryStore, *, pools: bool = False) -> None:
         self.store = store
@@ -46,13 +52,14 @@ class BothExecutors:
         module = execute_module(text, job.graph_id)
         launchers = Builder(self.store).build(module.specs)
         python = module.make_call(launchers, compiled.constants)
+        interpreted = load_interpreted(data, launchers=launchers, constants=compiled.constants)
         recorder, checker = NativeRecorder(), LifetimeChecker()
         unwatched, native, checked = (
             load_native(
                 data,
                 launchers=launchers,
                 constants=compiled.constants,
-                fallback=lambda: python,
+                fallback=lambda: interpreted,
                 store=self.store,
                 watch=watch,
             )
@@ -65,11 +72,13 @@ class BothExecutors:
             with recording() as heard:
                 expected = self._run(python, given)
                 events = list(heard.events)
-            for one in (unwatched.call, native.call, checked.call):
+            for one in (unwatched.call, native.call, checked.call, interpreted):
                 _same(self._run(one, given), expected)
             assert recorder.recorder.events == events
             # a program that is not watched settles who holds memory when it is loaded, so torch's allocator is asked
-            assert _allocator_events(unwatched.call, given) == _allocator_events(python, given)
+            blocks = _allocator_events(python, given)
+            assert _allocator_events(unwatched.call, given) == blocks
+            assert _allocator_events(interpreted, given) == blocks
             self.events += len(events)
             self.calls += 1
             self.peaks.append((compiled.peak_bytes, checker.peak_bytes))
@@ -107,6 +116,35 @@ def _same(ours: tuple[Sequence[Any], Sequence[Any]], theirs: tuple[Sequence[Any]
 @pytest.fixture(scope="module")
 def store() -> MemoryStore:
     return MemoryStore()
+
+
+def test_both_readers_know_the_same_instructions() -> None:
+    known = {code.name: code.value for code in recorded_parts.Code}
+    assert known == {code.name: code.value for code in encoding.Code}
+
+
+BEYOND = """program @beyond {
+  symbol s0 in [0, inf]
+  input %x: f32[s0]
+  bind s0 in [0, inf] size %x 0
+  check %x
+  extern "aten.add.Scalar" (%x, `s0 + 4722366482869645213696 - 4722366482869645213695`) defines (%y: f32[s0])
+  return (%y, `s0 + 4722366482869645213696`, `s0 - 4722366482869645213697`)
+}"""
+
+
+def test_python_runs_what_the_native_executor_refuses() -> None:
+    program = parse_program(BEYOND)
+    encoded = encode_program(program)
+    assert encoded.refusal is not None and "4722366482869645213696" in str(encoded.refusal)
+    with pytest.raises(EmitError):
+        emit_native(program)
+    interpreted = load_interpreted(encoded.data, launchers={}, constants={})
+    module = execute_module(emit_python(program, {}), "beyond").make_call({}, {})
+    for count in (0, 3):
+        found, expected = interpreted([torch.ones(count)]), module([torch.ones(count)])
+        assert torch.equal(found[0], expected[0]) and found[0].tolist() == [count + 2.0] * count
+        assert found[1:] == expected[1:] == (count + (1 << 72), count - (1 << 72) - 1)
 
 
 @pytest.mark.parametrize("pools", [False, True], ids=["single", "pools"])

@@ -22,11 +22,13 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import (
+    Candidate,
     Combined,
     Decision,
     Kernel,
     KernelCall,
     Member,
+    Proposal,
     Range,
     Schedule,
     Store,
@@ -537,13 +539,10 @@ class Maker:
         parallel = tuple(symbol(f"x{k}", extent=self.size()) for k in range(rng.randint(1, 3)))
         reduced = tuple(symbol(f"r{k}", extent=self.size()) for k in range(rng.randrange(3)))
         tiles = ("x", "y", "z")
-        ranges = tuple(
-            Range(symbol=s, kind="parallel", tile=tiles[k], coalescing=rng.random())
-            for k, s in enumerate(parallel)
-        )
+        ranges = tuple(Range(symbol=s, kind="parallel", tile=tiles[k]) for k, s in enumerate(parallel))
         if reduced and rng.random() < 0.5:
             ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="walked", tile="w"),)
-        ranges += tuple(Range(symbol=s, kind="reduction", tile="r", coalescing=1.0) for s in reduced)
+        ranges += tuple(Range(symbol=s, kind="reduction", tile="r") for s in reduced)
         stores = tuple(
             Store(
                 buffer=f"out{k}",
@@ -645,11 +644,20 @@ class Maker:
             inputs=inputs,
             constants=constants,
             kernels=(kernel, self.kernel(), self.combined()),
+            proposals=self.proposals(kernel),
             buffers=tuple(buffers),
             steps=tuple(steps),
             outputs=outputs,
             decisions=decisions,
         )
+
+    def proposals(self, kernel: Kernel) -> tuple[Proposal, ...]:
+        """None, or how a template wants `kernel` to run."""
+        candidates = tuple(
+            Candidate(directives=self.rng.choice(("threads", "warps 4")), reason=self.rng.choice(STRINGS))
+            for _ in range(self.rng.randrange(3))
+        )
+        return (Proposal(kernel=kernel.name, candidates=candidates),) if candidates else ()
 
     # Programs
 
@@ -759,12 +767,14 @@ class Maker:
 
     def program(self, instructions: int, depth: int = 0) -> Program:
         symbols, inputs, constants, outputs = self.header()
+        kernels = (self.kernel(),) if depth == 0 else ()
         return Program(
             name=self.name("p"),
             symbols=symbols,
             inputs=inputs,
             constants=constants,
-            kernels=(self.kernel(),) if depth == 0 else (),
+            kernels=kernels,
+            proposals=self.proposals(kernels[0]) if kernels else (),
             instructions=(*(self.instruction(depth) for _ in range(instructions)), Return(values=outputs)),
             peak_bytes=self.rng.choice((None, self.size())),
         )

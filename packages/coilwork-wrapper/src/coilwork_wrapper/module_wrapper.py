@@ -1,8 +1,9 @@
 """The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
 runs.
 
-They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which
-of them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+They are one wrapper, since both make the same: bytes that run, and a module for people. The option `executor`
+says whether the native executor or Python runs what `python` makes, and `native` is always the executor's
+where that loads. Needs
 `coilwork-wrapper[runtime]`.
 """
 
@@ -22,7 +23,7 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions
 from coilwork_runtime import Builder, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
-from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
 
 
@@ -62,12 +63,13 @@ class ModuleArtifact:
         (folder / "module.py").write_text(self.graph.module, encoding="utf-8")
         save_artifact(
             folder / f"{self.graph.name}.coilwork",
-            module_text=self.graph.module,
             name=self.graph.name,
             builder=self.builder,
             constants=self.graph.constants,
             program=self.graph.program,
+            refusal=self.graph.refusal,
             kernels=self.graph.kernels,
+            module_text=self.graph.module,
         )
 
 
@@ -120,14 +122,15 @@ def _warn(graph: str, wanted: str, reason: object) -> None:
 
 def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:
     module = emit_python(program, sources, target=options.target)
+    encoded = encode_program(program)
     options.write("module.py", module)
     devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
     return Loadable(
         name=program.name,
         module=module,
         kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
-        program=emit_native(program),
-        refusal="",
+        program=encoded.data,
+        refusal="" if encoded.refusal is None else str(encoded.refusal),
         constants=options.constants,
         devices=sorted(devices),
     )

@@ -24,6 +24,7 @@ from coilwork_runtime import RuntimeFault
 from coilwork_runtime.executor_costs import ExecutorFacts, measure_executor
 from coilwork_runtime.triton_kernels.remembered import read_findings
 from coilwork_tools.bench.command import bench
+from coilwork_tools.conform.command import make_conform_command
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
@@ -112,30 +113,6 @@ def _described(entry: Registered) -> list[tuple[str, Target]]:
     return [(device, backend.describe(device)) for device in backend.devices()]
 
 
-@main.command()
-@click.argument("name", metavar="BACKEND")
-def conform(name: str) -> None:
-    """Run all conformance kits against an installed back end, on its first device.
-
-    Every kind of kernel is generated, built and run, and compared with the reference interpreter; then its device is
-    tried: order, streams, events, memory, threads, faults. It takes some minutes. The exit status is 1 if a case failed.
-    """
-    # the kits are no small import
-    from coilwork.backends.conform import check_backend
-
-    if name not in BACKENDS.names():
-        raise click.UsageError(f"there is no back end {name!r}; installed: {', '.join(BACKENDS.names())}")
-    failed = 0
-    for result in check_backend(BACKENDS.find(name), None):
-        failed += len(result.failures)
-        counts = f"{result.passed} passed, {len(result.failures)} failed, {result.refused} refused"
-        click.echo(f"{result.kit}: {counts}")
-        for line in result.failures:
-            click.echo(f"  {line}")
-    if failed:
-        raise SystemExit(1)
-
-
 def _quantity(size_bytes: int, unit_bytes: int) -> str:
     return f"{size_bytes / unit_bytes:.0f}" if size_bytes else "-"
 
@@ -212,8 +189,8 @@ def mappings(store: LocalStore, folder: Path | None) -> None:
                 (folder / f"{one.kernel}{MAPPING_SUFFIX}").write_text(f"{one.mapping}\n")
 
 
-main.add_command(bench)
-main.add_command(cache)
+for command in (bench, cache, make_conform_command(BACKENDS)):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
@@ -41,7 +40,6 @@ from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
-    ModuleTextError,
     ProgramBytesError,
     bind_roles,
     warm_executor,
@@ -134,13 +132,14 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, _saved_strides(compiled.report))
-    compiled = _with_roles(compiled, job.call_roles(shared))
+    compiled = _with_roles(compiled, job.call_roles(shared, prepared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
         compiled = CompiledGraph(compiled.call, report, compiled.direct)
     if prepared is not None:
-        compiled = _with_preparation(compiled, prepared)
+        told = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
+        compiled = CompiledGraph(compiled.call, told, compiled.direct)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
@@ -151,11 +150,6 @@ def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
     roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
     bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
     return CompiledGraph(bound.call, compiled.report, bound.direct)
-
-
-def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
-    report = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
-    return CompiledGraph(FrozenCall(prepared, compiled), report)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -220,8 +214,8 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
-    # program, which is not cached.
+    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks look at the
+    # program as instructions, which is not cached.
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
@@ -262,10 +256,12 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
                 store=graphs.store,
                 warn=warn_of_driver,
             )
-    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
-        graphs.drop(key, f"its module does not load: {error}")
+    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        graphs.drop(key, f"its program does not load: {error}")
         return None
     job.trace.write("module.py", entry.module)
+    job.trace.write_bytes("kernels.bin", entry.kernels)
+    job.trace.write_bytes("program.bin", entry.program)
     report = replace(
         told,
         graph_id=job.graph_id,

@@ -38,6 +38,13 @@ __all__ = [
 ]
 
 
+def warn_of_module(graph: str, error: Exception) -> None:
+    """Say that there is no readable module of `graph`, which runs all the same."""
+    warnings.warn(
+        f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning, stacklevel=3
+    )
+
+
 def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
     """Say that Python drives `graph` instead of what was `wanted`."""
     text = describe(reason) if isinstance(reason, Exception) else reason

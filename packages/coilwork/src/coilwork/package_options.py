@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import torch
 
 from coilwork.compile_options import CompileOptions
+from coilwork.targets import model_of_device
 from coilwork.wrappers import executor_of
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
@@ -34,6 +36,7 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
         decompose_sdpa=options.batch_invariant,
         sum_products=options.batch_invariant,
         updates_in_place=options.reuse,
+        find_model=cache(model_of_device),
     )
 
 
@@ -56,6 +59,7 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
         by_rows=options.contractions == "aten" or torch.version.hip is not None,
+        find_model=cache(model_of_device),
     )
 
 
@@ -73,7 +77,10 @@ def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> Rewrite
     """
     numerics = "eager" if _keeps_operators(options) and options.numerics == "fast" else options.numerics
     return RewriteOptions(
-        numerics=numerics, random=draws_its_own(options, on_gpu), skip=options.skip_rewrites
+        numerics=numerics,
+        random=draws_its_own(options, on_gpu),
+        skip=options.skip_rewrites,
+        find_model=cache(model_of_device),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
-from coilwork.errors import OptionError, warn_of_driver
+from coilwork.errors import OptionError, warn_of_module
 from coilwork.job import Job
 from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
 from coilwork.targets import choose_targets, resident_bytes
@@ -21,7 +21,7 @@ from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_ir import emission
 from coilwork_ir.emission import Generation
-from coilwork_ir.errors import CoilworkIRError, EmitError
+from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loops.nodes import Graph
@@ -38,7 +38,7 @@ from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
-from coilwork_wrapper import emit_native, emit_python
+from coilwork_wrapper import emit_python, encode_program
 
 _T = TypeVar("_T")
 
@@ -48,10 +48,10 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     Attributes:
-        module: the Python module.
+        module: the Python module, which people read.
         kernels: the manifests and texts of its kernels.
-        native: the program for the native executor, empty if it refuses the program.
-        refusal: why it does.
+        native: the program as bytes.
+        refusal: why the native executor refuses it, if it does.
         mappings: how each kernel runs, as text, if there is a trace.
         rewrites: those done by the stages themselves.
         saved_strides: of results that lie otherwise than captured, by position.
@@ -199,20 +199,22 @@ def _wrap(draft: Draft, context: Context) -> Draft:
     job, lowered, program = context.job, _made(draft.lowered), _made(draft.program)
     target = _made(draft.targets).main.name
     with job.clock.stage("wrap"):
-        module = emit_python(program, draft.sources, target=target)
+        module = _write_module(program, draft.sources, target, job)
         kernels = write_kernels(
             (draft.sources[kernel.name], kernel.origins) for kernel in all_kernels(program)
         )
-        native, refusal = _native(program, job.options)
+        encoded = encode_program(program)
     job.trace.write("module.py", module)
+    job.trace.write_bytes("kernels.bin", kernels)
+    job.trace.write_bytes("program.bin", encoded.data)
     compiled = Compiled(
         graph=lowered.graph,
         program=program,
         sources=draft.sources,
         module=module,
         kernels=kernels,
-        native=native,
-        refusal=refusal,
+        native=encoded.data,
+        refusal="" if encoded.refusal is None else str(encoded.refusal),
         mappings=draft.mappings,
         constants={name: resolve_constant(value) for name, value in lowered.constants.items()},
         target=target,
@@ -223,23 +225,16 @@ def _wrap(draft: Draft, context: Context) -> Draft:
     return replace(draft, compiled=compiled)
 
 
-def _native(program: Program, options: CompileOptions) -> tuple[bytes, str]:
-    """The program for the native executor, or why there is none.
-
-    Python drives what the executor refuses, and with a warning what stumbles over a fault; `strict` raises
-    that.
-    """
+def _write_module(program: Program, sources: Mapping[str, KernelSource], target: str, job: Job) -> str:
+    """The module for people; a text that says why there is none, with a warning, unless `strict` is on."""
     try:
-        return emit_native(program), ""
-    except EmitError as error:
-        return b"", str(error)
-    # Python drives every program, so no call has to run otherwise because of this.
+        return emit_python(program, sources, target=target)
+    # nothing runs by it, so no call has to run otherwise because of this
     except Exception as error:
-        if options.runs_natively:
-            if options.strict:
-                raise
-            warn_of_driver(program.name, "the native executor", error)
-        return b"", f"{type(error).__name__}: {error}"
+        if job.options.strict:
+            raise
+        warn_of_module(job.graph_id, error)
+        return f"# Graph {program.name} could not be written as a module: {type(error).__name__}.\n"
 
 
 STAGES: Final[PassTable[Draft, Context]] = PassTable(

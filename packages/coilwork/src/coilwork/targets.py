@@ -10,7 +10,9 @@ from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork_ir.graph_targets import declare_capabilities, describe_targets
 from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_ir.target import TARGETS, Target, Targets
+from coilwork_runtime import DeviceError
 
 # What kernels are made for that run in Triton's interpreter.
 _INTERPRETED: Final = "sm_90"
@@ -38,6 +40,14 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
     """
     target = backend_of_device(device).describe(device)
     return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
+
+
+def model_of_device(device: str) -> MachineModel:
+    """What is measured of `device`, as its back end says; of one that is not there, the figures of one like it."""
+    try:
+        return backend_of_device(device).describe(device).machine
+    except DeviceError:
+        return find_like_model(device)
 
 
 def devices_of(gm: torch.fx.GraphModule) -> tuple[str, ...]:

@@ -42,14 +42,12 @@ class Range:
     """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
 
     `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"w"`
-    when walked, `"r"` when reduced) are flattened into one, first range outermost. `coalescing` is the bytes accessed at unit stride along
-    it as a share of all bytes accessed, 0 to 1.
+    when walked, `"r"` when reduced) are flattened into one, first range outermost.
     """
 
     symbol: Expr
     kind: RangeKind
     tile: TileName
-    coalescing: float = 0.0
 
     @property
     def extent(self) -> Expr:
@@ -159,6 +157,29 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A way to run a kernel: `directives` is a mapping's text that names what matters, and `reason` says why.
+
+    A generator adds what is left open.
+    """
+
+    directives: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """How a template wants `kernel` to run: `candidates`, best guess first.
+
+    It is no part of the kernel, whose results are the same whichever is taken. It is text, as mappings that users
+    give are, since generators take options that are plain data.
+    """
+
+    kernel: str
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
     """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size
     symbol).
@@ -200,6 +221,7 @@ class Schedule:
     Attributes:
         name, symbols, inputs, constants, outputs: as in the loop graph.
         kernels: each distinct kernel once.
+        proposals: how templates want some of them to run.
         buffers: every buffer that a step defines.
         steps: in order.
         decisions: the record of choices; not part of the schedule's identity.
@@ -210,6 +232,7 @@ class Schedule:
     inputs: tuple[GraphInput, ...]
     constants: tuple[Constant, ...] = ()
     kernels: tuple[Kernel, ...]
+    proposals: tuple[Proposal, ...] = ()
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
     outputs: tuple[GraphOutput, ...]

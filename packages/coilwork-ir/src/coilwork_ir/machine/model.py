@@ -10,7 +10,8 @@ bounds of searches and recursions, formats, and what a language or a library tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +24,20 @@ class Memory:
         streamed_caches: times the cache's size that a kernel may read before what stays there is too
             little beside it.
         streamed_written_share: share of what it reads that such a kernel may write.
+        launch_bytes: bytes that are moved in the time of a launch: what a kernel of its own has to spare.
+        recomputed_bytes: bytes of a value from which on not saving it for a backward is worth a look.
+        strided_bytes: what moves at least for one element of an access that runs across memory.
+        layout_gain_us: what other strides must save: kernels that were equal may differ by them.
     """
 
     fetched_bytes: int
     tile_elements: int
     streamed_caches: int
     streamed_written_share: float
+    launch_bytes: int
+    recomputed_bytes: int
+    strided_bytes: int
+    layout_gain_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +158,14 @@ class Inlining:
             points.
         most_joined: tensors up to which a kernel that also reduces joins vectors, beyond which it chooses
             by element.
+        most_joined_vectors: tensors that are joined by choosing an address for each whole vector.
         product_block: results along a side of what one program of a product computes.
     """
 
     reread_share: float
     edge_factor: float
     most_joined: int
+    most_joined_vectors: int
     product_block: int
 
 
@@ -174,10 +185,19 @@ class Products:
         most_strip: the same at most.
         least_piece: terms of a sum's piece at least.
         most_pieces: pieces of a sum at most.
-        least_gain_share: share of the call's time that a kernel must gain for rows that are no whole
-            vectors.
+        least_gain_share: share of the call's time that a kernel, or padding, must gain for rows that are no
+            whole vectors.
         least_gain_us: what it must gain at least.
         strip_depth_bytes: bytes of the depth of a skinny product's strip.
+        aligned_rate: a library's rate where all sizes are whole vectors.
+        padded_rate: its rate with aligned rows, as padding of rows is weighed by.
+        padded_slowdown: times as long that it takes where rows are not aligned.
+        single_rate: its rate in f32 with aligned rows.
+        single_slowdown: times as long that it takes in f32 where rows are not aligned.
+        copied_bytes_per_us: bytes that a copy of an operand or of a result moves.
+        copy_us: the start of such a copy.
+        row_tile: rows of whole tiles of a library's kernels.
+        least_columns: columns that a kernel for matrix units computes at least.
     """
 
     vector_bytes: int
@@ -193,6 +213,15 @@ class Products:
     least_gain_share: float
     least_gain_us: float
     strip_depth_bytes: int
+    aligned_rate: float
+    padded_rate: float
+    padded_slowdown: float
+    single_rate: float
+    single_slowdown: float
+    copied_bytes_per_us: float
+    copy_us: float
+    row_tile: int
+    least_columns: int
 
     @property
     def halves_per_vector(self) -> int:
@@ -204,6 +233,21 @@ class Products:
         return (self.unaligned_rate_1, self.unaligned_rate_2, self.unaligned_rate_4)[
             (size & -size).bit_length() - 1
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """Calls of libraries in place of several operators.
+
+    Attributes:
+        epilogue_bytes: bytes of a product's result from which on an activation is left to the library's kernel.
+        attention_bytes: bytes of scores from which on attention that is written out becomes one call.
+        trained_attention_bytes: the same where gradients follow.
+    """
+
+    epilogue_bytes: int
+    attention_bytes: int
+    trained_attention_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +273,8 @@ class Walks:
         kept_bytes: the longest row that a program keeps on chip from one pass over it to the next.
         kept_across: the longest row across memory that is kept so.
         columns: rows across memory that one program reduces side by side.
+        crossed_share: share of what lies across rows from which on they are reduced side by side, though
+            the rest lies along them.
         loop_row: the longest row that a program keeps beside sums of its columns, while it goes from row
             to row.
         loop_threads: threads that share such a row.
@@ -240,6 +286,7 @@ class Walks:
     kept_bytes: int
     kept_across: int
     columns: int
+    crossed_share: float
     loop_row: int
     loop_threads: int
     loop_elements: int
@@ -255,11 +302,56 @@ class Sorts:
         longest_whole: the longest row that kernels sort if all of it is wanted.
         short: the longest row that is best sorted so even if rows are few.
         many: rows from which on they are not few.
+        on_chip: the longest row that stays on chip while it is sorted.
+        short_across: the longest row that is quickly sorted whatever its elements' order in memory.
+        piece: keys of a piece that one program sorts.
+        short_piece: the same where there would be few programs.
+        many_keys: keys from which on there are programs enough for long pieces.
+        most_searches: keys times pieces, each a search, above which a sort by digits is faster.
+        values_for_a_tree: values that are searched for, from which on boundaries are laid out as a tree.
+        most_in_tree: boundaries of a tree that stays in the first-level cache.
     """
 
     longest_whole: int
     short: int
     many: int
+    on_chip: int
+    short_across: int
+    piece: int
+    short_piece: int
+    many_keys: int
+    most_searches: int
+    values_for_a_tree: int
+    most_in_tree: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatters:
+    """Elements that are added up where data say.
+
+    Attributes:
+        cache_parts: columns that are updated together have one part in so many of what stays in the cache.
+        compared_bytes_per_us: bytes that a kernel looks at which compares every element with each row.
+        sort_us: what a sort of the elements' rows, and the kernels around it, take at least.
+        step_us: a step of the loop over a row's sorted elements.
+        most_per_sum: elements per sum, in the mean, above which many would wait for each other at one place.
+        most_sums_per_element: sums per element above which their memory is more than a sort moves and keeps.
+        few_sums: sums that are not too many, however few elements there are.
+        many_elements: elements from which on units are chosen for all sums first, two launches more.
+        few_runs: neighbouring runs that are worth taking at a time where they lie.
+        least_pieces: pieces of sorted elements that are worth a kernel.
+    """
+
+    cache_parts: int
+    compared_bytes_per_us: float
+    sort_us: float
+    step_us: float
+    most_per_sum: int
+    most_sums_per_element: int
+    few_sums: int
+    many_elements: int
+    few_runs: int
+    least_pieces: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +406,30 @@ class Grids:
             address, take more registers.
         most_row_warps: warps of a row's program: with more, threads wait for each other.
         search_loads: loads in turn from which on a kernel is a search.
+        padded_row_share: share of a power of two of lanes that a row has to fill, to be walked with the
+            others empty.
+        padded_row_lanes: lanes of the longest row that is walked so.
+        near_table_bytes: bytes of a table that lookups find near the threads.
+        narrow_share: share of bytes at unit stride in narrow accesses, below which wide ones gain more
+            than the others lose.
+        near_elements: elements between neighbours that still share a line of cache with others.
+        least_row: points of a row that is worth a program's while.
+        whole_blocks: points of whole blocks: a row of a multiple of them is walked without masks.
+        many_blocks: whole blocks of a row from which on what is masked in the last one is little.
+        two_row_points: points of a row, in blocks no longer than which a program still has enough to do.
+        long_shifted_row: points from which on a row that begins anywhere is worth a loop.
+        shifted_share: share of bytes in rows that begin within a vector, from which on lanes are
+            shifted for them.
+        part_bytes: bytes of a part of a joined row that keep accesses wide and sectors whole.
+        counted_row: points of one row of bins that are worth programs which count.
+        counted_points: points in all that are.
+        counted_per_bin: points of a row for each of its bins that are.
+        paired_share: share of the loads of two rows one by one, up to which rows are done in pairs.
+        coarse_points: points of a kernel from which on threads do several.
+        coarse_share: share of loads that several points of a thread may leave.
+        longest_window: points of a window for which a thread has registers.
+        early_rows: whole rows in registers that are on their way at a time.
+        longest_odd_row: points of a row in registers, up to which a version for odd sizes pays.
     """
 
     line_bytes: int
@@ -354,6 +470,27 @@ class Grids:
     elements_one_by_one: int
     most_row_warps: int
     search_loads: int
+    padded_row_share: float
+    padded_row_lanes: int
+    near_table_bytes: int
+    narrow_share: float
+    near_elements: int
+    least_row: int
+    whole_blocks: int
+    many_blocks: int
+    two_row_points: int
+    long_shifted_row: int
+    shifted_share: float
+    part_bytes: int
+    counted_row: int
+    counted_points: int
+    counted_per_bin: int
+    paired_share: float
+    coarse_points: int
+    coarse_share: float
+    longest_window: int
+    early_rows: int
+    longest_odd_row: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +510,15 @@ class Loops:
         shortest_ahead_bytes: rows that repay asking for their lines ahead.
         longest_ahead_bytes: rows that stay in the first cache with what is written.
         costly: instructions per point from which on a pass takes longer than memory does.
+        many_channels: channels from which on what is the same for all of them is computed once, and kept.
+        least_lanes: elements of a range that make a vector worth its while.
+        enough_results: results of a reduction that leave threads enough to share.
+        reduction_pieces: pieces at most of a reduction of fewer results.
+        short_reduction: points of a row that leaves lanes nothing to do, if there are many such rows.
+        many_short_rows: rows from which on they are many.
+        matrix_call_us: one more call of a library that multiplies the matrices of a batch one by one.
+        least_library_terms: terms of a product in a batch that is left to the library.
+        packed_rows: rows of a library's product up to which packing its frozen weight shows in a call.
     """
 
     block: int
@@ -387,6 +533,15 @@ class Loops:
     shortest_ahead_bytes: int
     longest_ahead_bytes: int
     costly: int
+    many_channels: int
+    least_lanes: int
+    enough_results: int
+    reduction_pieces: int
+    short_reduction: int
+    many_short_rows: int
+    matrix_call_us: float
+    least_library_terms: int
+    packed_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,8 +561,22 @@ class MachineModel:
     scans: Scans
     inlining: Inlining
     products: Products
+    libraries: Libraries
     convolutions: Convolutions
     row_walks: Walks
     sorts: Sorts
+    scatters: Scatters
     grids: Grids
     loops: Loops
+
+
+def change_figures(model: MachineModel, figures: Mapping[str, int | float]) -> MachineModel:
+    """`model` with other figures, by `subject.name`: of a device that was tuned, or of a test.
+
+    Raises:
+        AttributeError, TypeError: a subject has no such figure.
+    """
+    for name, value in figures.items():
+        subject, _, figure = name.partition(".")
+        model = replace(model, **{subject: replace(getattr(model, subject), **{figure: value})})
+    return model

@@ -44,7 +44,7 @@ def lay_out_convolutions(
         if shared:
             reason = f"{decision.reason}; {shared} weights are copied once for both halves"
             decision = replace(decision, reason=reason)
-    made, copies = copy_operands_with_gaps(laid_out, options.devices)
+    made, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
     if copies:
         reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
         decision = replace(decision, reason=reason, dense_copies=copies)

@@ -27,6 +27,8 @@ _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
 # range: of a sliding window both its place and its elements have that, and one of them will do.
 OWN_TILE_SHARE: Final = 0.1
+# Elements from one neighbour to the next of which a sector of memory still has several.
+_NEAR: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,6 @@ class TiledRange:
     symbol: Expr
     kind: RangeKind
     tile: TileName
-    coalescing: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +59,14 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
-    shares = _shares(touched, (*draft.parallel, *draft.walked, *draft.reduced))
 
     # the unit stride of a run is that of its innermost range
-    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
-    turned = _turned_shares([run for run, _ in order], touched)
+    near = _near_shares(touched, draft.parallel)
+    order = _coalesced_innermost(parallel_runs, [near[run.members[-1]] for run in parallel_runs])
+    turned = _turned_shares(order, touched)
     ranges = _parallel_tiles(order, turned, single=bool(reduced))
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="walked", tile="w", coalescing=shares[run.members[-1]])
-        for run in walked_runs
-    ]
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="reduction", tile="r", coalescing=shares[run.members[-1]])
-        for run in reduced_runs
-    ]
+    ranges += [TiledRange(symbol=run.symbol, kind="walked", tile="w") for run in walked_runs]
+    ranges += [TiledRange(symbol=run.symbol, kind="reduction", tile="r") for run in reduced_runs]
     mapping: dict[Expr, Expr] = {}
     for run in (*parallel_runs, *walked_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
@@ -124,13 +119,6 @@ def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_
     return runs, indices
 
 
-def _shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, float]:
-    everything = sum(access.touched_bytes for access in touched) or 1
-    return {
-        s: round(sum(a.touched_bytes for a in touched if a.strides[s] == 1) / everything, 6) for s in ranges
-    }
-
-
 def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
     """For each of `order`, the share of bytes at unit stride along it alone, and not along the innermost one."""
     if not order:
@@ -143,17 +131,25 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, float]]:
-    """Move the range with the largest share innermost; ties keep the order."""
-    if not order:
-        return order
-    best = max(range(len(order)), key=lambda k: (order[k][1], k))
-    return [*order[:best], *order[best + 1 :], order[best]]
+def _near_shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, int]:
+    """For each of `ranges`, the bytes whose nearest neighbours lie along it, a few elements apart at most."""
+    found = dict.fromkeys(ranges, 0)
+    for access in touched:
+        steps = [step for step in access.strides.values() if 0 < step <= _NEAR]
+        for s in ranges if steps else ():
+            found[s] += access.touched_bytes if access.strides[s] == min(steps) else 0
+    return found
 
 
-def _parallel_tiles(
-    order: list[tuple[_Run, float]], turned: Sequence[float], *, single: bool
-) -> list[TiledRange]:
+def _coalesced_innermost(runs: Sequence[_Run], near: Sequence[int]) -> list[_Run]:
+    """Move the range along which most neighbours lie innermost; ties keep the order."""
+    if not runs:
+        return []
+    best = max(range(len(runs)), key=lambda k: (near[k], k))
+    return [*runs[:best], *runs[best + 1 :], runs[best]]
+
+
+def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
     """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a reduction tile) all of them share tile `x`."""
     if not order:
         return []
@@ -162,11 +158,11 @@ def _parallel_tiles(
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
     grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]
-    for k, (run, share) in enumerate(order):
+    for k, run in enumerate(order):
         name = heads.get(k, outermost)
-        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name, coalescing=share))
+        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name))
     for k, name in heads.items():
         # within a tile the range that it exists for is innermost
-        head = order[k][0].symbol
+        head = order[k].symbol
         grouped[name].sort(key=lambda r: r.symbol is head)
     return [entry for name in reversed(names) for entry in grouped[name]]

@@ -1,5 +1,5 @@
-"""Back ends: each is one registered value that describes devices, generates for them, builds and launches.
+"""Our back ends, `cpu.py` and `cuda.py`, and `registry.py`, which finds those that are installed.
 
-`protocol.py` says what a back end is, `registry.py` finds those that are installed, and `cpu.py` and `cuda.py`
-are ours, registered under the entry point group `coilwork.backends` like anyone's.
+Each is one value of the form `coilwork_ir.backend.Backend`, registered under the entry point group
+`coilwork.backends` like anyone's.
 """

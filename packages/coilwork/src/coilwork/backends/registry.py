@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
-from coilwork.backends.protocol import Backend
 from coilwork.errors import CompileError
 from coilwork_cache import Store
+from coilwork_ir import backend as protocol
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
-from coilwork_runtime import DeviceError, DeviceLanguage, Language
+from coilwork_runtime import Device, DeviceError, DeviceLanguage, KernelCompiler, Language
+
+Backend: TypeAlias = protocol.Backend[Store, KernelCompiler, Device]
+"""A back end whose kernels the runtime builds and launches."""
 
 # As this package's metadata says, for processes that run from a source tree.
 BACKENDS: Final[Registry[Backend]] = Registry(
     group=GROUP,
-    protocol=Backend,
+    protocol=protocol.Backend,
     noun="back end",
     own=MappingProxyType({"cpu": "coilwork.backends.cpu:BACKEND", "cuda": "coilwork.backends.cuda:BACKEND"}),
 )

@@ -41,7 +41,7 @@ def as_cpu(target: Target) -> Target:
 
 @dataclass(frozen=True)
 class QueuedBackend:
-    """Implements `coilwork.backends.protocol.Backend`."""
+    """Implements `coilwork_ir.backend.Backend`."""
 
     name: str = NAME
     device_types: tuple[str, ...] = (NAME,)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
-from coilwork.backends.protocol import Backend
-from coilwork_cache import Store
+from coilwork_ir.backend import Backend
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.conformance import CASES, Result, check_codegen, check_cores
 from coilwork_ir.kernel_source import KernelSource
@@ -24,7 +23,7 @@ from coilwork_runtime.loader import load_kernels
 _ADD: Final = """\
 kernel @add fast {
   size n0 in [1, inf]
-  range x0: `n0` parallel x 0.0
+  range x0: `n0` parallel x
   arg x: f32 in span `n0`
   arg y: f32 in span `n0`
   arg out: f32 out span `n0`
@@ -39,7 +38,7 @@ kernel @add fast {
 _PICK: Final = """\
 kernel @pick fast {
   size n0 in [1, inf]
-  range x0: `n0` parallel x 0.0
+  range x0: `n0` parallel x
   arg table: f32 in span `8`
   arg index: i64 in span `n0`
   arg out: f32 out span `n0`
@@ -70,13 +69,13 @@ class KitResult:
     failures: tuple[str, ...]
 
 
-def check_backend(backend: Backend, store: Store | None) -> Iterator[KitResult]:
-    """What each kit finds, kit by kit, on the first device of `backend`. `store` keeps what is built.
+def check_backend(backend: Backend[Any, KernelCompiler, Device]) -> Iterator[KitResult]:
+    """What each kit finds, kit by kit, on the first device of `backend`. Nothing that is built is kept.
 
     Raises:
         DeviceError: it has no device here, or it compiles only.
     """
-    compiler, device = backend.compiler(store), backend.device(store)
+    compiler, device = backend.compiler(None), backend.device(None)
     refused = backend.refuses() or ("it launches nothing" if compiler is None or device is None else "")
     if refused or compiler is None or device is None:
         raise DeviceError("no-device", f"nothing can be run by the back end {backend.name}", reason=refused)

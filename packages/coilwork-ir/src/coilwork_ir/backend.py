@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from coilwork_cache import Store
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
-from coilwork_runtime import Device, KernelCompiler
+
+_Store = TypeVar("_Store", contravariant=True)
+_Compiler = TypeVar("_Compiler", covariant=True)
+_Device = TypeVar("_Device", covariant=True)
 
 
 @runtime_checkable
-class Backend(Protocol):
+class Backend(Protocol[_Store, _Compiler, _Device]):
     """Ties a description, a code generator and a launcher to devices of torch's.
 
-    A package registers a value of this form under the entry point group `coilwork.backends`. Strings in it are
-    open: nobody but their owner compares them. Importing the value's module should be cheap; what is costly is
-    imported in the methods.
+    A package registers a value of this form under the entry point group `coilwork.backends`
+    (`device_traits.GROUP`). Strings in it are open: nobody but their owner compares them. Importing the value's
+    module should be cheap; what is costly is imported in the methods. Stores, compilers and devices are those of
+    whoever runs kernels: `coilwork_cache.Store`, `coilwork_runtime.KernelCompiler` and `.Device`.
     """
 
     @property
@@ -69,10 +72,10 @@ class Backend(Protocol):
         """The values of `KernelSource.language` that its generators write."""
         ...
 
-    def compiler(self, store: Store | None) -> KernelCompiler | None:
+    def compiler(self, store: _Store | None) -> _Compiler | None:
         """Who compiles kernels in its languages; None if it only generates. `store` keeps what that takes."""
         ...
 
-    def device(self, store: Store | None) -> Device | None:
+    def device(self, store: _Store | None) -> _Device | None:
         """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that takes."""
         ...
