@@ -18,6 +18,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import Targets
+from coilwork_scheduler.contractions.choose import REGISTRY, Registry
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -35,6 +36,7 @@ class ProgramContext:
         targets: of the graph's devices.
         scheduling: settings of the scheduler.
         planning: settings of the memory planner.
+        registry: what may compute products, convolutions and attention.
         verify: check every IR between the stages.
         stage: a context around each stage, by name, which may time it.
         write: gets the name and the text of each file that explains what was done, if anyone wants them.
@@ -43,6 +45,7 @@ class ProgramContext:
     targets: Targets
     scheduling: ScheduleOptions
     planning: PlanOptions
+    registry: Registry = REGISTRY
     verify: bool = False
     stage: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     write: Callable[[str, str], None] | None = None
@@ -79,7 +82,9 @@ def _schedule(draft: ProgramDraft, context: ProgramContext) -> ProgramDraft:
     steps: list[tuple[str, Graph]] = []
     watch = None if write is None else lambda name, made: steps.append((name, made))
     with context.stage("schedule"):
-        scheduled = schedule(graph, context.targets, context.scheduling, observe=watch)
+        scheduled = schedule(
+            graph, context.targets, context.scheduling, observe=watch, registry=context.registry
+        )
     context.check(scheduled, verify_schedule)
     if write is not None:
         write(f"{graph.name}.schedule.txt", format_schedule(scheduled))

@@ -12,6 +12,7 @@ from coilwork.compile_options import CompileOptions
 from coilwork.targets import model_of_device
 from coilwork.wrappers import executor_of
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
+from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.rewrites import Rewrite, chosen
 from coilwork_lowering.rewrites.rewrite import Level
@@ -144,6 +145,8 @@ def executor_options(options: CompileOptions) -> ExecutorOptions:
         convolutions=options.convolutions,
         rounds_freely=options.numerics == "fast" and not options.batch_invariant,
         replay=options.replay and options.check_nan == "off",
+        graph_devices=list_types(DRIVER_GRAPHS),
+        library_devices=list_types(CUBLAS),
     )
 
 

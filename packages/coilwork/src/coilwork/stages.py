@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.backends.registry import codegen_for
+from coilwork.backends.registry import codegen_for, collect_implementations
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError, warn_of_module
 from coilwork.job import Job
@@ -290,6 +290,7 @@ def lower_to_program(
             pools=options.pools,
             marked_results=marked_results,
         ),
+        registry=collect_implementations(targets),
         verify=options.verify,
         stage=clock.stage,
         write=trace.write if trace.wanted else None,

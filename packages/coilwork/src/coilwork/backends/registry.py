@@ -16,8 +16,10 @@ from coilwork_ir import backend as protocol
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_runtime import Device, DeviceError, DeviceLanguage, KernelCompiler, Language
+from coilwork_scheduler.contractions import choose
+from coilwork_scheduler.contractions.brought import Implementing, add_implementations
 
 Backend: TypeAlias = protocol.Backend[Store, KernelCompiler, Device]
 """A back end whose kernels the runtime builds and launches."""
@@ -84,6 +86,22 @@ def codegen_for(target: Target) -> Codegen:
         RegistrationError: a back end that was asked cannot be imported.
     """
     return backend_of_target(target).codegen(target)
+
+
+def collect_implementations(targets: Targets) -> choose.Registry:
+    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets' back ends.
+
+    Raises:
+        CompileError: no back end serves one of the targets.
+        RegistrationError: one of those asked cannot be imported.
+    """
+    found, asked = choose.REGISTRY, set[str]()
+    for target in (targets.main, *(target for _, target in targets.by_device)):
+        backend = backend_of_target(target)
+        if isinstance(backend, Implementing) and target.kind not in asked:
+            found = add_implementations(found, backend.implementations(target), (target.kind,))
+        asked.add(target.kind)
+    return found
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
