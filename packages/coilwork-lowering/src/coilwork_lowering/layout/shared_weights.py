@@ -21,8 +21,6 @@ from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 _aten: Final = torch.ops.aten
-# Where the gradients' call says which of them it makes: of the input, the weight and the bias.
-_MASK: Final = 10
 
 
 def copy_shared_weights(
@@ -66,8 +64,8 @@ def _wants_copy(call: Convolution) -> bool:
         return False
     if is_channels_last(value) or not is_dense_in_order(value, range(value.dim())):
         return False
-    mask = call.node.args[_MASK] if len(call.node.args) > _MASK else None
-    return not isinstance(mask, list | tuple) or bool(mask[0])
+    # the gradient of a weight does not read it
+    return call.gives_activations
 
 
 def _weight_of(call: Convolution) -> torch.fx.Node:
