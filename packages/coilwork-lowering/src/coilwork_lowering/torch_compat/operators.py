@@ -15,7 +15,6 @@ from torch._prims_common import (
 from coilwork_ir.operators import find_target_info
 
 Overload: TypeAlias = torch._ops.OpOverload
-HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
 # From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN.
 E4M3_SATURATES: Final = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isfinite())

@@ -6,7 +6,6 @@ nobody before it serves what is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -46,10 +45,10 @@ def backend_of_device(device: str) -> Backend:
             remedy="make them on another device, or keep what only asks for shapes out of the graph with "
             "torch.compiler.disable",
         )
-    for backend in _loaded():
-        if kind in backend.device_types:
-            return backend
-    served = sorted({kind for backend in _loaded() for kind in backend.device_types})
+    backend = BACKENDS.find_first(lambda one: kind in one.device_types)
+    if backend is not None:
+        return backend
+    served = sorted({kind for name in BACKENDS.names() for kind in BACKENDS.find(name).device_types})
     raise DeviceError(
         "unknown-device",
         f"no back end serves device {device!r}",
@@ -59,31 +58,21 @@ def backend_of_device(device: str) -> Backend:
     )
 
 
-def backend_of_target(target: Target) -> Backend:
-    """The back end whose kind of target `target` is.
-
-    Raises:
-        CompileError: there is none.
-        RegistrationError: one of those asked cannot be imported.
-    """
-    for backend in _loaded():
-        if target.kind in backend.kinds:
-            return backend
-    raise CompileError(
-        "no-codegen",
-        f"no code generator supports target {target.name}",
-        remedy=f"install a package that registers a back end for it under the entry point group {GROUP!r}",
-    )
-
-
 def codegen_for(target: Target) -> Codegen:
-    """The generator for `target`.
+    """The generator for `target`, of the back end whose kind of target it is.
 
     Raises:
         CompileError: no back end has one.
         RegistrationError: a back end that was asked cannot be imported.
     """
-    return backend_of_target(target).codegen(target)
+    backend = BACKENDS.find_first(lambda one: target.kind in one.kinds)
+    if backend is not None:
+        return backend.codegen(target)
+    raise CompileError(
+        "no-codegen",
+        f"no code generator supports target {target.name}",
+        remedy=f"install a package that registers a back end for it under the entry point group {GROUP!r}",
+    )
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
@@ -92,14 +81,8 @@ def find_language(name: str, store: Store | None) -> Language | None:
     Raises:
         RegistrationError: a back end that was asked cannot be imported.
     """
-    for backend in _loaded():
-        if name in backend.languages:
-            compiler, device = backend.compiler(store), backend.device(store)
-            return (
-                None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
-            )
-    return None
-
-
-def _loaded() -> Iterator[Backend]:
-    return map(BACKENDS.find, BACKENDS.names())
+    backend = BACKENDS.find_first(lambda one: name in one.languages)
+    if backend is None:
+        return None
+    compiler, device = backend.compiler(store), backend.device(store)
+    return None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
