@@ -63,14 +63,14 @@ class Count:
 @contextmanager
 def laid_out_by_lowering() -> Iterator[None]:
     """Let lowering's rewrite lay out all convolutions."""
-    with patch.multiple(coilwork.package_options, SCHEDULED=(), SCHEDULED_TRAINING=()):
+    with patch.object(coilwork.package_options, "SCHEDULED", ()):
         yield
 
 
 @contextmanager
 def laid_out_by_the_pass() -> Iterator[None]:
     """Let the scheduler's pass lay out all convolutions in 16 bits, those of training steps, too."""
-    with patch.multiple(coilwork.package_options, SCHEDULED=("cuda",), SCHEDULED_TRAINING=("cuda",)):
+    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda",)):
         yield
 
 

@@ -27,6 +27,7 @@ from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import (
@@ -63,7 +64,7 @@ class Planner:
     ) -> Callable[..., Any]:
         keep_resizing(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
-        said = layout_options(self.options, joins_scheduler=True, training=True)
+        said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
         joint = replace(
             said,
             devices=("cuda", "cpu"),
@@ -82,10 +83,14 @@ class Planner:
             partition=partial(
                 partition,
                 layout=joint,
-                lowering=LoweringOptions(random="generated"),
+                lowering=LoweringOptions(random="generated", find_model=self._find_model),
                 rewrites=rewrites_of("aten", self.options, on_gpu=True),
             ),
         )
+
+    def _find_model(self, device: str) -> MachineModel:
+        """The figures of the target, wherever tensors are while the graph is captured."""
+        return TARGETS[self.target].machine
 
     def _plan(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role
@@ -96,10 +101,14 @@ class Planner:
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm
-        laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
-        laid_out, _ = pad_products(laid_out, job.layout)
+        layout = replace(job.layout, find_model=self._find_model)
+        laid_out, _ = lay_out_convolutions(on_gpu(gm), layout)
+        laid_out, _ = pad_products(laid_out, layout)
         lowering = LoweringOptions(
-            numerics=options.numerics, accumulation=options.accumulation, updates_in_place=options.reuse
+            numerics=options.numerics,
+            accumulation=options.accumulation,
+            updates_in_place=options.reuse,
+            find_model=self._find_model,
         )
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
         graph = lowered.graph if job.convention.free else replace(lowered.graph, free_results=())

@@ -190,7 +190,7 @@ def predict(case: Case, layers: int) -> list[Row]:
 def _weigh(graph: Graph, targets: Targets, options: ScheduleOptions) -> dict[str, float]:
     """MB that each node of `graph` moves by the rules of the pass, by the first buffer that it makes."""
     hints = hints_of(options)
-    around = survey(graph, analyse(graph), targets=targets, sizes=hints, training=options.training_layouts)
+    around = survey(graph, analyse(graph), targets=targets, sizes=hints)
     found: dict[str, float] = {}
     for position, sites in list_sites(around, RULES, options).items():
         made = defined(graph.nodes[position])

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.backends import resolve_backend
-from coilwork_lowering.ops.scattering import fixed_point
+from coilwork import package_options
+from coilwork_ir.machine import change_figures
+from coilwork_ir.target import TARGETS
 
 INF, NAN = float("inf"), float("nan")
 ROWS, COUNT, WIDTH = 30, 250, 8
@@ -112,5 +114,6 @@ def _verdict(make: Callable[[], Tensor]) -> str:
 
 if __name__ == "__main__":
     # few elements, which are soon interpreted, as if they were many
-    with mock.patch.object(fixed_point, "_MANY", 1):
+    many = change_figures(TARGETS["sm_90"].machine, {"scatters.many_elements": 1})
+    with mock.patch.object(package_options, "model_of_device", return_value=many):
         print(json.dumps({name: _verdict(make) for name, make in CASES.items()}))

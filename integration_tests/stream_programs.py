@@ -14,7 +14,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.regions import inline_regions, make_region
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
-from coilwork_runtime import generated, load_native
+from coilwork_runtime import generated, load_interpreted, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx, emit_native, emit_python
 
@@ -131,7 +131,8 @@ def make_drivers(program: Program, *, cpp: bool = True) -> dict[str, Call]:
     graph = emit_fx(program, {}, runtime=generated)
     found: dict[str, Call] = {
         "native": native.call,
-        "python": module.make_call({}, {}),
+        "python": load_interpreted(emit_native(program), launchers={}, constants={}),
+        "module": module.make_call({}, {}),
         "fx": lambda args: graph(*args),
     }
     inputs = (entry for entry in program.inputs if not hasattr(entry, "free_symbols"))

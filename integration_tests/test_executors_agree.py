@@ -1,4 +1,5 @@
-"""The native executor and the Python module do the same, one by one: results, updates of inputs, allocations, releases."""
+"""The native executor, the interpreter and the Python module do the same, one by one: results, updates of inputs,
+allocations, releases."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.index import as_int
-from coilwork_runtime import Builder, LifetimeChecker, load_native
+from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python
 from integration_tests.all_levels import Call, clone
@@ -26,7 +27,8 @@ RUNTIME = "integration_tests.memory_events"
 
 
 class BothExecutors:
-    """A torch.compile backend that runs every graph by both executors, and the native one again under the lifetime checker."""
+    """A torch.compile backend that runs every graph by both executors and as a module, and by the native one
+    again under the lifetime checker."""
 
     def __init__(self, store: MemoryStore, *, pools: bool = False) -> None:
         self.store = store
@@ -47,13 +49,14 @@ class BothExecutors:
         module = execute_module(text, job.graph_id)
         launchers = Builder(self.store).build(module.specs)
         python = module.make_call(launchers, compiled.written.constants)
+        interpreted = load_interpreted(data, launchers=launchers, constants=compiled.written.constants)
         recorder, checker = NativeRecorder(), LifetimeChecker()
         unwatched, native, checked = (
             load_native(
                 data,
                 launchers=launchers,
                 constants=compiled.written.constants,
-                fallback=lambda: python,
+                fallback=lambda: interpreted,
                 store=self.store,
                 watch=watch,
             )
@@ -66,11 +69,13 @@ class BothExecutors:
             with recording() as heard:
                 expected = self._run(python, given)
                 events = list(heard.events)
-            for one in (unwatched.call, native.call, checked.call):
+            for one in (unwatched.call, native.call, checked.call, interpreted):
                 _same(self._run(one, given), expected)
             assert recorder.recorder.events == events
             # a program that is not watched settles who holds memory when it is loaded, so torch's allocator is asked
-            assert _allocator_events(unwatched.call, given) == _allocator_events(python, given)
+            blocks = _allocator_events(python, given)
+            assert _allocator_events(unwatched.call, given) == blocks
+            assert _allocator_events(interpreted, given) == blocks
             self.events += len(events)
             self.calls += 1
             peak = compiled.program.peak_bytes

@@ -324,7 +324,7 @@ def test_training_steps_beside_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for GPUs."""
-    monkeypatch.setattr(coilwork.package_options, "SCHEDULED_TRAINING", ("cpu",))
+    monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager, x = made().bfloat16(), torch.randn(shape, dtype=torch.bfloat16)

@@ -65,6 +65,17 @@ def count(x: Tensor) -> Tensor:
     return torch.zeros(256, dtype=I64, device=x.device).index_add(0, x, torch.ones_like(x))
 
 
+def embed_back(gradient: Tensor, ids: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, 50257, -1, False)
+    return result
+
+
+def train(x: Tensor) -> Tensor:
+    loss = x.softmax(-1).square().sum()
+    loss.backward()
+    return loss.detach()
+
+
 def spread(x: Tensor, rows: Tensor, to: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, to, x[rows].relu())
 
@@ -98,6 +109,21 @@ GPU_GRAPHS = (
     Given(function=count, inputs=lambda: (places(1 << 22),)),
     Given(function=lambda x, i: x[i].softmax(0), inputs=lambda: (empty(4096, 2048, dtype=BF16), places(128))),
     Given(function=lambda t, i: t[i].sum(1), inputs=lambda: (empty(100000, 64), places(8192, 20))),
+    # gradients of many tokens and of fewer: sorted in pieces
+    Given(function=embed_back, inputs=lambda: (empty(16384, 768), places(16384))),
+    Given(function=embed_back, inputs=lambda: (empty(4096, 768), places(4096))),
+    # single elements, added up in fixed point
+    Given(
+        function=lambda x, i: torch.zeros(1 << 16, device=x.device).index_add(0, i, x),
+        inputs=lambda: (empty(1 << 20), places(1 << 20)),
+    ),
+    Given(
+        function=lambda x, i, y: x.scatter_reduce(0, i, y, "amax"),
+        inputs=lambda: (empty(65536, 256), places(65536, 256), empty(65536, 256)),
+    ),
+    Given(function=torch.searchsorted, inputs=lambda: (empty(1000), empty(1 << 20))),
+    Given(function=lambda *parts: torch.cat(parts, 1), inputs=lambda: (empty(512, 512),) * 10),
+    Given(function=lambda x: x[0].add_(1), inputs=lambda: (empty(4096, 4096),)),
     # one launch
     Given(
         function=lambda *parts: [part.mul_(0.9) for part in parts],
@@ -116,6 +142,10 @@ CPU_GRAPHS = (
     ),
     Given(function=spread, inputs=lambda: (empty(1000, 8), places(5000), places(5000))),
     Given(function=lambda x: x.sum(0), inputs=lambda: (empty(1024, 16384),)),
+    Given(function=torch.searchsorted, inputs=lambda: (empty(1000), empty(1 << 20))),
+    Given(function=lambda x: x[0].add_(1), inputs=lambda: (empty(4096, 4096),)),
+    Given(function=F.grid_sample, inputs=lambda: (empty(2, 8, 64, 64), empty(2, 64, 64, 2))),
+    Given(function=train, inputs=lambda: (empty(4096, 512).requires_grad_(),)),
     Given(function=lambda x, y: (x @ y).softmax(-1), inputs=lambda: (empty(1024, 512), empty(512, 512))),
     Given(
         function=lambda a, b, w: (a.relu() * b) @ w.float(),

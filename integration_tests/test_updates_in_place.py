@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.updates import CASES, planned
+from coilwork import package_options
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
@@ -19,9 +20,10 @@ from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.machine import change_figures
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.target import TARGETS, Targets
-from coilwork_lowering import LoweringOptions, decompositions, overwriting, partition
+from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_scheduler import schedule
 from integration_tests.updating_programs import function_of, inputs_of, program
 
@@ -78,7 +80,8 @@ def sharing(values: Sequence[Any]) -> list[list[bool]]:
 
 @pytest.mark.parametrize("seed", range(18))
 def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overwriting, "_LAUNCH_BYTES_CPU", 64)
+    short = change_figures(TARGETS["x86-64-avx2"].machine, {"memory.launch_bytes": 64})
+    monkeypatch.setattr(package_options, "model_of_device", lambda device: short)
     source = program(seed)
     expected_inputs = copies(inputs_of(seed))
     expected = [*function_of(source)(*expected_inputs), *expected_inputs]

@@ -70,6 +70,11 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_frontend.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_IMAGE_POOLS"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_HUBER"): _SPELLING,
+    ("coilwork_frontend.capture.refused_types", "_REARRANGING"): _SPELLING,
+    ("coilwork_frontend.capture.fake_shapes", "_SELECTIONS"): _SPELLING,
+    ("coilwork_frontend.capture.fake_shapes", "_SUMS"): _SPELLING,
     (
         "coilwork_frontend.calling_convention.marked_results",
         "_OPERATORS",

@@ -14,12 +14,11 @@ RUNNING = frozenset({"coilwork-runtime", "coilwork-cpp-wrapper", "coilwork"})
 EXECUTING = frozenset({"exec", "eval", "compile", "ast.parse", "builtins.exec", "builtins.eval"})
 REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "coilwork_runtime.loader": "the readable module, for who asks for it or where nothing else drives",
+        "coilwork_runtime.loader": "the readable module, for people who load one",
         "coilwork_runtime.manifest.readable": "reads the words of a readable module",
         "coilwork_runtime.triton_kernels.worker": "Triton's own language is Python",
         "coilwork_runtime.triton_kernels.equal_texts": "compares texts in Triton's language",
         "coilwork_runtime.triton_kernels.small_work": "looks for loops in Triton's language",
-        "coilwork_frontend.calling_convention.operator_call": "torch.fx gives graphs as text: for calls without kernels",
     }
 )
 """Modules that may do so, and why."""

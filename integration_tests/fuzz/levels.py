@@ -17,7 +17,7 @@ from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
-from coilwork_frontend.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.fake_shapes import broadcast_selections
 from coilwork_frontend.capture.squeezed_unbacked_sizes import (
     Assertions,
     copy_for_squeezed_sizes,

@@ -25,19 +25,20 @@ import signal
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import torch
 
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
 from integration_tests.operators.checks import Counted, Outcome
+from integration_tests.operators.children import run_in_child
 from integration_tests.operators.database import Sample, tensors_of
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.parts import Part
@@ -74,6 +75,9 @@ class Refusal:
     fallbacks: tuple[str, ...] = ()
 
 
+_BadCall: TypeAlias = tuple[Callable[..., Any], Sample, str, Sample, Refusal]
+
+
 def check_bad_calls(
     name: str,
     *,
@@ -82,10 +86,20 @@ def check_bad_calls(
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Outcome]:
     """One outcome per finding, or one for all calls that were refused as they have to be."""
+    calls = bad_calls(name, device, training=way == "bad_training")
+    if way == "bad_training":
+        made = list(calls)
+        return run_in_child(partial(_check_calls, name, made, way, tell))
+    return _check_calls(name, calls, way, tell)
+
+
+def _check_calls(
+    name: str, calls: Iterable[_BadCall], way: str, tell: Callable[[str], None]
+) -> list[Outcome]:
     found: list[Outcome] = []
     refused = 0
     reused: _Reused | None = None
-    for function, good, what, sample, wanted in bad_calls(name, device, training=way == "bad_training"):
+    for function, good, what, sample, wanted in calls:
         tell(f"{what}: {sample.describe()}")
         refused += 1
         if way == "bad_lowered":
@@ -116,9 +130,7 @@ def check_bad_calls(
     return [*found, Outcome(op=name, way=way, dtype="", status=status, samples=refused - len(found))]
 
 
-def bad_calls(
-    name: str, device: str, *, training: bool = False
-) -> Iterator[tuple[Callable[..., Any], Sample, str, Sample, Refusal]]:
+def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_BadCall]:
     """Calls of what `name` means that eager refuses: the good call, what was changed, and eager's error.
 
     One per argument and text of an error.

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coilwork_lowering.torch_compat.operators import Overload
 from integration_tests.modules.database import modules
 from integration_tests.modules.database import samples as module_samples
+from integration_tests.operators.children import run_in_child
 from integration_tests.operators.database import Sample, operators, samples, tensors_of
 from integration_tests.operators.good_calls import FUNCTIONS, MODULES, function_and_sample, module_and_sample
 
@@ -130,7 +131,14 @@ def _overloads() -> Iterator[str]:
 
 @functools.cache
 def _recorded(device: str) -> dict[str, list[Sample]]:
-    """Calls of ATen's operators, as they come up in torch's samples, also in place, and their gradients."""
+    """Calls of ATen's operators, as they come up in torch's samples, also in place, and their gradients.
+
+    They are recorded in a process of their own, as gradients are taken.
+    """
+    return run_in_child(functools.partial(_record, device))
+
+
+def _record(device: str) -> dict[str, list[Sample]]:
     recorder = _Recorder()
     for op in operators().values():
         if torch.float32 not in op.supported_dtypes(device) and torch.int64 not in op.supported_dtypes(

@@ -50,6 +50,49 @@ def reflected(x: Tensor) -> Tensor:
     return functional.pad(x, (3, 3, 3, 3), mode="reflect")
 
 
+def two_layouts(make: Make, n: int, c: int, h: int, w: int) -> Arguments:
+    return (
+        make.normal(n, c, h, w),
+        make.normal(n, h, w, c).permute(0, 3, 1, 2),
+        make.normal(c, dtype=F32),
+        make.near_one(c, dtype=F32),
+    )
+
+
+def batch_norm_sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    shape = (-1, 1, 1)
+    normal = (x - mean.view(shape)) * rstd.view(shape)
+    return dy.sum((0, 2, 3), dtype=F32), (dy * normal).sum((0, 2, 3))
+
+
+def squared_error(x: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    return functional.mse_loss(x.float(), y.float())
+
+
+def turned_matrices(make: Make, n: int, m: int) -> Arguments:
+    return make.normal(n, m), make.normal(m, n)
+
+
+def turned_dots(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y.t()).sum(-1, dtype=F32)
+
+
+def turned_softmax(x: Tensor, y: Tensor) -> Tensor:
+    return torch.softmax(x + y.t(), -1)
+
+
+def middle_dots(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y.permute(2, 0, 1)).sum((0, 2), dtype=F32)
+
+
+def turned_cubes(make: Make, a: int, b: int, c: int) -> Arguments:
+    return make.normal(a, b, c), make.normal(b, c, a)
+
+
+def every_third(x: Tensor) -> Tensor:
+    return x[..., 1].sum((0, 1), dtype=F32)
+
+
 def two_widths(make: Make, n: int, a: int, b: int) -> Arguments:
     return make.normal(n, a), make.normal(n, b)
 
@@ -198,6 +241,58 @@ CASES = (
         inputs=normed_channels,
         size=(64, 96, 112, 112),
         tiny=(2, 5, 7, 9),
+        set="other",
+    ),
+    # sums of two layouts: neighbours of one operand are of one result, those of the other of several
+    *(
+        Case(
+            name=f"batch norm sums, two layouts {'x'.join(map(str, size))}",
+            function=batch_norm_sums,
+            inputs=two_layouts,
+            size=size,
+            tiny=(3, 5, 4, 7),
+            set="other",
+        )
+        for size in ((64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14))
+    ),
+    Case(
+        name="squared error, two layouts 64x256x56x56",
+        function=squared_error,
+        inputs=two_layouts,
+        size=(64, 256, 56, 56),
+        tiny=(3, 5, 4, 7),
+        set="other",
+    ),
+    Case(
+        name="dots with turned rows 8192x8192",
+        function=turned_dots,
+        inputs=turned_matrices,
+        size=(8192, 8192),
+        tiny=(7, 13),
+        set="other",
+    ),
+    Case(
+        name="softmax of x + y.t() 8192x4096",
+        function=turned_softmax,
+        inputs=turned_matrices,
+        size=(8192, 4096),
+        tiny=(7, 13),
+        set="other",
+    ),
+    Case(
+        name="sums around a kept axis 512x256x512",
+        function=middle_dots,
+        inputs=turned_cubes,
+        size=(512, 256, 512),
+        tiny=(6, 5, 7),
+        set="other",
+    ),
+    Case(
+        name="column sums of every third 256x512x1024x3",
+        function=every_third,
+        inputs=normal,
+        size=(256, 512, 1024, 3),
+        tiny=(3, 4, 6, 3),
         set="other",
     ),
 )

@@ -26,12 +26,17 @@ def main() -> None:
     )
     options = CompileOptions(strict=True, trace="trace")
     compile_graph(graph, [x], role="inference", options=options)
-    (module,) = Path("trace").glob("*/module.py")
+    (folder,) = (path.parent for path in Path("trace").glob("*/program.bin"))
     weights = {
         node.target: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"
     }
     save_artifact(
-        "model.coilwork", module_text=module.read_text(), name="mlp", builder=Builder(), constants=weights
+        "model.coilwork",
+        program=(folder / "program.bin").read_bytes(),
+        kernels=(folder / "kernels.bin").read_bytes(),
+        name="mlp",
+        builder=Builder(),
+        constants=weights,
     )
     torch.save({"x": x, "expected": model.double()(x.double()).softmax(-1)}, "example.pt")
 

@@ -108,8 +108,8 @@ def test_scratch_memory_is_declared() -> None:
 
 BATCH_NORM_TRAINING = """
 kernel @norm fast {
-  range x0: `32` parallel x 1.0
-  range r0: `8192` reduction r 0.0
+  range x0: `32` parallel x
+  range r0: `8192` reduction r
   arg in0: f32 in span `262144`
   arg io0: f32 inout span `32`
   arg out0: f32 out span `262144`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coilwork_ir.capabilities import LEAST, Capabilities, RowWalks
 from coilwork_ir.target import Targets, target
 
@@ -39,6 +41,13 @@ def test_rows_beside_sums_leave_registers_for_both() -> None:
 def test_columns_are_reduced_side_by_side() -> None:
     assert ROWS.count_programs(100, across=False) == 100
     assert [ROWS.count_programs(rows, across=True) for rows in (1, 64, 100)] == [1, 2, 3]
+
+
+def test_rows_are_blocks_of_neighbours_where_enough_lies_across() -> None:
+    assert ROWS.are_across(across=2, along=1) and not ROWS.are_across(across=1, along=1)
+    crossed = replace(ROWS, crossed_share=0.125)
+    assert crossed.are_across(across=1, along=1) and crossed.are_across(across=1, along=6)
+    assert not crossed.are_across(across=1, along=7) and not crossed.are_across(across=0, along=0)
 
 
 def test_who_declares_nothing_can_do_the_least() -> None:

@@ -14,7 +14,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 
 TEXT = """
 kernel @converts fast {{
-range x0: `64` parallel x 0.0
+range x0: `64` parallel x
 {args}arg out0: {result} out span `64`
 body {{
 {loads}{lines}

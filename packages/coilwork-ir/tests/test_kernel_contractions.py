@@ -29,9 +29,9 @@ F32, F16, BF16, I8 = DType.F32, DType.F16, DType.BF16, DType.I8
 
 INT8 = """
 kernel @int8 fast {
-  range x0: `3` parallel x 0.0
-  range x1: `5` parallel x 0.0
-  range r0: `8` reduction r 1.0
+  range x0: `3` parallel x
+  range x1: `5` parallel x
+  range r0: `8` reduction r
   arg in0: bf16 in span `24`
   arg in1: i8 in span `40`
   arg in2: bf16 in span `5`

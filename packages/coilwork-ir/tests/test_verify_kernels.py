@@ -21,8 +21,8 @@ SCHEDULES = broken_cases("broken_schedules.txt")
 
 SOFTMAX = """
 kernel @softmax fast {
-  range x0: `4` parallel x 0.0
-  range r0: `8` reduction r 1.0
+  range x0: `4` parallel x
+  range r0: `8` reduction r
   arg in0: f32 in span `32`
   arg out0: f32 out span `32`
   aliasing (out0 of in0)

@@ -48,7 +48,7 @@ def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: st
         ranges=(
             Range(symbol=x0, kind="parallel", tile="x"),
             Range(symbol=w0, kind="walked", tile="w"),
-            Range(symbol=r0, kind="reduction", tile="r", coalescing=1.0),
+            Range(symbol=r0, kind="reduction", tile="r"),
         ),
         args=(
             arg("in0", "in", rows * columns),

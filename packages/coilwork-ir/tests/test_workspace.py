@@ -17,8 +17,8 @@ from coilwork_ir.ops import ScanKind
 
 SHARED = """
 kernel @running fast {
-  range x0: `3` parallel x 0.0
-  range r0: `40` reduction r 1.0
+  range x0: `3` parallel x
+  range r0: `40` reduction r
   arg in0: f64 in span `120`
   arg io0: i64 inout span `46`
   arg out0: f64 out span `120`

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from coilwork_ir.loops import Extern, Graph
+from coilwork_ir.machine import FindModel, change_figures, find_like_model
 from coilwork_lowering import Lowered, LoweringOptions, lower
 
 
@@ -24,6 +25,12 @@ def trace_and_lower(
     """Lower the ATen graph of `function`, no decompositions."""
     gm = make_fx(function, tracing_mode=mode)(*inputs)
     return lower(gm, name="graph", options=LoweringOptions() if options is None else options)
+
+
+def find_changed_model(**figures: int | float) -> FindModel:
+    """Finds models like those of this package, with other figures: `subject__name=value`."""
+    changed = {name.replace("__", "."): value for name, value in figures.items()}
+    return lambda device: change_figures(find_like_model(device), changed)
 
 
 def externs(graph: Graph) -> list[str]:

@@ -13,6 +13,7 @@ from lowering_against_eager import externs, trace_and_lower
 
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter, Sort
+from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_ir.scalar import Load, postorder
 from coilwork_ir.target import target
 from coilwork_lowering import Lowered, LoweringOptions
@@ -24,9 +25,10 @@ FIXED = LoweringOptions(accumulation="fixed")
 @pytest.fixture(autouse=True, params=[False, True], ids=["few", "many"])
 def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own, and common ones."""
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
     if request.param:
-        monkeypatch.setattr("coilwork_lowering.ops.scattering.fixed_point._MANY", 1)
+        one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
+        monkeypatch.setattr("coilwork_ir.machine.by_device.read_model", lambda path: one)
 
 
 def run(

@@ -14,14 +14,14 @@ from torch.utils import _pytree as pytree
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_lowering import Lowered, LoweringOptions
-from coilwork_lowering.ops.scattering.segments import PIECE
+from coilwork_lowering.ops.scattering.elements import PIECE
 
 aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
 def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
 
 
 SORTED = LoweringOptions(accumulation="sorted")

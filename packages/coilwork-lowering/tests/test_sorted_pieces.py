@@ -8,23 +8,22 @@ from dataclasses import replace
 import loop_evaluator
 import pytest
 import torch
-from lowering_against_eager import externs, trace_and_lower
+from lowering_against_eager import externs, find_changed_model, trace_and_lower
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_lowering import Lowered, LoweringOptions
-from coilwork_lowering.ops.scattering import sorted_pieces
 
 aten = torch.ops.aten
-SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False)
+SHORT = find_changed_model(sorts__short_piece=8)
+SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False, find_model=SHORT)
+"""Pieces of 8 keys."""
 
 
 @pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of 8 keys."""
-    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
-    monkeypatch.setattr(sorted_pieces, "_SHORT_PIECE", 8)
+def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
 
 
 def gradient(rows: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -35,9 +34,11 @@ def gradient(rows: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return function
 
 
-def lowered_for(rows: int, ids: torch.Tensor) -> tuple[Lowered, torch.Tensor, torch.Tensor]:
+def lowered_for(
+    rows: int, ids: torch.Tensor, options: LoweringOptions = SORTED
+) -> tuple[Lowered, torch.Tensor, torch.Tensor]:
     grad = torch.randn(len(ids), 3, dtype=torch.float64)
-    lowered = trace_and_lower(gradient(rows), (grad, ids), options=SORTED)
+    lowered = trace_and_lower(gradient(rows), (grad, ids), options=options)
     (found,) = loop_evaluator.run(lowered.graph, lowered.constants, [grad, ids])
     return lowered, found, gradient(rows)(grad, ids)
 
@@ -72,14 +73,14 @@ def test_equal_keys_stay_in_order() -> None:
     assert torch.equal(found[:100], torch.sort(ids, stable=True).indices)
 
 
-def test_what_is_too_much_is_left_to_a_sort_by_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = torch.randint(0, 9, (100,))
-    monkeypatch.setattr(sorted_pieces, "_MOST_SEARCHES", 13 * 13 * 8 - 1)
-    lowered, found, wanted = lowered_for(9, ids)
+def test_what_is_too_much_is_left_to_a_sort_by_digits() -> None:
+    ids, searches = torch.randint(0, 9, (100,)), 13 * 13 * 8
+    below = find_changed_model(sorts__short_piece=8, sorts__most_searches=searches - 1)
+    lowered, found, wanted = lowered_for(9, ids, replace(SORTED, find_model=below))
     torch.testing.assert_close(found, wanted)
     assert not any(isinstance(n, Scatter) for n in lowered.graph.nodes)
-    monkeypatch.setattr(sorted_pieces, "_MOST_SEARCHES", 13 * 13 * 8)
-    lowered, _, _ = lowered_for(9, ids)
+    just = find_changed_model(sorts__short_piece=8, sorts__most_searches=searches)
+    lowered, _, _ = lowered_for(9, ids, replace(SORTED, find_model=just))
     assert sum(isinstance(n, Scatter) for n in lowered.graph.nodes) == 2
 
 

@@ -16,9 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.machine import find_like_model
 from coilwork_lowering import LoweringOptions, lower
-from coilwork_lowering.ops.sorting import LONGEST_ROW
 
+LONGEST_ROW = find_like_model("cuda").sorts.on_chip
 NAN, INF = float("nan"), float("inf")
 
 

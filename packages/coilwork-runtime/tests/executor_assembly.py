@@ -212,3 +212,16 @@ class Captured(Assembly):
     def returns(self, *values: str | bytes | None) -> bytes:
         self.region(begins=False)
         return super().returns(*values)
+
+
+def sample_program() -> bytes:
+    """2 * x + c of 8 floats, where `double_it` is the kernel and "c" the constant."""
+    asm = Assembly("sample")
+    asm.input("x")
+    asm.constant("c", "c")
+    asm.add(CHECK, asm.slot("x") + asm.layout(8) + u8(0), "check %x")
+    asm.alloc("y", asm.layout(8))
+    asm.launch("double_it", ["x", "y"], [asm.number(8)])
+    asm.call("aten.add.Tensor", [asm.ref("y"), asm.ref("c")], results=["z"])
+    asm.free("y")
+    return asm.returns("z")

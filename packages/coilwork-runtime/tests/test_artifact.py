@@ -12,18 +12,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_sample_kernels import cpp_kernel, module_text, triton_kernel
+from executor_assembly import sample_program
+from runtime_sample_kernels import cpp_kernel, triton_kernel
 
 from coilwork_runtime import (
     ArtifactError,
     Builder,
     DeviceError,
     LayoutError,
-    ModuleTextError,
+    ProgramBytesError,
     load_artifact,
     save_artifact,
 )
 from coilwork_runtime.artifact import load, records
+from coilwork_runtime.manifest.encoding import encode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 CONSTANTS = {"c": torch.arange(8.0)}
@@ -32,7 +34,8 @@ CONSTANTS = {"c": torch.arange(8.0)}
 def save(path: Path, spec: KernelSpec | None = None) -> Path:
     save_artifact(
         path,
-        module_text=module_text(spec or cpp_kernel()),
+        program=sample_program(),
+        kernels=encode_kernels([spec or cpp_kernel()]),
         name="sample",
         builder=Builder(),
         constants=CONSTANTS,
@@ -126,10 +129,18 @@ def test_another_zip_archive(tmp_path: Path) -> None:
         load_artifact(path)
 
 
-def test_a_module_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ModuleTextError):
+@pytest.mark.parametrize(("program", "kernels"), [(b"no program", None), (None, b"no kernels")])
+def test_bytes_that_are_none_are_not_saved(
+    program: bytes | None, kernels: bytes | None, tmp_path: Path
+) -> None:
+    with pytest.raises(ProgramBytesError):
         save_artifact(
-            tmp_path / "x.coil", module_text="KERNELS = 3", name="x", builder=Builder(), constants={}
+            tmp_path / "x.coil",
+            program=sample_program() if program is None else program,
+            kernels=encode_kernels([cpp_kernel()]) if kernels is None else kernels,
+            name="x",
+            builder=Builder(),
+            constants={},
         )
 
 

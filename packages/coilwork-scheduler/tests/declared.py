@@ -21,6 +21,7 @@ GRIDS = Capabilities(
         kept_bytes=65536,
         kept_across=512,
         columns=32,
+        crossed_share=0.125,
         loop_row=8192,
         loop_threads=512,
         loop_elements=8,

@@ -329,6 +329,46 @@ def test_unrelated_reductions_of_one_shape_are_judged_apart(build):
     assert [d.subjects for d in splits(made)] == [("sx",), ("sz",)]
 
 
+def crossed_sums(build, n, c, h, w, *, last):
+    """Both sums of a batch norm's backward, of a gradient and an image of which `last` has its channels last."""
+    at, shape = build.at, [n, c, h, w]
+    for name in ("dy", "x"):
+        build.input(name, *shape, dtype=BF16, strides=image_strides(n, c, h, w, channels_last=name in last))
+    wide = lambda name, i, a, b, d: cast(at(name, a, i, b, d), F32)  # noqa: E731
+    build.reduce("total", "sum", [c], [n, h, w], lambda *i: wide("dy", *i), dtype=F32)
+    build.reduce("dot", "sum", [c], [n, h, w], lambda *i: op("mul", wide("dy", *i), wide("x", *i)), dtype=F32)
+    return build.graph("total", "dot")
+
+
+@pytest.mark.parametrize("last", ["dy", "x"])
+@pytest.mark.parametrize(
+    "shape", [(64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (128, 3, 224, 224)]
+)
+def test_sums_of_two_layouts_fill_the_device_from_one_reading(build, last, shape):
+    """A program has a block of neighbouring results, half of what it reads lies across them: blocks are cut."""
+    made = schedule(crossed_sums(build, *shape, last=[last]), H200, observe=lambda _, g: verify_graph(g))
+    assert [set(args) & {"dy", "x"} for args in args_of(made)] == [{"dy", "x"}, set()]
+    parallel, _ = ranges_of(made, 0)
+    # the narrowest block is a sector of memory
+    assert prod(parallel) // 16 >= H200.multiprocessors
+
+
+@pytest.mark.parametrize("last", ["dy", "x"])
+def test_sums_of_two_layouts_keep_their_numbers(build, last):
+    graph = crossed_sums(build, 8, 4, 16, 16, last=[last])
+    made = schedule(graph, EAGER)
+    assert len(made.kernels) > 1
+    agree(graph, made)
+
+
+def test_rows_and_columns_of_a_square_are_judged_apart(build):
+    build.input("x", 2048, 2048, dtype=BF16)
+    for name, at in (("rows", lambda i, r: (i, r)), ("columns", lambda i, r: (r, i))):
+        build.reduce(name, "sum", [2048], [2048], lambda i, r, at=at: build.at("x", *at(i, r)), dtype=F32)
+    made = schedule(build.graph("rows", "columns"), H200)
+    assert all(len(decision.subjects) == 1 for decision in splits(made))
+
+
 def test_a_reduction_with_checks_stays_whole(build):
     build.input("x", 1 << 22, dtype=F32)
     build.reduce("s", "sum", [], [1 << 22], lambda r: build.at("x", r), dtype=F32)

@@ -23,7 +23,6 @@ def test_a_transposed_operand_makes_two_tiles(build, compare, name):
     build.pointwise("z", [8, 6], lambda i, j: op("add", build.at("x", i, j), build.at("y", j, i)))
     (kernel,) = compare(build.graph("z"), name=name).kernels
     assert tiles(kernel) == [("y0", "8"), ("x0", "6")]
-    assert kernel.ranges[1].coalescing == pytest.approx(2 / 3, abs=1e-3)
 
 
 def test_contiguous_symbolic_ranges_become_one(build, compare):
@@ -57,15 +56,13 @@ def test_a_window_that_slides_along_rows_has_no_tile_of_its_own(build, compare):
     build.pointwise("y", [8, 3, 8], lambda i, k, j: op("tanh", build.at("x", i, j + k)))
     (kernel,) = compare(build.graph("y")).kernels
     assert tiles(kernel) == [("x0", "8"), ("x1", "3"), ("x2", "8")]
-    assert kernel.ranges[1].coalescing > 0
 
 
-def test_a_column_reduction_records_where_the_unit_stride_is(build, compare):
+def test_a_column_reduction_has_a_range_for_columns_and_one_for_the_sum(build, compare):
     build.input("x", 8, 6)
     build.reduce("s", "sum", [6], [8], lambda i, r: build.at("x", r, i))
     (kernel,) = compare(build.graph("s")).kernels
     assert tiles(kernel) == [("x0", "6"), ("r0", "8")]
-    assert kernel.ranges[0].coalescing > 0.9 and kernel.ranges[1].coalescing == 0
 
 
 def test_argmax_keeps_the_order_of_its_axes(build, compare):

@@ -37,10 +37,10 @@ WALKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def along(name: str, extent: Expr | int, tile: TileName = "x", coalescing: float = 0.0) -> Range:
+def along(name: str, extent: Expr | int, tile: TileName = "x") -> Range:
     """A range `name` over `extent` points in `tile`."""
     kind: RangeKind = "reduction" if tile == "r" else "walked" if tile == "w" else "parallel"
-    return Range(symbol=symbol(name, extent=extent), kind=kind, tile=tile, coalescing=coalescing)
+    return Range(symbol=symbol(name, extent=extent), kind=kind, tile=tile)
 
 
 def arg(name: str, dtype: DType, span: Expr | int, *, aligned: bool = True) -> TensorArg:

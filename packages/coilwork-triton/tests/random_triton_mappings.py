@@ -44,7 +44,7 @@ from coilwork_triton.codegen import find_mapping
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.vectorized import find_whole_vectors
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, Draft
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.mapping import close
@@ -86,7 +86,7 @@ class RandomlyMapped:
             # products have blocks of their own, whose numbers are drawn
             proposed = find_mapping(kernel, target, TritonOptions(max_configs=1)).versions.general
             return self._emit(found, target, proposed, lambda: _resize_all(rng, proposed))
-        draft = Draft(kernel=found)
+        draft = begin_draft(found)
         if rng.random() < 0.8:
             draft = KERNEL_PASSES.run(draft, target)
         setting = Setting(draft=draft, target=target, options=TritonOptions())

@@ -23,7 +23,7 @@ ROWS = 5
 
 def sums(width: int, count: int, *, last: DType = F32) -> Kernel:
     """`count` sums of rows, the last one of another type if asked for, and one that needs the first one's result."""
-    x0, r0 = along("x0", ROWS), along("r0", width, "r", 1.0)
+    x0, r0 = along("x0", ROWS), along("r0", width, "r")
     types = [F32] * (count - 1) + [last]
     values: list[Scalar] = [
         load(f"in{k}", [x0.symbol * width + r0.symbol], dtype) for k, dtype in enumerate(types)
@@ -83,7 +83,7 @@ def test_all_is_loaded_before_any_thread_waits() -> None:
 
 
 def test_only_sums_are_combined() -> None:
-    x0, r0 = along("x0", ROWS), along("r0", 64, "r", 1.0)
+    x0, r0 = along("x0", ROWS), along("r0", 64, "r")
     value = load("in0", [x0.symbol * 64 + r0.symbol], F32)
     kinds = sorted(SELF_COMBINING & {"sum", "prod", "max", "min"})
     kernel = Kernel(

@@ -19,7 +19,7 @@ INVARIANT: dict[str, object] = {"batch_invariant": True}
 
 
 def sums(rows: int, length: int) -> KernelSource:
-    x, r = along("x0", rows), along("r0", length, "r", 1.0)
+    x, r = along("x0", rows), along("r0", length, "r")
     kernel = Kernel(
         name="sums",
         ranges=(x, r),

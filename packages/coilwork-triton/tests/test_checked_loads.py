@@ -72,7 +72,7 @@ def kernel_of(*ranges: Range, value: Scalar, checks: list[Scalar], checked: bool
 
 def looked_up(checked: bool = True) -> Kernel:
     """A row of a table per position."""
-    y, x = along("x0", ROWS), along("x1", WIDTH, coalescing=1.0)
+    y, x = along("x0", ROWS), along("x1", WIDTH)
     at = counted_from_the_end(load("in1", [y.symbol], I64), 200)
     value = load("in0", [AT * WIDTH + x.symbol], F32, indirect=[at])
     return kernel_of(y, x, value=value, checks=[is_within(at, 200)], checked=checked)
@@ -80,7 +80,7 @@ def looked_up(checked: bool = True) -> Kernel:
 
 def looked_up_twice(checked: bool = True) -> Kernel:
     """A row at a position at a position: the first check is of the address of what the second asks."""
-    y, x = along("x0", ROWS), along("x1", WIDTH, coalescing=1.0)
+    y, x = along("x0", ROWS), along("x1", WIDTH)
     first = load("in1", [y.symbol], I64)
     second = load("in2", [AT], I64, indirect=[first])
     value = load("in0", [AT * WIDTH + x.symbol], F32, indirect=[second])
@@ -91,7 +91,7 @@ def looked_up_twice(checked: bool = True) -> Kernel:
 
 def elements(checked: bool = True) -> Kernel:
     """An element at a row and a column from data, under a mask of its own."""
-    x = along("x0", ROWS * WIDTH, coalescing=1.0)
+    x = along("x0", ROWS * WIDTH)
     row, column = load("in1", [x.symbol], I64), load("in2", [x.symbol], I64)
     inside = op("lt", index_value(x.symbol), const(2000, I64))
     value = load("in0", [AT * WIDTH + AND], F32, indirect=[row, column], mask=inside)
@@ -100,7 +100,7 @@ def elements(checked: bool = True) -> Kernel:
 
 def shifted(checked: bool = True) -> Kernel:
     """An element at a distance from each point, which is asked of the point and of the distance."""
-    x = along("x0", ROWS * WIDTH, coalescing=1.0)
+    x = along("x0", ROWS * WIDTH)
     at = op("add", index_value(x.symbol), load("in1", [x.symbol], I64))
     value = load("in0", [AT], F32, indirect=[at])
     return kernel_of(x, value=value, checks=[is_within(at, SPAN)], checked=checked)
@@ -108,7 +108,7 @@ def shifted(checked: bool = True) -> Kernel:
 
 def row_sums(width: int, *, checked: bool = True) -> Kernel:
     """Sums of rows that are looked up, short ones in registers and long ones in a loop."""
-    y, r = along("x0", ROWS), along("r0", width, "r", 1.0)
+    y, r = along("x0", ROWS), along("r0", width, "r")
     at = load("in1", [y.symbol], I64)
     value = reduce("sum", [load("in0", [AT * width + r.symbol], F32, indirect=[at])], [r.symbol])
     return kernel_of(y, r, value=value, checks=[is_within(at, 8)], checked=checked)
@@ -116,7 +116,7 @@ def row_sums(width: int, *, checked: bool = True) -> Kernel:
 
 def sums_of_elements(checked: bool = True) -> Kernel:
     """Sums of elements that are looked up one by one, in a loop."""
-    y, r = along("x0", 4), along("r0", 4000, "r", 1.0)
+    y, r = along("x0", 4), along("r0", 4000, "r")
     at = load("in1", [y.symbol * 4000 + r.symbol], I64)
     value = reduce("sum", [load("in0", [AT], F32, indirect=[at])], [r.symbol])
     return kernel_of(y, r, value=value, checks=[is_within(at, 200)], checked=checked)
@@ -124,7 +124,7 @@ def sums_of_elements(checked: bool = True) -> Kernel:
 
 def products(checked: bool = True) -> Kernel:
     """A product whose left rows are looked up."""
-    y, x, r = along("x0", ROWS), along("x1", WIDTH, coalescing=1.0), along("r0", 64, "r")
+    y, x, r = along("x0", ROWS), along("x1", WIDTH), along("r0", 64, "r")
     at = load("in1", [y.symbol], I64)
     left = load("in0", [AT * 64 + r.symbol], F32, indirect=[at])
     right = load("in0", [r.symbol * WIDTH + x.symbol], F32)
@@ -210,7 +210,7 @@ def accesses(text: str) -> list[str]:
 
 
 def test_what_a_check_does_not_judge_is_loaded_at_once() -> None:
-    y, x = along("x0", ROWS), along("x1", WIDTH, coalescing=1.0)
+    y, x = along("x0", ROWS), along("x1", WIDTH)
     judged, other = load("in1", [y.symbol], I64), load("in2", [y.symbol], I64)
     rows = [load("in0", [AT * WIDTH + x.symbol], F32, indirect=[at]) for at in (judged, other)]
     text = body_of(kernel_of(y, x, value=op("add", *rows), checks=[is_within(judged, 200)]))

@@ -153,7 +153,7 @@ def test_padded_rows_are_copied_by_neighbouring_threads(compiler: TritonProcess,
 
 
 def test_rows_before_padding_are_read_16_bytes_at_a_time(compiler: TritonProcess) -> None:
-    x0, r0 = along("x0", 64), along("r0", 50257, "r", 1.0)
+    x0, r0 = along("x0", 64), along("r0", 50257, "r")
     value = cast(load("in0", [x0.symbol * 50264 + r0.symbol], DType.BF16), DType.F32)
     kernel = Kernel(
         name="highest",
@@ -176,7 +176,7 @@ def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) 
 def test_a_product_less_itself_is_not_what_rounding_took_from_it(
     compiler: TritonProcess, dtype: DType
 ) -> None:
-    x = along("x0", 1024, "x", 1.0)
+    x = along("x0", 1024, "x")
     product = op("mul", load("in0", [x.symbol], dtype), load("in1", [x.symbol], dtype))
     kernel = Kernel(
         name="nothing",

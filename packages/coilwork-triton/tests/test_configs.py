@@ -63,6 +63,39 @@ def test_one_narrow_operand_gives_threads_twice_as_much() -> None:
     assert (64, 512, 8) not in blocks("persistent", (4,), x=64 * 1792, r=512)
 
 
+@pytest.mark.parametrize("across", [0.2, 0.4999, 0.5, 0.6])
+@pytest.mark.parametrize("length", [200704, 784])
+def test_neighbours_in_both_layouts_are_read_together(length: int, across: float) -> None:
+    """Where some operands lie along what is reduced and others across it, a block spans a sector of both."""
+    facts = launch_facts(
+        walk="looped",
+        extents={"x": 16384, "r": length},
+        coalescing={"x": across, "r": 1 - across},
+        element_bytes=2,
+        tensors=2,
+        stream_bytes=(2, 2),
+    )
+    for one in propose(facts, H200, 3):
+        meta = dict(one.meta)
+        assert min(meta["XBLOCK"], meta["R0_BLOCK"]) * 2 >= H200.machine.memory.fetched_bytes
+
+
+def test_long_rows_that_stay_are_several_where_some_lies_across() -> None:
+    facts = launch_facts(
+        walk="persistent",
+        extents={"x": 8192, "r": 4096},
+        coalescing={"x": 0.3, "r": 0.7},
+        element_bytes=2,
+        tensors=3,
+        stream_bytes=(2, 2, 2),
+        rereads_rows=True,
+    )
+    first, *_ = propose(facts, H200, 3)
+    assert dict(first.meta)["XBLOCK"] == 8 and 64 * 32 * first.num_warps >= 8 * 4096
+    alone = propose(change_facts(facts, coalescing={"r": 1.0}), H200, 3)
+    assert [dict(c.meta)["XBLOCK"] for c in alone] == [1, 1]
+
+
 def test_busy_columns_have_twice_the_threads() -> None:
     facts = launch_facts(
         walk="persistent",

@@ -91,7 +91,7 @@ def kernel_of(
 
 
 def flat(points: int = POINTS) -> Range:
-    return along("x0", points, coalescing=1.0)
+    return along("x0", points)
 
 
 def emitted(kernel: Kernel, name: str = "sm_90", **options: object) -> KernelSource:
@@ -188,7 +188,7 @@ def test_numbers_of_any_width_are_compared_with_any_number_of_bins(
 
 @pytest.mark.parametrize("index_dtype", ["i32", "i64"])
 def test_rows_of_bins(engine: TritonProcess, index_dtype: str) -> None:
-    x0, x1, x2 = along("x0", 3), along("x1", 2), along("x2", 5003, coalescing=1.0)
+    x0, x1, x2 = along("x0", 3), along("x1", 2), along("x2", 5003)
     rows = 100 * (2 * x0.symbol + x1.symbol)
     source = emitted(kernel_of(x0, x1, x2, rows=rows, span=600), index_dtype=index_dtype)
     data, start = numbers(6 * 5003, 100), torch.arange(600).to(torch.int32)
@@ -197,7 +197,7 @@ def test_rows_of_bins(engine: TritonProcess, index_dtype: str) -> None:
 
 
 def test_points_of_outer_ranges_that_share_a_row_of_bins(engine: TritonProcess) -> None:
-    x0, x1, x2 = along("x0", 3), along("x1", 2), along("x2", 4096, coalescing=1.0)
+    x0, x1, x2 = along("x0", 3), along("x1", 2), along("x2", 4096)
     kernel = kernel_of(x0, x1, x2, rows=100 * x1.symbol, span=200)
     data, start = numbers(6 * 4096, 100), torch.zeros(200, dtype=torch.int32)
     places = (data.reshape(3, 2, -1) + 100 * torch.arange(2)[:, None]).flatten()
@@ -205,7 +205,7 @@ def test_points_of_outer_ranges_that_share_a_row_of_bins(engine: TritonProcess) 
 
 
 def test_points_of_several_ranges_within_a_row(engine: TritonProcess) -> None:
-    x0, x1, x2 = along("x0", 5), along("x1", 67), along("x2", 63, coalescing=1.0)
+    x0, x1, x2 = along("x0", 5), along("x1", 67), along("x2", 63)
     kernel = kernel_of(x0, x1, x2, rows=100 * x0.symbol, span=500)
     data, start = numbers(5 * 67 * 63, 100), torch.zeros(500, dtype=torch.int32)
     places = (data.reshape(5, -1) + 100 * torch.arange(5)[:, None]).flatten()
@@ -241,7 +241,7 @@ def test_several_stores(engine: TritonProcess) -> None:
 
 def test_open_sizes(engine: TritonProcess) -> None:
     n0 = symbol("n0", lo=0)
-    kernel = kernel_of(along("x0", n0, coalescing=1.0), sizes=(n0,))
+    kernel = kernel_of(along("x0", n0), sizes=(n0,))
     source = emitted(kernel, likely=(32768,))
     for points in (32768, 20001, 5, 0):
         data, start = numbers(points, 100), torch.zeros(100, dtype=torch.int32)
@@ -256,7 +256,7 @@ def test_open_sizes(engine: TritonProcess) -> None:
 
 def test_open_rows(engine: TritonProcess) -> None:
     n0 = symbol("n0", lo=0)
-    x0, x1 = along("x0", n0), along("x1", 5000, coalescing=1.0)
+    x0, x1 = along("x0", n0), along("x1", 5000)
     kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=100 * n0, sizes=(n0,))
     data, start = numbers(5000 * 4, 100), torch.zeros(400, dtype=torch.int32)
     places = (data.reshape(4, -1) + 100 * torch.arange(4)[:, None]).flatten()
@@ -283,7 +283,7 @@ def test_where_a_number_is_known_to_lie() -> None:
 
 
 def test_what_may_be_negative_in_a_row_is_not_counted() -> None:
-    x0, x1 = along("x0", 4), along("x1", 8192, coalescing=1.0)
+    x0, x1 = along("x0", 4), along("x1", 8192)
     kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=400)
     assert counts_in(kernel)
     number = kernel.stores[0].indirect[0]
@@ -340,14 +340,14 @@ def test_few_bins_and_many_points_are_counted(bins: int, points: int, counted: b
 
 @pytest.mark.parametrize(("row", "counted"), [(1024, False), (2048, True)])
 def test_short_rows_are_not_counted(row: int, counted: bool) -> None:
-    x0, x1 = along("x0", 1000), along("x1", row, coalescing=1.0)
+    x0, x1 = along("x0", 1000), along("x1", row)
     assert counts_in(kernel_of(x0, x1, rows=100 * x0.symbol, span=100000)) == counted
 
 
 @pytest.mark.parametrize(("likely", "counted"), [((), False), ((100,), False), ((8192,), True)])
 def test_open_lengths_of_rows_are_what_they_likely_are(likely: tuple[int, ...], counted: bool) -> None:
     n0 = symbol("n0", lo=0)
-    x0, x1 = along("x0", 64), along("x1", n0, coalescing=1.0)
+    x0, x1 = along("x0", 64), along("x1", n0)
     kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=6400, sizes=(n0,))
     assert counts_in(kernel, likely=likely) == counted
 
@@ -363,7 +363,7 @@ def test_blocks_are_large_where_programs_are_many() -> None:
     sizes = [dict(c.meta)["XBLOCK"] for c in emitted(kernel_of(flat(1 << 26), bins=64)).configs]
     assert sizes == [8192, 16384]
     assert [dict(c.meta)["XBLOCK"] for c in emitted(kernel_of(flat(1 << 18))).configs] == [1024]
-    x0, x1 = along("x0", 4096), along("x1", 9000, coalescing=1.0)
+    x0, x1 = along("x0", 4096), along("x1", 9000)
     (config,) = emitted(kernel_of(x0, x1, rows=100 * x0.symbol, span=409600)).configs
     # little of a row's last block is behind its end
     assert dict(config.meta) == {"YBLOCK": 1, "XBLOCK": 2048}

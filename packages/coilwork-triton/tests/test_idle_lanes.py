@@ -138,7 +138,7 @@ def test_vectors_are_narrow_where_that_leaves_fewer_lanes_idle(kernel: Kernel, w
 
 def test_rows_of_unknown_length_have_wide_vectors() -> None:
     n = symbol("n0", lo=1, hi=384)
-    x0, r0 = along("x0", 4096), along("r0", n, "r", 1.0)
+    x0, r0 = along("x0", 4096), along("r0", n, "r")
     flat = x0.symbol * 384 + r0.symbol
     total = reduce("sum", [cast(load("in0", [flat], BF16), F32)], [r0.symbol])
     kernel = Kernel(
@@ -152,7 +152,7 @@ def test_rows_of_unknown_length_have_wide_vectors() -> None:
 
 
 def test_scans_and_fixed_launches_have_wide_vectors() -> None:
-    x0, r0 = along("x0", 4096), along("r0", 384, "r", 1.0)
+    x0, r0 = along("x0", 4096), along("r0", 384, "r")
     flat = x0.symbol * 384 + r0.symbol
     running = cast(scan("sum", cast(load("in0", [flat], BF16), F32), r0.symbol), BF16)
     kernel = Kernel(
@@ -176,7 +176,7 @@ def test_single_warps_move_8_bytes_per_thread_and_wait_for_no_other(compiler: Tr
 
 def statistics(length: int, rows: int) -> Kernel:
     """Of rows of bf16: extremes and where they are, moments, the sum of what is looked up, and the softmax."""
-    x0, r0 = along("x0", rows), along("r0", length, "r", 1.0)
+    x0, r0 = along("x0", rows), along("r0", length, "r")
     flat = x0.symbol * length + r0.symbol
     x = cast(load("in0", [flat], BF16), F32)
     high, total = (reduce("online_softmax", [x], [r0.symbol], output=k) for k in (0, 1))

@@ -32,7 +32,7 @@ from coilwork_ir.scalar import (
     where,
 )
 from coilwork_ir.target import target
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEMBER_PASSES, Draft
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEMBER_PASSES, Draft, begin_draft
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 TYPES = {BF16: torch.bfloat16, F32: torch.float32, I64: torch.int64, DType.I32: torch.int32}
@@ -125,7 +125,7 @@ def draw_joined(draw: random.Random) -> Kernel:
 def draw_dealt(draw: random.Random) -> Kernel:
     """A kernel that deals neighbours out to rows of their own, now and then with a weight for each row."""
     count, rows, length = draw.choice([2, 2, 3, 4]), draw.randint(2, 4), draw.choice([512, 520, 520, 513])
-    row, way, column = along("y0", rows, "y"), along("y1", count, "y", 0.5), along("x0", length, "x", 0.5)
+    row, way, column = along("y0", rows, "y"), along("y1", count, "y"), along("x0", length, "x")
     place = (row.symbol * length + column.symbol) * count + way.symbol
     value = op(draw.choice(["neg", "abs"]), load("in0", [place], F32))
     if draw.random() < 0.2:
@@ -172,7 +172,7 @@ def draw_counting(draw: random.Random) -> Kernel:
 def draw_topk(draw: random.Random) -> Kernel:
     """A kernel that keeps the first of sorted rows, with what is computed of them and of the row."""
     rows, length, first = draw.randint(1, 4), draw.choice([24, 100]), draw.choice([1, 3, 8, 20])
-    x0, r0 = along("x0", rows), along("r0", length, "r", 1.0)
+    x0, r0 = along("x0", rows), along("r0", length, "r")
     element = load("in0", [x0.symbol * length + r0.symbol], F32)
     value = sort(element, r0.symbol, descending=draw.random() < 0.5)
     if draw.random() < 0.5:
@@ -254,7 +254,7 @@ def test_a_pass_computes_the_same_and_reads_nothing_else(name: str) -> None:
     draw, changed, paired = random.Random(7), 0, 0
     for seed in range(250 if name == "coarsen" else 40):
         kernel = without_idle_arguments(DRAWN[name](draw))
-        before = Draft(kernel=kernel)
+        before = begin_draft(kernel)
         after = KERNEL_PASSES.select(name).run(before, H200)
         if after is before:
             continue
@@ -275,7 +275,7 @@ def test_all_passes_in_turn_compute_the_same() -> None:
     for seed, make in enumerate([*DRAWN.values()] * 8):
         kernel = without_idle_arguments(make(draw))
         draft = KERNEL_PASSES.run(
-            Draft(kernel=kernel), H200, observe=lambda name, a, b: seen.add(name) if b is not a else None
+            begin_draft(kernel), H200, observe=lambda name, a, b: seen.add(name) if b is not a else None
         )
         wanted, got = computed(kernel, seed), computed(with_declared_ranges(draft), seed)
         for buffer in wanted:

@@ -28,7 +28,7 @@ BEHIND = torch.tensor([1e17, 0.5, float("nan")])
 
 def of_lines(name: str, dtype: DType, points: int = POINTS) -> Kernel:
     """The function `name` of two lines."""
-    x = along("x0", points, coalescing=1.0)
+    x = along("x0", points)
     value = op(name, load("in0", [x.symbol], dtype), load("in1", [x.symbol], dtype))
     args = tuple(arg(buffer, dtype, points) for buffer in ("in0", "in1", "out0"))
     return Kernel(
@@ -85,7 +85,7 @@ def test_numbers_behind_lines_decide_no_loop(engine: TritonProcess, name: str, t
 
 
 def running(length: int, *, reverse: bool) -> Kernel:
-    x, r = along("x0", ROWS), along("r0", length, "r", 1.0)
+    x, r = along("x0", ROWS), along("r0", length, "r")
     flat = x.symbol * length + r.symbol
     value = scan("logcumsumexp", load("in0", [flat], DType.F32), r.symbol, reverse=reverse)
     args = (arg("in0", DType.F32, ROWS * length), arg("out0", DType.F32, ROWS * length))

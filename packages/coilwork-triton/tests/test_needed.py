@@ -17,7 +17,7 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
 COUNT = 5000
-X = along("x0", COUNT, coalescing=1.0)
+X = along("x0", COUNT)
 PLACE = index_value(X.symbol)
 NEEDED = op("lt", load("in0", (as_expr(0),), DType.I32), const(5, DType.I32))
 KEY = load("in1", (X.symbol,), DType.I64, mask=NEEDED)

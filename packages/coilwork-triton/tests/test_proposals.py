@@ -18,7 +18,7 @@ from coilwork_ir.scalar import find_contraction, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton.iteration.mapped_shape import shape_of
 from coilwork_triton.iteration.parameters import config_of
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, Draft
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, begin_draft
 from coilwork_triton.launch.configs import LAUNCHES
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.proposals.access_width import WIDTHS
@@ -38,7 +38,7 @@ SINGLE = [
 
 
 def setting_of(kernel: Kernel, **options: bool) -> Setting:
-    draft = KERNEL_PASSES.run(Draft(kernel=LEGALIZATION.run(kernel, H200)), H200)
+    draft = KERNEL_PASSES.run(begin_draft(LEGALIZATION.run(kernel, H200)), H200)
     return Setting(draft=draft, target=H200, options=TritonOptions(**options))
 
 
@@ -98,7 +98,7 @@ def test_each_decision_adds_to_those_before_it() -> None:
 
 def long_rows() -> Kernel:
     """Rows of whole blocks, each with a weight of its own."""
-    row, column = along("x0", 64, "x", 0.0), along("x1", 4096, "x", 1.0)
+    row, column = along("x0", 64, "x"), along("x1", 4096, "x")
     at = row.symbol * 4096 + column.symbol
     value = op("mul", load("in0", [at], F32), load("in1", [row.symbol], F32))
     return Kernel(
@@ -111,7 +111,7 @@ def long_rows() -> Kernel:
 
 def pieces_of_columns() -> Kernel:
     """Sums of four pieces of each of 257 columns."""
-    piece, column, r = along("x0", 4, "x"), along("x1", 257, "x", 1.0), along("r0", 64, "r")
+    piece, column, r = along("x0", 4, "x"), along("x1", 257, "x"), along("r0", 64, "r")
     element = load("in0", [(piece.symbol * 64 + r.symbol) * 257 + column.symbol], F32)
     at = column.symbol * 4 + piece.symbol
     return Kernel(

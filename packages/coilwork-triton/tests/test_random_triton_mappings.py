@@ -72,9 +72,9 @@ def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytes
 
 
 SUMS = """kernel @sums fast {
-  range x0: `40` parallel x 0.0
-  range x1: `6` parallel x 0.0
-  range r0: `100` reduction r 1.0
+  range x0: `40` parallel x
+  range x1: `6` parallel x
+  range r0: `100` reduction r
   arg in0: f32 in span `24000` aligned
   arg out0: f32 out span `240` aligned
   body {

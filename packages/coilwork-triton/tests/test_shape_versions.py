@@ -22,8 +22,8 @@ from coilwork_triton import TritonCodegen
 SOFTMAX = """kernel @softmax fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x 0.0
-  range r0: `n1` reduction r 1.0
+  range x0: `n0` parallel x
+  range r0: `n1` reduction r
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
   body {
@@ -40,8 +40,8 @@ SOFTMAX = """kernel @softmax fast {
 SUMS = """kernel @sums fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n1` parallel x 1.0
-  range r0: `n0` reduction r 0.0
+  range x0: `n1` parallel x
+  range r0: `n0` reduction r
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n1` aligned
   body {
@@ -53,8 +53,8 @@ SUMS = """kernel @sums fast {
 """
 LEFT = """kernel @left fast {
   size n0 in [2, inf]
-  range x0: `n0 % 16` parallel x 0.5
-  range x1: `n0 % 16` parallel x 0.5
+  range x0: `n0 % 16` parallel x
+  range x1: `n0 % 16` parallel x
   arg in0: f32 in span `n0 % 16` aligned
   arg out0: f32 out span `(n0 % 16)*(n0 % 16)` aligned
   body {
@@ -68,8 +68,8 @@ LEFT = """kernel @left fast {
 TURNED = """kernel @turned fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range y0: `n0` parallel y 0.5
-  range x0: `n1` parallel x 0.5
+  range y0: `n0` parallel y
+  range x0: `n1` parallel x
   arg in0: f32 in span `n0*n1` aligned
   arg in1: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
@@ -84,7 +84,7 @@ TURNED = """kernel @turned fast {
 FLAT = """kernel @flat fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n0*n1` parallel x 1.0
+  range x0: `n0*n1` parallel x
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
   body {
@@ -167,7 +167,7 @@ def test_what_is_divided_fits_32_bits_too() -> None:
     nearest = parse_kernel("""kernel @nearest fast {
   size n0 in [1, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x 1.0
+  range x0: `n0` parallel x
   arg in0: f32 in span `n1` aligned
   arg out0: f32 out span `n0` aligned
   body {

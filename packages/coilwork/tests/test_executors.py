@@ -20,7 +20,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.choice import Loadable
-from coilwork_wrapper import module_wrapper
+from coilwork_wrapper import EncodedProgram, encode_program, module_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -39,8 +39,8 @@ def run(compile_with: Compile, trace: Path, **options: object) -> dict[str, Any]
     return report
 
 
-def refuse(_: Program) -> bytes:
-    raise EmitError("native-unsupported", "a thing that cannot be")
+def refuse(program: Program) -> EncodedProgram:
+    return replace(encode_program(program), refusal=EmitError("native-unsupported", "a thing that cannot be"))
 
 
 def unavailable(*_: object, **__: object) -> Any:
@@ -71,7 +71,7 @@ def test_a_second_process_restores_the_program(strictly: Compile, tmp_path: Path
 def test_a_program_that_is_refused_runs_in_python(
     strictly: Compile, leniently: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module_wrapper, "emit_native", refuse)
+    monkeypatch.setattr(module_wrapper, "encode_program", refuse)
     cache = str(tmp_path / "cache")
     for number, hit in enumerate((False, True)):
         report = run(strictly, tmp_path / f"{number}", cache_dir=cache)

@@ -159,7 +159,7 @@ STAGES: dict[str, Callable[[Patch], None]] = {
     "program verifier": lambda m: break_stage(m, "verify_program", named(COS)),
     "generator": lambda m: break_generator(m, COS, emits=False),
     "compiler": lambda m: break_generator(m, COS, emits=True),
-    "wrapper": lambda m: break_stage(m, "emit_python", unnamed(COS)),
+    "wrapper": lambda m: break_stage(m, "encode_program", unnamed(COS)),
 }
 
 MUL = "aten.mul.Tensor"
@@ -223,7 +223,6 @@ def test_strict_raises(strictly: Compile, monkeypatch: Patch) -> None:
 
 
 DRIVERS: dict[str, tuple[str, Any, dict[str, object]]] = {
-    "native bytes": ("emit_native", module_wrapper, {}),
     "native executor": ("load_native", choice, {}),
     "fx": ("check_bound", fx_wrapper, {"wrapper": "fx"}),
     "cpp": ("build_library", cpp_wrapper, {"wrapper": "cpp"}),
@@ -251,6 +250,21 @@ def test_a_fault_of_a_driver_costs_no_call(
     torch._dynamo.reset()
     with pytest.raises(BackendCompilerFailed, match="injected"):
         strictly(waves, cache=False, **options)(*inputs())
+
+
+def test_a_fault_of_the_readable_module_costs_nothing(
+    leniently: Compile, strictly: Compile, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    break_stage(monkeypatch, "emit_python", lambda value: KeyError("injected"))
+    with told() as said:
+        check(leniently(waves, trace=str(tmp_path), cache=False))
+    assert len(said) == 1
+    assert "has no readable module" in str(said[0].message)
+    report = reports(tmp_path)["inference"]
+    assert (report["fallback"], report["extern_calls"], report["executor"]) == ("", 0, "native")
+    torch._dynamo.reset()
+    with pytest.raises(BackendCompilerFailed, match="injected"):
+        strictly(waves, cache=False)(*inputs())
 
 
 REWRITES: dict[str, tuple[str, Any]] = {
@@ -301,7 +315,7 @@ def test_dynamic_sizes(monkeypatch: Patch, tmp_path: Path) -> None:
     assert reports(tmp_path)["inference"]["extern_calls"] == 1
 
 
-@pytest.mark.parametrize("stage", ["schedule", "emit_python"])
+@pytest.mark.parametrize("stage", ["schedule", "encode_program"])
 def test_backward_graphs(stage: str, leniently: Compile, monkeypatch: Patch, tmp_path: Path) -> None:
     def function(x: Tensor) -> Tensor:
         return (torch.sin(x) * x.exp()).tanh().sum()

@@ -86,3 +86,19 @@ def test_strict_refuses() -> None:
     compiled = torch.compile(lambda m: m.to_dense() + 1, backend=backend, options={"strict": True})
     with pytest.raises(BackendCompilerFailed, match=r"opaque-input.*\n.*with strides.*\n.*to_dense"):
         compiled(value().to_mkldnn())
+
+
+@pytest.mark.parametrize("is_compiled_before", [False, True])
+def test_inside_of_functionalize(is_compiled_before: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        y[1:].add_(x[:1])
+        return y.sin()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend)
+    if is_compiled_before:
+        compiled(value())
+    with pytest.warns(CoilworkFallbackWarning, match=r"wrapped by torch\.func\.functionalize"):
+        found = torch.func.functionalize(compiled)(value())
+    torch.testing.assert_close(found, function(value()))

@@ -523,6 +523,67 @@ def test_gradients_of_types_that_eager_refuses(name: str) -> None:
     assert str(error.value).split("\n")[0] == str(refused.value).split("\n")[0]
 
 
+_WIDE = 1 << 40
+# programs that torch's meta functions take, with gradients: eager's kernels refuse them, or their gradients
+ONLY_KERNELS: dict[str, tuple[Program, Callable[[], tuple[Tensor, ...]]]] = {
+    "huber_loss of a wider target": (
+        nn.functional.huber_loss,
+        lambda: (leaf(5, dtype=torch.float16), torch.ones(5)),
+    ),
+    "huber_loss, not reduced": (
+        lambda x, y: nn.functional.huber_loss(x, y, reduction="none"),
+        lambda: (leaf(5), torch.ones(5, dtype=torch.float64)),
+    ),
+    "strides of an image's one row": (
+        lambda x: nn.functional.max_pool2d(x, (1, 3), (_WIDE, 2)),
+        lambda: (leaf(1, 2, 1, 3),),
+    ),
+    "positions in an image's one row": (
+        lambda x: torch.ops.aten.max_pool2d_with_indices(x, [1, 3], [1, 1], [0, 0], [_WIDE, 1])[0],
+        lambda: (leaf(1, 2, 1, 3),),
+    ),
+    "the bias of a group norm without a weight": (
+        lambda x, bias: nn.functional.group_norm(x, 2, None, bias),
+        lambda: (leaf(1, 6, 3), leaf(6)),
+    ),
+    "pixels of nothing shuffled": (nn.PixelShuffle(2), lambda: (leaf(0, 8, 2, 2),)),
+    "pixels of nothing put back": (nn.PixelUnshuffle(2), lambda: (leaf(0, 3, 6, 6),)),
+    "distances in a row": (torch.ops.aten._pdist_forward, lambda: (leaf(1),)),
+}
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ONLY_KERNELS)
+def test_what_only_eagers_kernels_refuse(name: str, strict: bool) -> None:
+    program, make = ONLY_KERNELS[name]
+
+    def train(call: Program) -> None:
+        found: Any = call(*make())
+        torch.autograd.backward([found], [torch.ones_like(found)])
+
+    with pytest.raises((RuntimeError, IndexError)) as refused:
+        train(program)
+    with pytest.raises(refused.type) as error:
+        train(compiled(program, strict=strict))
+    assert str(error.value) == str(refused.value)
+
+
+def test_what_is_beside_those_is_compiled() -> None:
+    pooled, image = torch.randn(2, 5), torch.randn(2, 8, 4, 4)
+    given: tuple[tuple[Program, tuple[Tensor, ...]], ...] = (
+        (lambda x: nn.functional.max_pool1d(x, 2, _WIDE), (pooled,)),
+        (lambda x: nn.functional.pixel_shuffle(x, 2) * 2, (image,)),
+        (lambda x: nn.functional.pixel_unshuffle(x[:0], 2), (image,)),
+        (lambda x, y: nn.functional.huber_loss(x, y) + 1, (pooled, pooled.double())),
+        (lambda x: nn.functional.group_norm(x, 2, torch.ones(8), torch.ones(8)), (image,)),
+        (lambda x: torch.ops.aten._pdist_forward(x, 1.0), (pooled[None],)),
+    )
+    for program, operands in given:
+        expected = program(*operands)
+        torch.testing.assert_close(compiled(program, strict=True)(*operands), expected)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_operands_without_memory_beside_others_are_eagers(strict: bool) -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:

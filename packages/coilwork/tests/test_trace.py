@@ -59,7 +59,9 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
         f"{name}.layouts.txt",
         f"{name}.program.txt",
         "kernels",
+        "kernels.bin",
         "module.py",
+        "program.bin",
         "report.json",
     }
     assert "torch.ops.aten.mm.default" in (softmax_trace / "aten.txt").read_text()

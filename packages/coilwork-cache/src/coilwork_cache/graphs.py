@@ -24,10 +24,10 @@ class GraphEntry:
     """What is kept of a compiled graph.
 
     Attributes:
-        module: text of the Python module.
+        module: text of the Python module, which people read.
         kernels: manifests and texts of its kernels, as bytes.
-        program: bytes for the native executor; empty if it refuses the program.
-        refusal: why it does.
+        program: the program as bytes.
+        refusal: why the native executor refuses it, if it does.
         roles: of its inputs and results, as text.
         constant_keys: names of the tensors that the program needs. Their contents are part of the key, and
             they are taken from the graph at hand.

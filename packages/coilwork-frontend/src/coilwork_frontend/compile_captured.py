@@ -31,9 +31,9 @@ from coilwork_frontend.calling_convention.shared_results import (
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
 from coilwork_frontend.capture.eager_calls import compile_around
 from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
+from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
 from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
-from coilwork_frontend.capture.masked_selection import broadcast_selections
 from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork_frontend.capture.nested_regions import put_in_place
 from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
@@ -253,6 +253,11 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
             why="a mask may have more places than what it chooses from",
         ),
         Pass(
+            name="sums over all",
+            run=_mend(sum_over_all),
+            why="torch's fake tensors sum over no dimension where none is listed, and eager over all",
+        ),
+        Pass(
             name="value checks",
             run=_mend(check_values),
             why="tracing does not see the values that eager refuses",
@@ -283,7 +288,8 @@ MENDING: Final[PassTable[fx.GraphModule, None]] = PassTable(
         Before("collectives", "nested regions", _OTHER_CALLS),
         Before("nested regions", "tensor indices", "calls inside of a region are mended as those around it"),
         Before("tensor indices", "masked selection", _OTHER_CALLS),
-        Before("masked selection", "value checks", _OTHER_CALLS),
+        Before("masked selection", "sums over all", _OTHER_CALLS),
+        Before("sums over all", "value checks", _OTHER_CALLS),
         Before("value checks", "filled expansions", _OTHER_CALLS),
         Before(
             "filled expansions", "written expansions", "what is filled as a whole needs no view to write by"

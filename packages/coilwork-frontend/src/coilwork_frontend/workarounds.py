@@ -81,6 +81,12 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
     ),
     Workaround(
+        what="gradients of losses between two types, and pixels of images without elements, are computed",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.refused_types:has_refused_types",
+        test="coilwork/tests/test_refused_calls.py:test_what_only_eagers_kernels_refuse",
+    ),
+    Workaround(
         what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
         versions=("2.13",),
         fix="coilwork_frontend.capture.margin_loss:write_out_label_margins",
@@ -89,8 +95,14 @@ WORKAROUNDS: Final = (
     Workaround(
         what="masked_select of a row by a matrix is held to the number of the row's elements",
         versions=("2.13",),
-        fix="coilwork_frontend.capture.masked_selection:broadcast_selections",
-        test="coilwork/tests/test_masked_selection.py:test_as_eager",
+        fix="coilwork_frontend.capture.fake_shapes:broadcast_selections",
+        test="coilwork/tests/test_fake_shapes.py:test_as_eager",
+    ),
+    Workaround(
+        what="nansum and nanmean of a list of no dimensions have the input's shape, and no gradient",
+        versions=("2.13",),
+        fix="coilwork_frontend.capture.fake_shapes:sum_over_all",
+        test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(
         what="before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code",

@@ -21,6 +21,8 @@ class RowWalks:
             fits.
         kept_across: points of the longest row across memory that is kept so.
         columns: rows across memory that one program reduces side by side.
+        crossed_share: share of what lies across that is enough for rows to be reduced side by side, where
+            the rest lies along them; None: they are if most does.
         loop_row: points of the longest row that a program keeps beside sums of its columns, while it goes
             from row to row.
         loop_threads: threads that share such a row.
@@ -32,6 +34,7 @@ class RowWalks:
     kept_bytes: int = 0
     kept_across: int = 0
     columns: int = 1
+    crossed_share: float | None = None
     loop_row: int = 0
     loop_threads: int = 1
     loop_elements: int = 1
@@ -42,6 +45,16 @@ class RowWalks:
     def kept_points(self) -> int:
         """Points of the longest row along memory that is kept, if little of each is."""
         return self.kept_bytes // 4
+
+    def are_across(self, *, across: float, along: float) -> bool:
+        """True if rows are reduced in blocks of neighbours, of which so many bytes lie across them and along them.
+
+        A program that has a row to itself fetches a sector for each element that lies across it. A block reads
+        whole sectors of both.
+        """
+        if self.crossed_share is not None and across > self.crossed_share * (across + along):
+            return True
+        return across > along
 
     def keeps(self, length: int, *, across: bool = False, values: int = 1) -> bool:
         """True if rows of `length` points, of each of which a program has `values` values, are kept from pass to pass."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from coilwork_ir.device_traits import CPU_LIBRARIES, CUDNN, SEQUENTIAL_RANDOM, has_trait, list_types
+from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.target import TARGETS
 
 Numerics = Literal["fast", "eager", "strict"]
@@ -56,6 +57,8 @@ class LoweringOptions:
             one with a longer map is laid out in memory.
         resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's cache
             meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
+        find_model: what is measured of a device, by its name, such as `"cuda:0"`. A target's description is in cache keys
+            anyway. Default: the figures of a device like it.
     """
 
     fallback: tuple[str, ...] = ()
@@ -73,6 +76,7 @@ class LoweringOptions:
     updates_in_place: bool = True
     max_index_size: int = 256
     resident_bytes: int = _H200.resident_bytes
+    find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
 
     def falls_back(self, target: str, node: str = "") -> bool:
         """Tell if `target`, e.g. `"aten.cumsum.default"`, is left to ATen: for `node`, if that is given."""
@@ -109,6 +113,7 @@ class LayoutOptions:
             than its copies cost, and rows to multiples of 16 bytes where the graph is free to choose. Default: True.
         by_rows: compute products that cannot be padded, since their results must be dense, by blocks of rows. Off where
             kernels store such rows themselves. Default: True.
+        find_model: as in `LoweringOptions`.
     """
 
     layout: ConvolutionLayout = "auto"
@@ -119,6 +124,7 @@ class LayoutOptions:
     tf32_convolutions: bool = True
     pad_products: bool = True
     by_rows: bool = True
+    find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +135,13 @@ class RewriteOptions:
         numerics: with anything but `fast`, none that round otherwise than the captured calls. Default: `fast`.
         random: whether random numbers may be drawn otherwise than in eager. Default: False.
         skip: names of rewrites that are not done. Default: none.
+        find_model: as in `LoweringOptions`.
     """
 
     numerics: Numerics = "fast"
     random: bool = False
     skip: tuple[str, ...] = ()
+    find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
 
 
 def names(listed: tuple[str, ...], target: str) -> bool:

@@ -19,9 +19,9 @@ from typing import Final
 import torch
 from torch import fx
 
-from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.operators import find_target_info
 from coilwork_ir.scalar import loads
 from coilwork_lowering.building.builder import Builder
@@ -43,9 +43,6 @@ from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _COPY: Final = torch.ops.aten.copy_.default
-# A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.
-_LAUNCH_BYTES_CPU: Final = 1 << 15
-_LAUNCH_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +107,7 @@ class Overwriting:
             reason = "a kernel computes it"
         elif self._builder.buffers.root(target.buffer.name) not in self._inputs and not self._is_stored(node):
             reason = "kernels read it"
-        elif not _saves_a_launch(target, part):
+        elif not _saves_a_launch(target, part, self._builder.machine_of(target.device)):
             reason = "few bytes"
         return self._decide(node, target, part, reason)
 
@@ -298,11 +295,13 @@ def is_bijective(value: TensorValue) -> bool:
     return is_whole(value) or product(value.shape) == product(value.buffer.shape)
 
 
-def _saves_a_launch(target: TensorValue, part: TensorValue) -> bool:
-    """Whether the rest of `target`, read and written, takes longer than one more launch. Sizes that nobody knows are large."""
+def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineModel) -> bool:
+    """True if the rest of `target`, read and written, takes longer than one more launch: the kernel that stores a part.
+
+    Sizes that nobody knows are large.
+    """
     kept = as_int(product(target.shape) - product(part.shape))
-    limit = _LAUNCH_BYTES_CPU if has_trait(target.device, PROCESSOR) else _LAUNCH_BYTES
-    return kept is None or 2 * kept * target.dtype.itemsize >= limit
+    return kept is None or 2 * kept * target.dtype.itemsize >= machine.memory.launch_bytes
 
 
 def list_buffers(value: Value) -> Iterator[str]:

@@ -23,6 +23,7 @@ from coilwork_runtime.errors import (
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
+from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
@@ -80,6 +81,7 @@ __all__ = [
     "guard_call",
     "collect_kinds",
     "load_artifact",
+    "load_interpreted",
     "load_native",
     "load_python",
     "raise_failure",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -45,8 +45,15 @@ def pool_view(
     pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
     """A tensor that lives in `pool`, `offset_bytes` after its start."""
-    typed = pool[offset_bytes : offset_bytes + _span(size, stride) * dtype.itemsize].view(dtype)
-    return torch.as_strided(typed, size, stride)
+    return find_pool_part(offset_bytes, size, stride, dtype)(pool)
+
+
+def find_pool_part(
+    offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from a pool to the tensor that lives in it, `offset_bytes` after its start."""
+    part = slice(offset_bytes, offset_bytes + _span(size, stride) * dtype.itemsize)
+    return lambda pool: torch.as_strided(pool[part].view(dtype), size, stride)
 
 
 def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
@@ -248,6 +255,7 @@ __all__ = [
     "empty_strided_cuda",
     "ensure_aligned_layout",
     "ensure_layout",
+    "find_pool_part",
     "pool_view",
     "reinterpret",
     "reinterpret_dtype",

@@ -29,8 +29,6 @@ class ScheduleOptions:
             known (`auto`).
         convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they
             gain by it. Under `strict` numerics no call is: its library may add in another order.
-        training_layouts: both graphs of training steps are laid out by the scheduler, so batch norms should not hold
-            what they read to rows.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
             included.
@@ -69,7 +67,6 @@ class ScheduleOptions:
     combine: bool = True
     contractions: ContractionChoice = "auto"
     convolution_layouts: bool = True
-    training_layouts: bool = False
     max_ops: int = 256
     max_body_size: int = 1024
     max_index_size: int = 256

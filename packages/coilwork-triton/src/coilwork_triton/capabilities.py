@@ -20,6 +20,7 @@ def capabilities_of(target: Target) -> Capabilities:
             kept_bytes=walks.kept_bytes,
             kept_across=walks.kept_across,
             columns=walks.columns,
+            crossed_share=walks.crossed_share,
             loop_row=walks.loop_row,
             loop_threads=walks.loop_threads,
             loop_elements=walks.loop_elements,

@@ -24,7 +24,7 @@ from coilwork_triton.contraction.proposal import plan_given_product
 from coilwork_triton.emit_kernel import Written, write
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.given_mappings import take_for_member, take_given
-from coilwork_triton.kernel_passes.table import LEGALIZATION, Draft
+from coilwork_triton.kernel_passes.table import LEGALIZATION, begin_draft
 from coilwork_triton.launch.options import TritonOptions, parse_options
 from coilwork_triton.mapping import map_plan
 from coilwork_triton.planning import Plan, plan_computation
@@ -85,7 +85,7 @@ class TritonCodegen:
         elif find_contraction(roots_of(kernel)) is not None:
             plan = plan_given_product(kernel, mapping, target, check=check, most=options.max_configs)
         else:
-            setting = Setting(draft=Draft(kernel=kernel), target=target, options=options)
+            setting = Setting(draft=begin_draft(kernel), target=target, options=options)
             plan = plan_given(setting, mapping, check=check)
         return _write(kernel, plan, target)
 

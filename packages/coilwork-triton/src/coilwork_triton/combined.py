@@ -49,7 +49,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.emit_kernel import Written, statements
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.kernel_passes.table import MEMBER_PASSES, Draft
+from coilwork_triton.kernel_passes.table import MEMBER_PASSES, begin_draft
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.mapping import open_versions
@@ -123,7 +123,7 @@ def plan_member(kernel: Kernel, combined: Combined, target: Target, options: Tri
         EmitError: the body holds something Triton lacks.
     """
     body = replace(combined.body, numerics=kernel.numerics)
-    draft = MEMBER_PASSES.run(Draft(kernel=body), target)
+    draft = MEMBER_PASSES.run(begin_draft(body), target)
     narrow = options.index_dtype != "auto" or all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
     points = sum(_points(draft.kernel, member) for member in combined.members)
     few = options.max_configs if _worth_measuring(kernel, draft.kernel, points, target) else 1
@@ -163,7 +163,7 @@ def plan_given_member(kernel: Kernel, combined: Combined, mapping: Mapping, targ
         EmitError: there is no text for a directive, which the error names.
     """
     body = replace(combined.body, numerics=kernel.numerics)
-    setting = Setting(draft=Draft(kernel=body), target=target, options=TritonOptions())
+    setting = Setting(draft=begin_draft(body), target=target, options=TritonOptions())
 
     def check(one: Mapping) -> None:
         verify_mapping(body, one)

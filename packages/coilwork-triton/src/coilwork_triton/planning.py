@@ -9,7 +9,7 @@ from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.proposal import PlannedProduct, propose_product
 from coilwork_triton.facts.kernel_analysis import roots_of
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, Draft
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 from coilwork_triton.launch.options import TritonOptions, check_likely
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import REFINEMENTS, Planned, propose
@@ -27,6 +27,6 @@ def plan_computation(kernel: Kernel, target: Target, options: TritonOptions) -> 
     """
     if find_contraction(roots_of(kernel)) is not None:
         return propose_product(kernel, target, options)
-    draft = KERNEL_PASSES.run(Draft(kernel=kernel, likely=check_likely(kernel, options)), target)
+    draft = KERNEL_PASSES.run(begin_draft(kernel, check_likely(kernel, options)), target)
     setting = Setting(draft=draft, target=target, options=options)
     return plan_versions(setting) or REFINEMENTS.run(propose(setting), options)

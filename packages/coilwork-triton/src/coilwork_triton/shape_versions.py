@@ -44,6 +44,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import MOST_POINTS
+from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.proposals.refinements import (
@@ -211,7 +212,7 @@ def plan_versions(setting: Setting) -> PlannedVersions | None:
     general = planned.shape
     wide = general.index_dtype is DType.I64
     versions: list[PlannedVersion] = []
-    classes: tuple[SizeClass, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
+    classes: tuple[SizeClass, ...] = (_LIKELY, _LONG if _is_along_columns(setting.draft) else _RAGGED, _SHORT)
     if general.vectors is not None and general.vectors.tile.letter == "x":
         # accesses are wide whether or not sizes are multiples of anything
         classes = (_SHORT,)
@@ -334,9 +335,10 @@ def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
     return None if operands is None or len(known) < len(most) else [*known, *operands]
 
 
-def _is_along_columns(kernel: Kernel) -> bool:
-    """Whether neighbours in memory are of different rows: then it depends on multiples alone whether accesses are wide."""
-    return max(kernel.ranges, key=lambda r: r.coalescing).kind != "reduction" if kernel.ranges else True
+def _is_along_columns(draft: Draft) -> bool:
+    """True if neighbours in memory are of different rows: multiples alone then decide how wide accesses are."""
+    along = draft.most_along
+    return along is None or along.kind != "reduction"
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:

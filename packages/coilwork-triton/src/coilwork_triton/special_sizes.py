@@ -51,7 +51,7 @@ def specialize(
     if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
         return None
     known = dict(zip(kernel.sizes, likely, strict=True))
-    aligning = _aligning(kernel, values) if multiples else frozenset()
+    aligning = _aligning(draft, values) if multiples else frozenset()
     bounded = _bounded(kernel, likely) if rows else {}
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []
@@ -95,11 +95,12 @@ def _bounded(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
     }
 
 
-def _aligning(kernel: Kernel, values: tuple[Scalar, ...]) -> frozenset[Expr]:
+def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
     """Sizes on which it depends whether rows begin at whole vectors: those in strides, and in the lengths of the rows themselves.
 
     Rows lie along the range of most accesses at unit stride.
     """
+    kernel = draft.kernel
     own = frozenset(kernel.sizes)
     found: set[Expr] = set()
     indices = [store.index for store in kernel.stores]
@@ -110,7 +111,7 @@ def _aligning(kernel: Kernel, values: tuple[Scalar, ...]) -> frozenset[Expr]:
             step = stride_of(index, place)
             if step is None or not provably_divisible(step, WHOLE):
                 found |= own & (index.free_symbols if step is None else step.free_symbols)
-    rows = max(kernel.ranges, key=lambda r: r.coalescing, default=None)
+    rows = draft.most_along
     if rows is not None:
         tile = [r.symbol.extent for r in kernel.ranges if r.tile == rows.tile and r.symbol.extent is not None]
         if not any(provably_divisible(extent, WHOLE) for extent in tile[-1:]):

@@ -1,8 +1,9 @@
 """The wrappers `python` and `native`: a program as a Python module, and as bytes that the native executor
 runs.
 
-They are one wrapper with two drivers, since each falls back on the module: the option `executor` says which
-of them runs what `python` makes, and `native` is always the executor's where that loads. Needs
+They are one wrapper, since both make the same: bytes that run, and a module for people. The option `executor`
+says whether the native executor or Python runs what `python` makes, and `native` is always the executor's
+where that loads. Needs
 `coilwork-wrapper[runtime]`.
 """
 
@@ -22,7 +23,7 @@ from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_runtime import Builder, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
-from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.native.emit import emit_native, encode_program
 from coilwork_wrapper.python.module import emit_python
 
 
@@ -62,12 +63,13 @@ class ModuleArtifact:
         (folder / "module.py").write_text(self.graph.module, encoding="utf-8")
         save_artifact(
             folder / f"{self.graph.name}.coilwork",
-            module_text=self.graph.module,
             name=self.graph.name,
             builder=self.builder,
             constants=self.graph.constants,
             program=self.graph.program,
+            refusal=self.graph.refusal,
             kernels=self.graph.kernels,
+            module_text=self.graph.module,
         )
 
 
@@ -133,32 +135,37 @@ def write_graph(
     constants: Mapping[str, Any],
     on_fault: Callable[[Exception], None] | None = None,
 ) -> Loadable:
-    """The module, the bytes and the kernels' manifests of `program`, as an executor loads them.
+    """The bytes of `program`, the kernels' manifests and the module for people, as an executor loads them.
 
-    What the native executor refuses has no bytes, and Python drives it. So it is where writing them meets a
-    fault of ours, unless `on_fault` raises it; without that it is raised.
+    `on_fault` hears of a fault of the module, by which nothing runs; without it, that is raised.
     """
-    native, refusal = b"", ""
+    encoded = encode_program(program)
+    devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
+    return Loadable(
+        name=program.name,
+        module=_write_module(program, sources, target, on_fault),
+        kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
+        program=encoded.data,
+        refusal="" if encoded.refusal is None else str(encoded.refusal),
+        constants=constants,
+        devices=sorted(devices),
+    )
+
+
+def _write_module(
+    program: Program,
+    sources: Mapping[str, KernelSource],
+    target: str,
+    on_fault: Callable[[Exception], None] | None,
+) -> str:
     try:
-        native = emit_native(program)
-    except EmitError as error:
-        refusal = str(error)
-    # Python drives every program, so no call has to run otherwise because of this.
+        return emit_python(program, sources, target=target)
+    # nothing runs by it, so no call has to run otherwise because of this
     except Exception as error:
         if on_fault is None:
             raise
         on_fault(error)
-        refusal = f"{type(error).__name__}: {error}"
-    devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
-    return Loadable(
-        name=program.name,
-        module=emit_python(program, sources, target=target),
-        kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
-        program=native,
-        refusal=refusal,
-        constants=constants,
-        devices=sorted(devices),
-    )
+        return f"# Graph {program.name} could not be written as a module: {type(error).__name__}.\n"
 
 
 def _stand_in(name: str) -> KernelSource:

@@ -181,9 +181,7 @@ class GraphStages:
         halves = partition(
             joint,
             example_inputs,
-            layout=layout_options(
-                options, joins_scheduler=not (options.passes or options.checks.has_any), training=True
-            ),
+            layout=layout_options(options, joins_scheduler=not (options.passes or options.checks.has_any)),
             lowering=lowering_options(options, options.fallback),
             rewrites=rewrites_of("aten", options),
             record=self.log.extend,

@@ -34,7 +34,6 @@ from coilwork_lowering.sizes.added_guards import list_guards
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
-    ModuleTextError,
     ProgramBytesError,
     bind_roles,
     warm_executor,
@@ -208,8 +207,8 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
 
 def _cache_key(job: Job, graphs: GraphCache) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
-    # program, which is not cached.
+    # Only programs as bytes are restored; other wrappers find their kernels in the cache. Checks look at the
+    # program as instructions, which is not cached.
     restorable = job.options.makes_module and not job.options.checks.has_any
     if job.key_text is None or not job.options.cache or not restorable:
         return None
@@ -248,10 +247,10 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
                 store=graphs.store,
                 warn=warn_of_driver,
             )
-    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
-        graphs.drop(key, f"its module does not load: {error}")
+    except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
+        graphs.drop(key, f"its program does not load: {error}")
         return None
-    job.trace.write("module.py", entry.module)
+    job.trace.write_graph(graph)
     seconds = job.clock.seconds
     report = replace(told, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
     report = report.name_driver(driven)

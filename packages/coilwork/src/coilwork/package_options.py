@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import torch
 
 from coilwork.compile_options import CompileOptions
+from coilwork.targets import model_of_device
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.rewrites import Rewrite, chosen
@@ -18,11 +20,7 @@ from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda",)
-"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference."""
-SCHEDULED_TRAINING: Final[tuple[str, ...]] = ()
-"""The same of training steps. None yet: a step of ResNet-50 under autocast keeps an H200 busy for 15.3 ms so, and
-for 10.5 ms as lowering's rewrite lays it out (`python -m benchmarks.convolution_layouts --modes train --autocast`).
-"""
+"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference and in training."""
 
 
 def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
@@ -37,18 +35,17 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
         decompose_sdpa=options.batch_invariant,
         sum_products=options.batch_invariant,
         updates_in_place=options.reuse,
+        find_model=cache(model_of_device),
     )
 
 
-def layout_options(
-    options: CompileOptions, *, joins_scheduler: bool = False, training: bool = False
-) -> LayoutOptions:
+def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
     """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in
     cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
-    lowering `joins_scheduler`, whose pass decides over the graph that follows or, in `training`, over both graphs
-    of a step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
+    lowering `joins_scheduler`, whose pass decides over the graph that follows, or over both graphs of a training
+    step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
     operands.
     """
     layout = options.conv_layout
@@ -57,11 +54,12 @@ def layout_options(
     is_scheduled = joins_scheduler and not options.batch_invariant and torch.version.hip is None
     return LayoutOptions(
         layout=layout,
-        scheduled_devices=(SCHEDULED_TRAINING if training else SCHEDULED) if is_scheduled else (),
+        scheduled_devices=SCHEDULED if is_scheduled else (),
         tf32_convolutions=convolutions_use_tf32(),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
         by_rows=options.contractions == "aten" or torch.version.hip is not None,
+        find_model=cache(model_of_device),
     )
 
 
@@ -79,7 +77,10 @@ def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> Rewrite
     """
     numerics = "eager" if _keeps_operators(options) and options.numerics == "fast" else options.numerics
     return RewriteOptions(
-        numerics=numerics, random=draws_its_own(options, on_gpu), skip=options.skip_rewrites
+        numerics=numerics,
+        random=draws_its_own(options, on_gpu),
+        skip=options.skip_rewrites,
+        find_model=cache(model_of_device),
     )
 
 
@@ -106,7 +107,6 @@ def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozens
         combine=options.fusion and options.combine,
         contractions=options.contractions,
         convolution_layouts=options.conv_layout != "captured",
-        training_layouts=bool(SCHEDULED_TRAINING),
         batch_invariant=options.batch_invariant,
         apart=apart,
     )

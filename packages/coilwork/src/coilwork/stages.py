@@ -17,7 +17,7 @@ from coilwork.package_options import generator_settings, lowering_options, rewri
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
-from coilwork_frontend.capture.eager_fallback import warn_of_driver
+from coilwork_frontend.capture.eager_fallback import warn_of_module
 from coilwork_frontend.likely_sizes import likely_arguments
 from coilwork_ir import emission
 from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
@@ -163,10 +163,10 @@ def _wrap(draft: Draft, job: Job) -> Draft:
     lowered, program = _made(draft.lowered), _made(draft.program)
     target = _made(draft.targets).main.name
     constants = {name: resolve_constant(value) for name, value in lowered.constants.items()}
-    on_fault = partial(_tell_of_executor, program.name, job.options)
+    on_fault = partial(warn_of_module, graph=job.graph_id, strict=job.options.strict)
     with job.clock.stage("wrap"):
         written = write_graph(program, draft.sources, target=target, constants=constants, on_fault=on_fault)
-    job.trace.write("module.py", written.module)
+    job.trace.write_graph(written)
     compiled = Compiled(
         graph=lowered.graph,
         program=program,
@@ -179,14 +179,6 @@ def _wrap(draft: Draft, job: Job) -> Draft:
         saved_strides=chosen_strides(lowered.graph, program),
     )
     return replace(draft, compiled=compiled)
-
-
-def _tell_of_executor(name: str, options: CompileOptions, error: Exception) -> None:
-    """Raise a fault of the native executor's with `strict`, and warn of it, if anyone asked for that."""
-    if options.runs_natively:
-        if options.strict:
-            raise error
-        warn_of_driver(name, "the native executor", error)
 
 
 STAGES: Final[PassTable[Draft, Job]] = PassTable(

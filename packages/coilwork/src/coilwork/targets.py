@@ -11,7 +11,9 @@ from coilwork.compile_options import CompileOptions
 from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.graph_targets import declare_capabilities, describe_targets
 from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_ir.target import TARGETS, Target, Targets
+from coilwork_runtime import DeviceError
 
 # What kernels are made for that run in Triton's interpreter.
 _INTERPRETED: Final = "sm_90"
@@ -39,6 +41,14 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
     """
     target = backend_of_device(device).describe(device)
     return TARGETS[_INTERPRETED] if options.triton_on_cpu and not target.is_gpu else target
+
+
+def model_of_device(device: str) -> MachineModel:
+    """What is measured of `device`, as its back end says; of one that is not there, the figures of one like it."""
+    try:
+        return backend_of_device(device).describe(device).machine
+    except DeviceError:
+        return find_like_model(device)
 
 
 def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:

@@ -111,3 +111,14 @@ def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
         f"graph {graph} is driven by Python instead of {wanted}: {text}",
         CoilworkFallbackWarning,
     )
+
+
+def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
+    """Say that there is no readable module of `graph`, which runs all the same.
+
+    Raises:
+        Exception: `error`, with `strict`.
+    """
+    if strict:
+        raise error
+    warn_user(f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning)

@@ -1,7 +1,9 @@
 """What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
 
 Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
-tensor's type.
+tensor's type; windows of more than 32 bits. And what torch's meta functions give another type or shape than
+its kernels: losses between two types, whose gradients eager refuses, and images without elements whose
+pixels are rearranged.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD
 from coilwork_frontend.torch_compat.operators import native_function
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
+aten: Final = torch.ops.aten
 # operators that are others inside, which have the kernels
 _KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
 _RESIZING: Final = (
@@ -27,24 +30,24 @@ _RESIZING: Final = (
 )
 _RESIZED: Final = MappingProxyType(
     {
-        function: getattr(torch.ops.aten, name).default
+        function: getattr(aten, name).default
         for name in _RESIZING
         for function in (
             native_function(name),
-            getattr(torch.ops.aten, name),
-            getattr(torch.ops.aten, name).default,
+            getattr(aten, name),
+            getattr(aten, name).default,
         )
     }
 )
 # The kernels of one mode take the same types, whatever the dimensions.
 _BY_MODE: Final = MappingProxyType(
     {
-        "nearest": torch.ops.aten.upsample_nearest2d.default,
-        "nearest-exact": torch.ops.aten._upsample_nearest_exact2d.default,
-        "linear": torch.ops.aten.upsample_linear1d.default,
-        "bilinear": torch.ops.aten.upsample_bilinear2d.default,
-        "bicubic": torch.ops.aten.upsample_bicubic2d.default,
-        "trilinear": torch.ops.aten.upsample_trilinear3d.default,
+        "nearest": aten.upsample_nearest2d.default,
+        "nearest-exact": aten._upsample_nearest_exact2d.default,
+        "linear": aten.upsample_linear1d.default,
+        "bilinear": aten.upsample_bilinear2d.default,
+        "bicubic": aten.upsample_bicubic2d.default,
+        "trilinear": aten.upsample_trilinear3d.default,
     }
 )
 # Other names of `interpolate`, which say the mode.
@@ -55,13 +58,29 @@ _CHOSEN_MODES: Final = frozenset({functional.interpolate, functional.upsample})
 _POOLS_WITH_POSITIONS: Final = frozenset(
     {
         *(functional.max_pool1d_with_indices, torch.max_pool1d_with_indices),
-        *(torch.ops.aten.max_pool1d_with_indices, torch.ops.aten.max_pool1d_with_indices.default),
+        *(aten.max_pool1d_with_indices, aten.max_pool1d_with_indices.default),
     }
 )
 _ROW_POOLS: Final = frozenset(
-    {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
+    {functional.max_pool1d, torch.max_pool1d, aten.max_pool1d, aten.max_pool1d.default}
 )
-_HARDSHRINK: Final = torch.ops.aten.hardshrink.default
+_IMAGE_POOLS: Final = frozenset(
+    {
+        *(functional.max_pool2d, functional.max_pool2d_with_indices, torch.max_pool2d),
+        *(aten.max_pool2d, aten.max_pool2d.default),
+        *(aten.max_pool2d_with_indices, aten.max_pool2d_with_indices.default),
+    }
+)
+_HUBER: Final = frozenset(
+    {functional.huber_loss, native_function("huber_loss"), aten.huber_loss, aten.huber_loss.default}
+)
+_REARRANGING: Final = frozenset(
+    {
+        *(torch.pixel_shuffle, aten.pixel_shuffle, aten.pixel_shuffle.default),
+        *(torch.pixel_unshuffle, aten.pixel_unshuffle, aten.pixel_unshuffle.default),
+    }
+)
+_HARDSHRINK: Final = aten.hardshrink.default
 _NARROW: Final = torch.iinfo(torch.int32)
 _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overloadpacket})
 
@@ -88,20 +107,23 @@ def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
         or _is_resized_otherwise(node, kernels)
         or _pools_other_than_floats(node)
         or _has_long_windows(node)
+        or _trains_between_types(node)
+        or _rearranges_nothing(node)
         for node in nodes
     )
 
 
 def _has_long_windows(node: fx.Node) -> bool:
-    """Tell if a row is pooled with positions, or for a gradient, by windows of more than 32 bits.
+    """Tell if an image is pooled, or a row with positions or for a gradient, by windows of more than 32 bits.
 
-    Otherwise eager counts in 64.
+    Of other rows, eager counts in 64. Tracing makes images of one line of all rows.
     """
-    if node.op != "call_function" or node.target not in _ROW_POOLS | _POOLS_WITH_POSITIONS or not node.args:
+    known = _ROW_POOLS | _POOLS_WITH_POSITIONS | _IMAGE_POOLS
+    if node.op != "call_function" or node.target not in known or not node.args:
         return False
-    row = node.args[0].meta.get("example_value") if isinstance(node.args[0], fx.Node) else None
+    row = _first_value(node)
     asked = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
-    counted = node.target in _POOLS_WITH_POSITIONS or bool(asked)
+    counted = node.target not in _ROW_POOLS or bool(asked)
     if not counted and not (isinstance(row, torch.Tensor) and row.requires_grad):
         return False
     given = [item for one in (*node.args[1:], *node.kwargs.values()) for item in _items(one)]
@@ -112,12 +134,48 @@ def _items(given: object) -> tuple[object, ...]:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
+def _trains_between_types(node: fx.Node) -> bool:
+    """Tell if the gradient of a `huber_loss` is asked for that has not the type of its first operand.
+
+    The kernel's result has, and torch's meta function's the wider type of both. Eager refuses the gradient.
+    """
+    if node.op != "call_function" or node.target not in _HUBER:
+        return False
+    value, result = _first_value(node), node.meta.get("example_value")
+    return (
+        isinstance(value, torch.Tensor)
+        and isinstance(result, torch.Tensor)
+        and result.requires_grad
+        and result.dtype is not value.dtype
+    )
+
+
+def _rearranges_nothing(node: fx.Node) -> bool:
+    """Tell if pixels of an image without elements are rearranged on a CPU.
+
+    Eager's kernel gives such an image as it is where shapes, and gradients, are to be others.
+    """
+    if node.op != "call_function" or node.target not in _REARRANGING:
+        return False
+    value = _first_value(node)
+    return (
+        isinstance(value, torch.Tensor)
+        and has_trait(value.device.type, ATEN_CPU)
+        and any(type(size) is int and size == 0 for size in value.shape)
+    )
+
+
+def _first_value(node: fx.Node) -> object:
+    """What stands for the first operand of a call in Dynamo's graph."""
+    given = node.args[0] if node.args else node.kwargs.get("input")
+    return given.meta.get("example_value") if isinstance(given, fx.Node) else None
+
+
 def _pools_other_than_floats(node: fx.Node) -> bool:
     """Tell if a row of integers is pooled on a CPU: eager takes images alone, and tracing makes one."""
     if node.op != "call_function" or node.target not in _ROW_POOLS:
         return False
-    given = node.args[0] if node.args else node.kwargs.get("input")
-    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    value = _first_value(node)
     return (
         isinstance(value, torch.Tensor)
         and has_trait(value.device.type, ATEN_CPU)
@@ -137,9 +195,7 @@ def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
         kernel = None if antialias else _BY_MODE.get(_NAMED_MODES.get(target, str(mode)))
     if kernel is None:
         return False
-    given = node.args[0] if node.args else node.kwargs.get("input")
-    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
-    result = node.meta.get("example_value")
+    value, result = _first_value(node), node.meta.get("example_value")
     sizes = [size for one in (value, result) if isinstance(one, torch.Tensor) for size in one.shape[1:]]
     is_empty = any(type(size) is int and size == 0 for size in sizes)
     return isinstance(value, torch.Tensor) and (is_empty or not kernels.accept_types(kernel, {"self": value}))
@@ -149,8 +205,7 @@ def _is_shrunk_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
     """Tell if other numbers than floats are shrunk, or by a number that does not fit their type."""
     if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
         return False
-    given = node.args[0]
-    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    value = _first_value(node)
     bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("lambd")
     arguments = {"self": value, "lambd": bound}
     return not (

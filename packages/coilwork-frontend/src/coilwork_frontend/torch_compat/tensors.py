@@ -26,6 +26,11 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+def is_functional_wrapper(tensor: torch.Tensor) -> bool:
+    """Tell if `torch.func.functionalize` wraps `tensor`, whose own memory is none then."""
+    return torch._is_functional_tensor(tensor)
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """How often `tensor` has been written into; -1 where torch does not count, in tensors of inference mode."""
     return -1 if tensor.is_inference() else int(tensor._version)

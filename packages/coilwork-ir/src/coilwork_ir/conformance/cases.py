@@ -18,7 +18,7 @@ def _kernel(
 ) -> str:
     lines = [f"kernel @{name} fast {{"]
     lines += [f"size {size} in [0, inf]" for size in sizes]
-    lines += [f"range {entry} 0.0" for entry in ranges]
+    lines += [f"range {entry}" for entry in ranges]
     lines += [f"arg {entry}" for entry in args]
     return "\n".join([*lines, "body {", body.strip(), "}", "}"])
 

@@ -227,8 +227,8 @@ _EVERY_POINT: Final = Case(
     name="store-add-every-point",
     text="""kernel @every_point fast {
       size n0 in [0, inf]
-      range x0: `n0` parallel x 0.0
-      range x1: `3` parallel x 1.0
+      range x0: `n0` parallel x
+      range x1: `3` parallel x
       arg in0: f32 in span `n0`
       arg in1: f32 in span `3`
       arg io0: f32 inout span `3`
@@ -262,8 +262,8 @@ _BOX: Final = Case(
     name="store-box",
     text="""kernel @store_box fast {
       size n0 in [0, 20]
-      range x0: `5` parallel x 0.0
-      range x1: `13` parallel x 1.0
+      range x0: `5` parallel x
+      range x1: `13` parallel x
       arg in0: f32 in span `65`
       arg in1: bf16 in span `65`
       arg out0: f32 out span `180`
@@ -291,7 +291,7 @@ _TOGETHER: Final = Case(
       combined {
         kernel @member fast {
           size n0 in [0, 1000]
-          range x0: `16*n0` parallel x 1.0
+          range x0: `16*n0` parallel x
           arg in0: f32 in span `1`
           arg io0: f32 inout span `16*n0`
           body {
@@ -317,9 +317,9 @@ _PRODUCT: Final = Case(
       size n0 in [0, 100]
       size n1 in [0, 100]
       size n2 in [0, 100]
-      range x0: `n0` parallel x 0.0
-      range x1: `n1` parallel x 0.0
-      range r0: `n2` reduction r 1.0
+      range x0: `n0` parallel x
+      range x1: `n1` parallel x
+      range r0: `n2` reduction r
       arg in0: f16 in span `n0*n2`
       arg in1: f16 in span `n1*n2`
       arg in2: f32 in span `n1`
@@ -345,10 +345,10 @@ _PRODUCTS: Final = Case(
     text="""kernel @products fast {
       size n0 in [0, 100]
       size n1 in [0, 100]
-      range x0: `3` parallel x 0.0
-      range x1: `n0` parallel x 0.0
-      range x2: `17` parallel x 0.0
-      range r0: `n1` reduction r 1.0
+      range x0: `3` parallel x
+      range x1: `n0` parallel x
+      range x2: `17` parallel x
+      range r0: `n1` reduction r
       arg in0: f32 in span `3*n0*n1`
       arg in1: f32 in span `51*n1`
       arg io0: f32 inout span `51*n0`

@@ -42,14 +42,12 @@ class Range:
     """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
 
     `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"w"`
-    when walked, `"r"` when reduced) are flattened into one, first range outermost. `coalescing` is the bytes accessed at unit stride along
-    it as a share of all bytes accessed, 0 to 1.
+    when walked, `"r"` when reduced) are flattened into one, first range outermost.
     """
 
     symbol: Expr
     kind: RangeKind
     tile: TileName
-    coalescing: float = 0.0
 
     @property
     def extent(self) -> Expr:

@@ -136,10 +136,9 @@ def _read_range(reader: Reader, symbols: Symbols) -> Range:
     word = reader.choice(RANGE_KINDS, "a range kind")
     kind = next(known for known in RANGE_KINDS if known == word)
     tile = reader.choice(("x", "y", "z", "w", "r"), "a tile")
-    share = float(reader.number())
     match tile:
         case "x" | "y" | "z" | "w" | "r":
-            return Range(symbol=value, kind=kind, tile=tile, coalescing=share)
+            return Range(symbol=value, kind=kind, tile=tile)
     raise AssertionError(tile)
 
 

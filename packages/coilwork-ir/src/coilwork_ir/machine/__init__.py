@@ -1,9 +1,19 @@
 """Measured figures of devices: how fast memory, launches and libraries are, and from which size on a way of
 computing pays. `model.py` says what figures there are, and is the file to open first; `tuning/` holds one
-file of them per device; `data_file.py` reads these.
+file of them per device; `data_file.py` reads these, and `by_device.py` finds them where there is no target.
 """
 
+from coilwork_ir.machine.by_device import FindModel, find_like_model
 from coilwork_ir.machine.data_file import TUNING, MachineFileError, read_entries, read_model
-from coilwork_ir.machine.model import MachineModel
+from coilwork_ir.machine.model import MachineModel, change_figures
 
-__all__ = ["TUNING", "MachineFileError", "MachineModel", "read_entries", "read_model"]
+__all__ = [
+    "TUNING",
+    "FindModel",
+    "MachineFileError",
+    "MachineModel",
+    "change_figures",
+    "find_like_model",
+    "read_entries",
+    "read_model",
+]

@@ -10,7 +10,8 @@ bounds of searches and recursions, formats, and what a language or a library tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +24,16 @@ class Memory:
         streamed_caches: times the cache's size that a kernel may read before what stays there is too
             little beside it.
         streamed_written_share: share of what it reads that such a kernel may write.
+        launch_bytes: bytes that are moved in the time of a launch: what a kernel of its own has to spare.
+        recomputed_bytes: bytes of a value from which on not saving it for a backward is worth a look.
     """
 
     fetched_bytes: int
     tile_elements: int
     streamed_caches: int
     streamed_written_share: float
+    launch_bytes: int
+    recomputed_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +154,14 @@ class Inlining:
             points.
         most_joined: tensors up to which a kernel that also reduces joins vectors, beyond which it chooses
             by element.
+        most_joined_vectors: tensors that are joined by choosing an address for each whole vector.
         product_block: results along a side of what one program of a product computes.
     """
 
     reread_share: float
     edge_factor: float
     most_joined: int
+    most_joined_vectors: int
     product_block: int
 
 
@@ -229,6 +236,8 @@ class Walks:
         kept_bytes: the longest row that a program keeps on chip from one pass over it to the next.
         kept_across: the longest row across memory that is kept so.
         columns: rows across memory that one program reduces side by side.
+        crossed_share: share of what lies across rows from which on they are reduced side by side, though
+            the rest lies along them.
         loop_row: the longest row that a program keeps beside sums of its columns, while it goes from row
             to row.
         loop_threads: threads that share such a row.
@@ -240,6 +249,7 @@ class Walks:
     kept_bytes: int
     kept_across: int
     columns: int
+    crossed_share: float
     loop_row: int
     loop_threads: int
     loop_elements: int
@@ -255,11 +265,56 @@ class Sorts:
         longest_whole: the longest row that kernels sort if all of it is wanted.
         short: the longest row that is best sorted so even if rows are few.
         many: rows from which on they are not few.
+        on_chip: the longest row that stays on chip while it is sorted.
+        short_across: the longest row that is quickly sorted whatever its elements' order in memory.
+        piece: keys of a piece that one program sorts.
+        short_piece: the same where there would be few programs.
+        many_keys: keys from which on there are programs enough for long pieces.
+        most_searches: keys times pieces, each a search, above which a sort by digits is faster.
+        values_for_a_tree: values that are searched for, from which on boundaries are laid out as a tree.
+        most_in_tree: boundaries of a tree that stays in the first-level cache.
     """
 
     longest_whole: int
     short: int
     many: int
+    on_chip: int
+    short_across: int
+    piece: int
+    short_piece: int
+    many_keys: int
+    most_searches: int
+    values_for_a_tree: int
+    most_in_tree: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatters:
+    """Elements that are added up where data say.
+
+    Attributes:
+        cache_parts: columns that are updated together have one part in so many of what stays in the cache.
+        compared_bytes_per_us: bytes that a kernel looks at which compares every element with each row.
+        sort_us: what a sort of the elements' rows, and the kernels around it, take at least.
+        step_us: a step of the loop over a row's sorted elements.
+        most_per_sum: elements per sum, in the mean, above which many would wait for each other at one place.
+        most_sums_per_element: sums per element above which their memory is more than a sort moves and keeps.
+        few_sums: sums that are not too many, however few elements there are.
+        many_elements: elements from which on units are chosen for all sums first, two launches more.
+        few_runs: neighbouring runs that are worth taking at a time where they lie.
+        least_pieces: pieces of sorted elements that are worth a kernel.
+    """
+
+    cache_parts: int
+    compared_bytes_per_us: float
+    sort_us: float
+    step_us: float
+    most_per_sum: int
+    most_sums_per_element: int
+    few_sums: int
+    many_elements: int
+    few_runs: int
+    least_pieces: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +428,7 @@ class Loops:
         shortest_ahead_bytes: rows that repay asking for their lines ahead.
         longest_ahead_bytes: rows that stay in the first cache with what is written.
         costly: instructions per point from which on a pass takes longer than memory does.
+        many_channels: channels from which on what is the same for all of them is computed once, and kept.
     """
 
     block: int
@@ -387,6 +443,7 @@ class Loops:
     shortest_ahead_bytes: int
     longest_ahead_bytes: int
     costly: int
+    many_channels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,5 +466,18 @@ class MachineModel:
     convolutions: Convolutions
     row_walks: Walks
     sorts: Sorts
+    scatters: Scatters
     grids: Grids
     loops: Loops
+
+
+def change_figures(model: MachineModel, figures: Mapping[str, int | float]) -> MachineModel:
+    """`model` with other figures, by `subject.name`: of a device that was tuned, or of a test.
+
+    Raises:
+        AttributeError, TypeError: a subject has no such figure.
+    """
+    for name, value in figures.items():
+        subject, _, figure = name.partition(".")
+        model = replace(model, **{subject: replace(getattr(model, subject), **{figure: value})})
+    return model

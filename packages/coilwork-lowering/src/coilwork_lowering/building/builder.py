@@ -17,6 +17,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.loops.access import defined
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
@@ -81,6 +82,10 @@ class Builder:
         self._copies: dict[tuple[str, str], Buffer] = {}
 
     # declarations
+
+    def machine_of(self, device: str) -> MachineModel:
+        """What is measured of `device`."""
+        return self.options.find_model(device)
 
     def declare(
         self,

@@ -183,6 +183,13 @@ def _normalized(arguments: Arguments) -> bool:
     return all(_are_equal(one, shape) for one in (*parameters, *ends))
 
 
+def _biased_by_a_weight(arguments: Arguments) -> bool:
+    """Tell if the gradient of a bias is asked for beside a weight, or not at all."""
+    mask = arguments.get("output_mask")
+    is_asked = isinstance(mask, list | tuple) and len(mask) == 3 and bool(mask[2])
+    return not is_asked or arguments.get("weight") is not None
+
+
 def _labelled(arguments: Arguments) -> bool:
     """Tell if there is a label for every place of an image, and no other."""
     scores, labels = arguments.get("self"), arguments.get("target")
@@ -262,7 +269,9 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "index_copy": _copied_by_index,
         "logsumexp": _listed("dim"),
+        "native_group_norm_backward": _biased_by_a_weight,
         "native_layer_norm_backward": _normalized,
+        **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _of_dimensions(2)),
         "segment_reduce": _along("data", "axis"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),

@@ -195,7 +195,8 @@ def _find_extremes(draft: JointDraft, context: JointContext) -> JointDraft:
 
 
 def _mark_recomputed(draft: JointDraft, context: JointContext) -> JointDraft:
-    marked = recompute_from_memory(draft.gm, num_fwd_outputs=context.num_fwd_outputs)
+    outputs, find_model = context.num_fwd_outputs, context.lowering.find_model
+    marked = recompute_from_memory(draft.gm, num_fwd_outputs=outputs, find_model=find_model)
     counted = recompute_from_sizes(draft.gm, num_fwd_outputs=context.num_fwd_outputs)
     quantized = recompute_quantized(draft.gm)
     again = [node.name for node in (*(item.node for item in marked), *counted, *quantized)]

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_info
 from coilwork_lowering.extern.quantized import quantized_nodes
 from coilwork_lowering.facts.generated import (
@@ -26,8 +27,6 @@ from coilwork_lowering.facts.generated import (
 )
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 
-# From this size a value is worth looking at, in bytes.
-_LARGE: Final = 4_000_000
 # Operands this many times smaller than the result do not count: a row's maximum, a bias.
 _SMALL: Final = 16
 # What is read instead may be this much larger: logits of positions that have no label.
@@ -50,7 +49,9 @@ class Recomputed:
     sources: tuple[torch.fx.Node, ...]
 
 
-def recompute_from_memory(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[Recomputed, ...]:
+def recompute_from_memory(
+    gm: torch.fx.GraphModule, *, num_fwd_outputs: int, find_model: FindModel = find_like_model
+) -> tuple[Recomputed, ...]:
     """Mark values of `gm`, a joint graph, that its backward shall compute again; returns them.
 
     A value is marked if generated code computes it, point by point, from tensors that lie in memory already and are no
@@ -64,7 +65,7 @@ def recompute_from_memory(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> 
     found: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
-            candidate = _candidate(node, forward)
+            candidate = _candidate(node, forward, find_model)
             if candidate is not None:
                 found.append(candidate)
     for item in found:
@@ -127,9 +128,13 @@ def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torc
     return frozenset(found)
 
 
-def _candidate(node: torch.fx.Node, forward: frozenset[torch.fx.Node]) -> Recomputed | None:
+def _candidate(
+    node: torch.fx.Node, forward: frozenset[torch.fx.Node], find_model: FindModel
+) -> Recomputed | None:
     size = _bytes(node)
-    if size < _LARGE or not is_computed(node) or _needs_memory(node):
+    if not size or size < find_model(str(node.meta["val"].device)).memory.recomputed_bytes:
+        return None
+    if not is_computed(node) or _needs_memory(node):
         return None
     chain: dict[torch.fx.Node, None] = {}
     sources: dict[torch.fx.Node, None] = {}

@@ -36,9 +36,6 @@ from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype
 
-# Channels from which on a CPU keeps what is the same for all of them.
-_MANY_CHANNELS: Final = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
@@ -113,7 +110,7 @@ def _sampled(call: Call) -> _Sampled:
 def _grid_sampler(builder: Builder, call: Call) -> Value:
     sampled = _sampled(call)
     spreads = sampled.sampling.kernel is Kernel.VECTORISED
-    kept = _kept_taps(builder, sampled) if _keeps(sampled) else None
+    kept = _kept_taps(builder, sampled) if _keeps(builder, sampled) else None
 
     def terms(n: Expr, channel: Expr, at: tuple[Expr, ...]) -> Iterator[tuple[Scalar, Scalar, Scalar]]:
         """Element, weight and whether it is inside, of each tap."""
@@ -149,11 +146,13 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
     )
 
 
-def _keeps(sampled: _Sampled) -> bool:
+def _keeps(builder: Builder, sampled: _Sampled) -> bool:
     """Whether taps are better computed once than for each of many channels."""
     image = sampled.image
     channels, layout = as_int(image.shape[1]), layout_of(image)
-    if not has_trait(image.device, PROCESSOR) or channels is None or channels < _MANY_CHANNELS:
+    if not has_trait(image.device, PROCESSOR) or channels is None:
+        return False
+    if channels < builder.machine_of(image.device).loops.many_channels:
         return False
     if not fits_32_bits(product(sampled.sizes)):
         return False
@@ -261,7 +260,7 @@ def _given_back_in_memory(
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     dims, wide = len(sampled.sizes), sampled.wide
     zeros = builder.pointwise(sampled.image.shape, wide, sampled.image.device, lambda point: const(0, wide))
-    if _keeps(sampled):
+    if _keeps(builder, sampled):
         return _given_back_by_tap(builder, sampled, gradient, zeros)
     each = sampled.sampling.interpolation
     shape = (*gradient.shape, combinations(each, dims))

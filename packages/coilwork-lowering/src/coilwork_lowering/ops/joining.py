@@ -34,8 +34,6 @@ from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
-# Tensors that are joined by choosing among their addresses.
-_MOST_JOINED: Final = 64
 # Bytes that a GPU's thread loads at once.
 _VECTOR: Final = 16
 
@@ -81,8 +79,8 @@ def _in_vectors(
     Parts that kernels compute may be computed by the one that joins them instead, each element of which would compute all of them.
     """
     if (
-        len(parts) > _MOST_JOINED
-        or has_trait(parts[0].device, PROCESSOR)
+        has_trait(parts[0].device, PROCESSOR)
+        or len(parts) > builder.machine_of(parts[0].device).inlining.most_joined_vectors
         or any(part.dtype is not dtype for part in parts)
     ):
         return False

@@ -22,10 +22,6 @@ from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, 
 _MOST_STEPS: Final = 32
 _INT32_MAX: Final = 2**31 - 1
 _NOT_A_PLACE: Final = "torch.searchsorted(): sorter index out of range"
-# A tree is another launch. Searches of fewer values take less than that.
-_MANY_VALUES: Final = 1 << 20
-# A tree of more boundaries does not stay in the first-level cache, where its order pays off.
-_MOST_IN_TREE: Final = 1 << 14
 
 
 def _search(
@@ -94,7 +90,12 @@ def _searched(
         raise NotLowered("a search for nothing")
     compute = values.dtype.compute
     count = as_int(ordered.shape[0]) if len(ordered.shape) == 1 and order is None else None
-    if count is not None and count <= _MOST_IN_TREE and provably_le(_MANY_VALUES, product(values.shape)):
+    figures, searched = builder.machine_of(ordered.device).sorts, product(values.shape)
+    if (
+        count is not None
+        and count <= figures.most_in_tree
+        and provably_le(figures.values_for_a_tree, searched)
+    ):
         tree = tree_of(builder, ordered, count)
 
         def by_tree(point: tuple[Expr, ...]) -> Scalar:

@@ -30,10 +30,6 @@ from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, gt, index, lt, mul, select, sub
 
-# Points of a row that stays on chip.
-LONGEST_ROW: Final = 4096
-# Points of a row of which many lie in one warp, whatever their order in memory.
-SHORT_ROW: Final = 64
 _WIDE: Final = (DType.F64, DType.I64, DType.U64)
 _KEYLESS: Final = (DType.F8E4M3, DType.F8E5M2)
 
@@ -56,11 +52,12 @@ def _rows_of(builder: Builder, value: TensorValue, dim: int) -> Rows:
 
 
 def _row(
-    builder: Builder, call: Call, *, longest: int = LONGEST_ROW, sorts: bool = True
+    builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int | None]:
     """The operand, the dimension that its rows lie along, and their length if it is known.
 
-    On accelerators it is, and is at most `longest`. `sorts`: passes over the row will not do.
+    On accelerators it is, and the row stays on chip, or as many pieces as such a row has points if it may be `cut`.
+    `sorts`: passes over the row will not do.
 
     Raises:
         NotLowered: they are not sorted in a kernel.
@@ -79,24 +76,25 @@ def _row(
         raise NotLowered("elements in no order")
     if in_memory:
         return value, dim, length
-    if length is None or length > longest:
+    figures = builder.machine_of(value.device).sorts
+    if length is None or length > (figures.on_chip**2 if cut else figures.on_chip):
         raise NotLowered("rows that do not stay on chip")
     if value.dtype in _WIDE:
         raise NotLowered("elements in no order of 32 bits")
-    if chosen == "auto" and sorts and length > SHORT_ROW and not _along_memory(call, dim):
+    if chosen == "auto" and sorts and length > figures.short_across and not _along_memory(call, dim):
         raise NotLowered("long rows that lie across memory")
     return value, dim, length
 
 
 def _row_to_choose_from(
-    builder: Builder, call: Call, *, longest: int = LONGEST_ROW, sorts: bool = True
+    builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int]:
     """As `_row`, for what is some elements of each row: the length is known, and on a CPU elements have 32 bits at most by default.
 
     ATen finds wider ones in 0.2 to 0.8 of the time, all others in 1.2 to 10 times as much (rows of 16 to 65536, 1 to 64 of 128 to
     50000 elements, AVX-512).
     """
-    value, dim, length = _row(builder, call, longest=longest, sorts=sorts)
+    value, dim, length = _row(builder, call, cut=cut, sorts=sorts)
     if length is None:
         raise NotLowered("rows of unknown length")
     if value.dtype in _WIDE and builder.options.sorting == "auto":
@@ -168,14 +166,12 @@ def _topk(builder: Builder, call: Call) -> Value:
     count = call.integer("k")
     operand = call.tensor("self")
     passes = chooses(operand.dtype, count, in_memory=_in_memory(builder, operand))
-    value, dim, length = _row_to_choose_from(
-        builder, call, longest=LONGEST_ROW * LONGEST_ROW, sorts=not passes
-    )
+    value, dim, length = _row_to_choose_from(builder, call, cut=True, sorts=not passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
     strides = (builder.result_strides(values), builder.result_strides(positions))
-    if length > LONGEST_ROW and not _in_memory(builder, value):
+    if not _in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
     if count < length and passes:
         return choose(builder, call, value, dim, count, largest=largest)
@@ -197,20 +193,21 @@ def _first_of_pieces(
     Raises:
         NotLowered: those of all pieces do not.
     """
-    pieces = -(-length // LONGEST_ROW)
-    if pieces * count > LONGEST_ROW:
+    longest = builder.machine_of(value.device).sorts.on_chip
+    pieces = -(-length // longest)
+    if pieces * count > longest:
         raise NotLowered("elements of a row that does not stay on chip")
     # behind the end of the row: after all others that are equal to it, for its position is greater
     last = _last(value.dtype, descending=largest)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
-        at = point[dim] * LONGEST_ROW + point[dim + 1]
-        inside = None if length % LONGEST_ROW == 0 else lt(index(at), const(length, DType.I64))
+        at = point[dim] * longest + point[dim + 1]
+        inside = None if length % longest == 0 else lt(index(at), const(length, DType.I64))
         return builder.read(value, (*point[:dim], at, *point[dim + 2 :]), mask=inside, other=last)
 
     around, behind = value.shape[:dim], value.shape[dim + 1 :]
     cut = Rows(
-        shape=(*around, as_expr(pieces), as_expr(LONGEST_ROW), *behind),
+        shape=(*around, as_expr(pieces), as_expr(longest), *behind),
         device=value.device,
         dim=dim + 1,
         element=element,
@@ -233,7 +230,7 @@ def _first_of_pieces(
         piece = op("floordiv", rank, per_piece)
         at = (*point[:dim], placeholder(0), placeholder(1), *point[dim + 1 :])
         place = builder.read(first_places, at, indirect=(piece, op("mod", rank, per_piece)))
-        return add(mul(piece, const(LONGEST_ROW, DType.I64)), place)
+        return add(mul(piece, const(longest, DType.I64)), place)
 
     places = builder.pointwise(
         ranks.shape, DType.I64, value.device, position, strides=strides[1], name=f"{builder.hint}_indices"

@@ -11,13 +11,15 @@ from torch._prims_common import (
     elementwise_dtypes,
     suggest_memory_format,
 )
+from torch.torch_version import TorchVersion
 
 from coilwork_ir.operators import find_target_info
 
 Overload: TypeAlias = torch._ops.OpOverload
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
-# From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN.
-E4M3_SATURATES: Final = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isfinite())
+# From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN. No tensor is
+# made to find out: a package may be imported where a program lets all tensors be on `meta`, or fake.
+E4M3_SATURATES: Final = TorchVersion(torch.__version__) >= TorchVersion("2.13.0a0")
 
 
 def promoted(

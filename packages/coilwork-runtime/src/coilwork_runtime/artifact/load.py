@@ -27,8 +27,9 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
 )
 from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.program import NativeProgram, load_native
-from coilwork_runtime.loader import Call, execute_module
+from coilwork_runtime.loader import Call
 from coilwork_runtime.manifest.encoding import decode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary
@@ -96,8 +97,7 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
         ) from error
 
     def in_python() -> Call:
-        module = execute_module(records.contents["module.py"].decode(), facts["name"])
-        return module.make_call(launchers, constants)
+        return _interpreted(where, records, launchers, constants)
 
     native = _native(records, launchers, constants, in_python, store)
     return LoadedArtifact(
@@ -117,6 +117,23 @@ def _with_roles(path: Path, records: Records, call: Call) -> Call:
         ) from error
 
 
+def _interpreted(
+    path: Path,
+    records: Records,
+    launchers: Mapping[str, Launcher],
+    constants: Mapping[str, torch.Tensor],
+) -> Call:
+    try:
+        return load_interpreted(records.contents[PROGRAM], launchers=launchers, constants=constants)
+    except (KeyError, ProgramBytesError) as error:
+        raise ArtifactError(
+            "damaged-artifact",
+            f"the program in the artefact {path} cannot be read",
+            reason=str(error),
+            remedy="save the artefact again",
+        ) from error
+
+
 def _native(
     records: Records,
     launchers: Mapping[str, Launcher],
@@ -124,17 +141,19 @@ def _native(
     fallback: Callable[[], Call],
     store: Store | None,
 ) -> NativeProgram | None:
-    """The program for the native executor, if there is one that runs here.
+    """The program for the native executor, if that is to be had here and does not refuse it.
 
-    On GPUs the Python module runs, and where there is no store to keep the executor in: building it takes longer than most loads.
+    On GPUs Python interprets it, and where there is no store to keep the executor in: building that takes longer
+    than most loads.
     """
-    data = records.contents.get(PROGRAM)
-    if data is None or store is None or "gpu" in records.facts["devices"]:
+    facts = records.facts
+    if store is None or "gpu" in facts["devices"] or facts["refusal"]:
         return None
+    data = records.contents[PROGRAM]
     try:
         return load_native(data, launchers=launchers, constants=constants, fallback=fallback, store=store)
     except (ExecutorUnavailableError, ProgramBytesError):
-        # built for another version of the executor, or none can be had: the module does the same
+        # damaged bytes are refused by Python, in its words
         return None
 
 

@@ -19,12 +19,14 @@ from typing import Any, Final
 
 from coilwork_runtime.errors import ArtifactError
 
-FORMAT: Final = 5
-# The record of a program for the native executor; not in every artefact.
+FORMAT: Final = 6
+# The record of the program as bytes.
 PROGRAM: Final = "program.bin"
 # Manifests of the kernels, with their texts.
 KERNELS: Final = "kernels.bin"
 ROLES: Final = "roles.txt"
+# The program for people to read; not in every artefact.
+MODULE: Final = "module.py"
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 # Equal contents give equal files.

@@ -1,4 +1,4 @@
-"""Writing an artefact: build the kernels, then put module, binaries and constants into one file."""
+"""Writing an artefact: build the kernels, then put program, binaries and constants into one file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
-from coilwork_runtime.artifact.records import KERNELS, PROGRAM, ROLES, Records, write_records
+from coilwork_runtime.artifact.records import KERNELS, MODULE, PROGRAM, ROLES, Records, write_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ArtifactError
-from coilwork_runtime.loader import execute_module
-from coilwork_runtime.manifest.encoding import decode_kernels, encode_kernels
+from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.triton_kernels.binaries import encode_binary
 from coilwork_runtime.version import __version__
@@ -24,29 +24,33 @@ from coilwork_runtime.version import __version__
 def save_artifact(
     path: str | PathLike[str],
     *,
-    module_text: str,
+    program: bytes,
+    kernels: bytes,
     name: str,
     builder: Builder,
     constants: Mapping[str, torch.Tensor],
-    program: bytes = b"",
-    kernels: bytes = b"",
     roles: str = "",
+    refusal: str = "",
+    module_text: str = "",
 ) -> None:
-    """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
+    """Write a program with all it needs to `path`, for `load_artifact`.
 
-    `program` is the same for the native executor, if there is such a form of it. `roles` are those of its inputs
-    and results, as `coilwork_ir.roles` writes them. `kernels` are its kernels as
-    `coilwork_ir.manifest` writes them; without these they are taken from the text. Kernels are built through
-    `builder`, and so come out of its store where they are there. Constants are copied.
+    `program` and `kernels` are bytes as `coilwork_wrapper.encode_program` and `coilwork_ir.manifest` write them;
+    `refusal` says why the native executor does not run the program, if it does not. `roles` are those of its
+    inputs and results, as `coilwork_ir.roles` writes them. `module_text` is the same program for people to
+    read: nothing runs by it. Kernels are built through `builder`, and so come out of its store where they are
+    there. Constants are copied.
 
     Raises:
         ArtifactError: the file cannot be written, or a role needs a callable of Python.
-        ModuleTextError, KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the module.
+        ProgramBytesError: the program or the kernels are damaged.
+        KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the program.
     """
-    specs = decode_kernels(kernels) if kernels else execute_module(module_text, name).specs
-    contents: dict[str, bytes] = {"module.py": module_text.encode(), KERNELS: encode_kernels(specs)}
-    if program:
-        contents[PROGRAM] = program
+    read_tables(program)
+    specs = load_kernels(kernels)
+    contents: dict[str, bytes] = {PROGRAM: program, KERNELS: kernels}
+    if module_text:
+        contents[MODULE] = module_text.encode()
     if roles:
         _check_roles(roles)
         contents[ROLES] = roles.encode()
@@ -64,6 +68,7 @@ def save_artifact(
         described[key] = describe_constant(value) | {"record": record}
     facts = {
         "name": name,
+        "refusal": refusal,
         "torch": torch.__version__,
         "machine": platform.machine(),
         "targets": sorted({spec.target for spec in specs if spec.target}),

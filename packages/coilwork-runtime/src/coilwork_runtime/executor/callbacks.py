@@ -20,7 +20,7 @@ def make_callback(call: RecordedCall) -> Callback:
 
     Results that lie in lists are returned as one list, in the call's order.
     """
-    find = _finder(call.target)
+    find = find_operator(call.target)
     places = _Places()
     positional = _Row([places.of(value) for value in call.args])
     named = _Row([places.of(value) for value in call.kwargs.values()])
@@ -43,8 +43,9 @@ def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
     return [functools.reduce(operator.getitem, path, results) for path in paths]
 
 
-def _finder(target: str) -> Callable[[], Callable[..., Any]]:
-    """What looks an operator overload up when it is called: those of a library may be registered later."""
+def find_operator(target: str) -> Callable[[], Callable[..., Any]]:
+    """A function that looks an operator overload up when it is called: those of a library may be registered
+    later."""
     parts = target.split(".")
     if len(parts) != 3:
         root: Any = torch.ops

@@ -1,4 +1,4 @@
-"""Who runs a program: the native executor, or the Python module that does the same in readable text."""
+"""Who runs a program: the native executor, or the interpreter in Python, which does the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.graphs import DriverGraphs
+from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
-from coilwork_runtime.loader import execute_module, load_kernels
+from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 
 Executor = Literal["auto", "native", "python"]
@@ -32,7 +33,8 @@ class ExecutorOptions:
 
     Attributes:
         executor: `native`, `python`, or `auto`, which is native where that loads. Default: `auto`.
-        strict: raise where the native executor does not load, instead of taking the Python module.
+        strict: raise where the native executor does not load, instead of interpreting
+            in Python.
         check_lifetimes: the native executor verifies each allocation and free.
         products: who computes matrix products on GPUs; `auto` may choose another library than ATen where
             results may differ in their last bits.
@@ -74,11 +76,11 @@ class Loadable:
     """A compiled graph as it lies in the cache.
 
     Attributes:
-        name: of the graph, for tracebacks.
-        module: text of the Python module.
+        name: of the graph.
+        module: text of the Python module, which people read.
         kernels: their manifests and texts, as bytes.
-        program: bytes for the native executor; empty if it refuses the program.
-        refusal: why it does.
+        program: the program as bytes.
+        refusal: why the native executor refuses it, if it does.
         constants: tensors by key.
         devices: where its tensors are.
         operators: the graph's own operators, for calls that kernels are not for; without them these are
@@ -113,7 +115,7 @@ def load(
     for, and why.
 
     Raises:
-        ModuleTextError, ProgramBytesError: the module or the program is damaged.
+        ProgramBytesError: the kernels or the program are damaged.
         KernelBuildError: a kernel does not build.
         ExecutorUnavailableError: the native executor is wanted and not to be had, and `strict` is on.
     """
@@ -121,9 +123,9 @@ def load(
     launchers = builder.build(load_kernels(graph.kernels))
 
     def in_python() -> Call:
-        return execute_module(graph.module, graph.name).make_call(launchers, graph.constants)
+        return load_interpreted(graph.program, launchers=launchers, constants=graph.constants)
 
-    reason, is_faulty = _obstacle(graph, wanted), False
+    reason, is_faulty = "" if wanted == "python" else graph.refusal, False
     if not reason and wanted != "python":
         try:
             program = load_native(
@@ -193,10 +195,3 @@ def _by_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
     """Tell if a library is called directly: where results should be eager's to the last bit, or the same
     whatever is beside them, only if it is asked for."""
     return _on_gpu(graph) and wanted != "aten" and (wanted != "auto" or options.rounds_freely)
-
-
-def _obstacle(graph: Loadable, wanted: Executor) -> str:
-    """Why the native executor is not even tried."""
-    if wanted != "python" and not graph.program:
-        return graph.refusal or "it was not compiled for it"
-    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -97,8 +98,19 @@ def read_tables(data: bytes) -> Tables:
     Raises:
         ProgramBytesError: the bytes are no program, or of another version.
     """
+    with refuse_damage():
+        return read_heading(ProgramReader(data))
+
+
+@contextlib.contextmanager
+def refuse_damage() -> Iterator[None]:
+    """Says of whatever reading bytes raises that the program is damaged.
+
+    Raises:
+        ProgramBytesError: they are.
+    """
     try:
-        return _read(_Reader(data))
+        yield
     except (struct.error, IndexError, ValueError, AttributeError, RuntimeError) as error:
         raise ProgramBytesError(
             "damaged-program",
@@ -108,7 +120,12 @@ def read_tables(data: bytes) -> Tables:
         ) from error
 
 
-def _read(reader: _Reader) -> Tables:
+def read_heading(reader: ProgramReader) -> Tables:
+    """The tables, which `reader` is behind afterwards.
+
+    Raises:
+        ValueError: the bytes are no program, or of another version.
+    """
     if reader.raw(len(MAGIC)) != MAGIC:
         raise ValueError("they do not begin like a program")
     version = reader.u32()
@@ -123,7 +140,7 @@ def _read(reader: _Reader) -> Tables:
     return Tables(keys=tuple(keys), kernels=tuple(kernels), calls=tuple(calls))
 
 
-def _call(reader: _Reader) -> RecordedCall:
+def _call(reader: ProgramReader) -> RecordedCall:
     target, implements = reader.text(), reader.text()
     args = reader.listing(lambda: _argument(reader))
     kwargs = reader.listing(lambda: (reader.text(), _argument(reader)))
@@ -140,7 +157,7 @@ def _call(reader: _Reader) -> RecordedCall:
     )
 
 
-def _argument(reader: _Reader) -> Argument:
+def _argument(reader: ProgramReader) -> Argument:
     readers: tuple[Callable[[], Argument], ...] = (
         lambda: None,
         lambda: _slot(reader),
@@ -159,7 +176,7 @@ def _argument(reader: _Reader) -> Argument:
     return readers[reader.u8()]()
 
 
-def _slot(reader: _Reader) -> Slot:
+def _slot(reader: ProgramReader) -> Slot:
     number, kind = reader.u32(), reader.u8()
     return Slot(number, is_float=kind == 1, is_quantized=kind == 2)
 
@@ -172,8 +189,8 @@ def _leaves(value: Argument) -> Iterator[Argument]:
         yield value
 
 
-class _Reader:
-    """A place in the bytes."""
+class ProgramReader:
+    """A place in the bytes of a program, and the numbers and texts from there on."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -181,29 +198,55 @@ class _Reader:
         self.strings: list[str] = []
 
     def raw(self, size: int) -> bytes:
+        """The next `size` bytes."""
         if size > self.left():
             raise ValueError("they end too early")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def left(self) -> int:
+        """How many bytes follow."""
         return len(self._data) - self._at
 
     def u8(self) -> int:
+        """A byte."""
         return self.raw(1)[0]
 
     def u32(self) -> int:
+        """Four bytes."""
         return int.from_bytes(self.raw(4), "little")
 
+    def below_byte(self, limit: int) -> int:
+        """A byte, a number below `limit`."""
+        number = self.u8()
+        if number >= limit:
+            raise ValueError(f"they count to {limit}, and say {number}")
+        return number
+
+    def below(self, limit: int) -> int:
+        """Four bytes, a number below `limit`."""
+        number = self.u32()
+        if number >= limit:
+            raise ValueError(f"they count to {limit}, and say {number}")
+        return number
+
+    def i32(self) -> int:
+        """Four bytes, two's complement."""
+        return int.from_bytes(self.raw(4), "little", signed=True)
+
     def i64(self) -> int:
+        """Eight bytes, two's complement."""
         return int.from_bytes(self.raw(8), "little", signed=True)
 
     def f64(self) -> float:
+        """Eight bytes, IEEE 754."""
         value: float = struct.unpack("<d", self.raw(8))[0]
         return value
 
     def text(self) -> str:
+        """A string, by its number."""
         return self.strings[self.u32()]
 
     def listing(self, read: Callable[[], _T]) -> list[_T]:
+        """A count, and as many of what `read` reads."""
         return [read() for _ in range(self.u32())]

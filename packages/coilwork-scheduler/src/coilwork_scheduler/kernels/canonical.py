@@ -116,7 +116,7 @@ def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
         count[entry.tile] = number + 1
         extent = substitute(extent_of(entry.symbol), renamed)
         renumbered = symbol(f"{entry.tile}{number}", extent=extent)
-        ranges.append(Range(symbol=renumbered, kind=entry.kind, tile=entry.tile, coalescing=entry.coalescing))
+        ranges.append(Range(symbol=renumbered, kind=entry.kind, tile=entry.tile))
     return tuple(ranges)
 
 

@@ -36,7 +36,6 @@ class TiledRange:
     symbol: Expr
     kind: RangeKind
     tile: TileName
-    coalescing: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +57,14 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
-    shares = _shares(touched, (*draft.parallel, *draft.walked, *draft.reduced))
+    shares = _shares(touched, draft.parallel)
 
     # the unit stride of a run is that of its innermost range
     order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
-    turned = _turned_shares([run for run, _ in order], touched)
+    turned = _turned_shares(order, touched)
     ranges = _parallel_tiles(order, turned, single=bool(reduced))
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="walked", tile="w", coalescing=shares[run.members[-1]])
-        for run in walked_runs
-    ]
-    ranges += [
-        TiledRange(symbol=run.symbol, kind="reduction", tile="r", coalescing=shares[run.members[-1]])
-        for run in reduced_runs
-    ]
+    ranges += [TiledRange(symbol=run.symbol, kind="walked", tile="w") for run in walked_runs]
+    ranges += [TiledRange(symbol=run.symbol, kind="reduction", tile="r") for run in reduced_runs]
     mapping: dict[Expr, Expr] = {}
     for run in (*parallel_runs, *walked_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
@@ -143,17 +136,15 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, float]]:
+def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
     """Move the range with the largest share innermost; ties keep the order."""
     if not order:
-        return order
+        return []
     best = max(range(len(order)), key=lambda k: (order[k][1], k))
-    return [*order[:best], *order[best + 1 :], order[best]]
+    return [run for run, _ in (*order[:best], *order[best + 1 :], order[best])]
 
 
-def _parallel_tiles(
-    order: list[tuple[_Run, float]], turned: Sequence[float], *, single: bool
-) -> list[TiledRange]:
+def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
     """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a reduction tile) all of them share tile `x`."""
     if not order:
         return []
@@ -162,11 +153,11 @@ def _parallel_tiles(
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
     grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]
-    for k, (run, share) in enumerate(order):
+    for k, run in enumerate(order):
         name = heads.get(k, outermost)
-        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name, coalescing=share))
+        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name))
     for k, name in heads.items():
         # within a tile the range that it exists for is innermost
-        head = order[k][0].symbol
+        head = order[k].symbol
         grouped[name].sort(key=lambda r: r.symbol is head)
     return [entry for name in reversed(names) for entry in grouped[name]]

@@ -63,7 +63,7 @@ def assign_layouts(
     """
     if options.batch_invariant:
         return graph
-    around = survey(graph, facts, targets=targets, sizes=sizes, training=options.training_layouts)
+    around = survey(graph, facts, targets=targets, sizes=sizes)
     sites = list_sites(around, rules, options)
     free = _choosable(around, sites)
     names: dict[str, list[str]] = {}
@@ -83,17 +83,15 @@ def assign_layouts(
     return put_in_copies(made, copied, FreshNames(facts.buffers)) if copied else made
 
 
-def survey(
-    graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints, training: bool = False
-) -> Around:
-    """The facts that rules read; in `training`, of a graph of a step both graphs of which are laid out so."""
+def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:
+    """The facts that rules read."""
     return Around(
         graph=graph,
         facts=facts,
         views=ViewsOf(graph),
         targets=targets,
         sizes=sizes,
-        row_reductions=list_row_reductions(graph, facts, sizes, targets if training else None),
+        row_reductions=list_row_reductions(graph, facts, sizes, targets),
     )
 
 

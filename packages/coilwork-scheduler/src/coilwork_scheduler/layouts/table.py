@@ -36,7 +36,7 @@ def explain_layouts(
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
     before, after = steps[place - 1][1], steps[place][1]
     hints = hints_of(options)
-    around = survey(before, analyse(before), targets=targets, sizes=hints, training=options.training_layouts)
+    around = survey(before, analyse(before), targets=targets, sizes=hints)
     layouts = layouts_beside(around, list_sites(around, rules, options))
     chosen = {d.subjects[0]: d for d in decisions if d.rule == "layout"}
     copies = {d.subjects[0]: d for d in decisions if d.rule == "layout-copy"}

@@ -280,12 +280,12 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
 
 
 def list_row_reductions(
-    graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets | None
+    graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets
 ) -> frozenset[int]:
     """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
 
-    With `targets`, rows that are too long to be kept on chip meanwhile are none, since a kernel may read columns of
-    these, and neither are rows that results lie between, as channels lie between images for a batch norm: no layout
+    Rows that are too long to be kept on chip meanwhile are none, since a kernel may read columns of these, and
+    neither are rows that results lie between, as channels lie between images for a batch norm: no layout
     makes one row of them.
     """
     reads = facts.reads
@@ -312,12 +312,11 @@ def list_row_reductions(
             rows = sizes.numel(tuple(extent_of(r) for r in node.ranges))
             length = sizes.numel(tuple(extent_of(r) for r in node.axes))
             points = rows * length
-            if targets is not None:
-                walks = targets.capabilities_of(defined(node)[0].device).rows
-                # of a generator that does not say it, rows of any length are
-                is_kept = walks.kept_points == 0 or walks.keeps(length)
-                if not is_kept or _has_results_between(node, facts.buffers, sizes):
-                    continue
+            walks = targets.capabilities_of(defined(node)[0].device).rows
+            # of a generator that does not say it, rows of any length are
+            is_kept = walks.kept_points == 0 or walks.keeps(length)
+            if not is_kept or _has_results_between(node, facts.buffers, sizes):
+                continue
             if goes_back((b.name for b in defined(node)), rows, points, _STEPS):
                 found.add(position)
     return frozenset(found)

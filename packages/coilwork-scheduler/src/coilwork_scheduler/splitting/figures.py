@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.index import Expr, extent_of, stride_of
@@ -21,11 +22,16 @@ from coilwork_scheduler.splitting.families import Family
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A family's likely figures: results, points per result, programs of one kernel for all, bytes read."""
+    """A family's likely figures: results, points per result, programs of one kernel for all, bytes read.
+
+    Results are `across` if neighbours in memory are of different ones, and `crossed` if enough of what is read lies
+    along them.
+    """
 
     results: int
     length: int
     across: bool
+    crossed: bool
     programs: int
     read_bytes: int
     operations: int
@@ -45,25 +51,43 @@ class Figures:
         results = max(self.sizes.numel(tuple(extent_of(r) for r in family.ranges)), 1)
         length = max(self.length(family.axes), 1)
         parallel, reduced = frozenset(family.ranges), frozenset(family.axes)
-        read_bytes = balance = 0
+        read_bytes = along_bytes = across_bytes = crossed_bytes = 0
         for access in family.rows:
             touched = self.touched(access)
-            unit = unit_stride(self.facts.buffers[access.buffer].offset_of(access.index))
             read_bytes += touched
-            balance += touched * (bool(unit & parallel) - bool(unit & reduced))
+            match self.direction(access, parallel, reduced):
+                case "along":
+                    along_bytes += touched
+                    # what all results share, a block reads once
+                    varies = any(not parallel.isdisjoint(e.free_symbols) for e in access.index)
+                    crossed_bytes += touched if varies else 0
+                case "across":
+                    across_bytes += touched
         operations = sum(
             SCALAR_OPS[scalar.op].cost
             for scalar in postorder(tuple(member.body for member in family.members))
             if isinstance(scalar, Op)
         )
+        rows = self.rows(family.members[0])
+        across = rows.are_across(across=across_bytes, along=along_bytes)
         return Shape(
             results=results,
             length=length,
-            across=balance > 0,
-            programs=self.rows(family.members[0]).count_programs(results, across=balance > 0),
+            across=across,
+            crossed=across and rows.are_across(across=crossed_bytes, along=across_bytes),
+            programs=rows.count_programs(results, across=across),
             read_bytes=read_bytes,
             operations=(operations + len(family.members)) * results * length,
         )
+
+    def direction(
+        self, access: Load, parallel: frozenset[Expr], reduced: frozenset[Expr]
+    ) -> Literal["along", "across"] | None:
+        """How `access` lies: neighbours in memory are of one result, or of several; `None`: of neither, or of both."""
+        unit = unit_stride(self.facts.buffers[access.buffer].offset_of(access.index))
+        if bool(unit & parallel) == bool(unit & reduced):
+            return None
+        return "across" if unit & parallel else "along"
 
     def wanted(self, family: Family, shape: Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.index import bounds, extent_of, provably_positive
 from coilwork_ir.loops import Reduce
+from coilwork_ir.scalar import Load
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
@@ -111,3 +112,7 @@ class Judge:
     def across(self, node: Reduce) -> bool:
         """Whether the results of `node`, rather than the points that it reduces, lie side by side in memory."""
         return self.figures.shape(alone(node)).across
+
+    def direction(self, node: Reduce, access: Load) -> str | None:
+        """How `access`, which `node` reduces, lies beside the results of `node`."""
+        return self.figures.direction(access, frozenset(node.ranges), frozenset(node.axes))

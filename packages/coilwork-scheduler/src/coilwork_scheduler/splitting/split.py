@@ -93,9 +93,10 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
         rows[position] = rows_of(node)
         parent[position] = position
         # the pieces of positions of extremes follow the axes, not memory; rows and columns of a square have equal extents
-        domain = (node.ranges, node.axes, node.kind in POSITIONS, judge.across(node))
+        domain = (node.ranges, node.axes, node.kind in POSITIONS)
         for access in rows[position]:
-            known = find(first.setdefault((domain, access.buffer), position))
+            lies = judge.direction(node, access)
+            known = find(first.setdefault((domain, access.buffer, lies), position))
             low, high = sorted((known, find(position)))
             parent[high] = low
     members: dict[int, list[int]] = {}

@@ -65,7 +65,11 @@ def walked_of(
     In pieces that fill the device it takes `otherwise_us`, if it can be cut so.
     """
     shape = figures.shape(family)
-    if not shape.across or any(member.kind not in SELF_COMBINING for member in family.members):
+    if (
+        not shape.across
+        or shape.crossed
+        or any(member.kind not in SELF_COMBINING for member in family.members)
+    ):
         return None
     if not figures.rows(family.members[0]).keeps_beside_sums(1, sums=len(family.outputs), reads=1):
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coilwork_frontend.errors import OptionError
+from coilwork_runtime.executor.choice import Loadable
 
 log = logging.getLogger("coilwork")
 
@@ -22,15 +23,26 @@ class Trace:
     folder: Path | None
 
     def write(self, name: str, text: str) -> None:
-        """Write `text` to file `name` (which may contain folders) of this graph's dump; where that fails, the log says so."""
+        """Write `text` to file `name` (which may contain folders) of this graph's dump; where that fails, the
+        log says so."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """As `write`."""
         if self.folder is None:
             return
         path = self.folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
         except OSError as error:
             log.warning("%s is not written: %s", path, error)
+
+    def write_graph(self, graph: Loadable) -> None:
+        """Write the module of a compiled graph, and its program and its kernels as bytes."""
+        self.write("module.py", graph.module)
+        self.write_bytes("kernels.bin", graph.kernels)
+        self.write_bytes("program.bin", graph.program)
 
     @property
     def wanted(self) -> bool:

@@ -151,7 +151,6 @@ def in_rows(
 
 def in_pieces(
     ranges: Sequence[Range],
-    reduced: Sequence[Range],
     touched: Sequence[Access],
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
@@ -161,7 +160,7 @@ def in_pieces(
     Triton does not see that neighbours are neighbours, and lets those of other rows load together.
     """
     real = _real(ranges)
-    if len(real) < 2 or sum(r.coalescing for r in ranges) <= sum(r.coalescing for r in reduced):
+    if len(real) < 2:
         return False
     inner = real[-1]
     assert inner.extent is not None

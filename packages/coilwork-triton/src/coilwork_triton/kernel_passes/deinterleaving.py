@@ -60,8 +60,8 @@ def _dealt(kernel: Kernel, dealt: Range, inner: Range, count: int) -> Kernel:
     return replace(
         kernel,
         ranges=(
-            *(replace(r, tile="x", coalescing=0.0) for r in outer),
-            replace(inner, tile="x", coalescing=1.0),
+            *(replace(r, tile="x") for r in outer),
+            replace(inner, tile="x"),
         ),
         stores=tuple(store for stores in zip(*each, strict=True) for store in stores),
     )

@@ -6,21 +6,24 @@ work on one computation. Some of them settle a part of how it runs as well, whic
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
+from coilwork_triton.facts.unit_strides import share_unit_strides
 from coilwork_triton.kernel_passes.concat_splitting import split_concat
 from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT
 from coilwork_triton.text.ops import converted_constant
 from coilwork_triton.text.types import SMALL_FLOATS
 
@@ -34,12 +37,14 @@ class Draft:
         likely: what its sizes likely are, one number for each: they likely do not exceed it, and are multiples
             of 16 where it is one. 0 if nothing is known of a size.
         topk: the range of the first elements of sorted rows, if that is all that is kept of them.
+        unit_strides: the share of bytes at unit stride along each range, by its name, before points were in steps.
         coarsening: points of the original kernel that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
 
     kernel: Kernel
-    likely: tuple[int, ...] = ()
+    likely: tuple[int, ...]
+    unit_strides: Mapping[str, float]
     topk: Expr | None = None
     coarsening: int = 1
     bins: int = 0
@@ -48,6 +53,23 @@ class Draft:
     def likely_sizes(self) -> dict[Expr, int]:
         """The sizes of which something is likely, and what."""
         return {size: number for size, number in zip(self.kernel.sizes, self.likely, strict=False) if number}
+
+    def share_along(self, ranges: Iterable[Range]) -> float:
+        """The share of bytes at unit stride along any of `ranges`."""
+        return sum(self.unit_strides[r.symbol.name] for r in ranges)
+
+    @property
+    def most_along(self) -> Range | None:
+        """The range along which most bytes are at unit stride; None if there are no ranges."""
+        return max(self.kernel.ranges, key=lambda r: self.share_along((r,)), default=None)
+
+
+def begin_draft(kernel: Kernel, likely: tuple[int, ...] = ()) -> Draft:
+    """`kernel` before its passes; `likely` is as in `Draft`."""
+    known = {size: number for size, number in zip(kernel.sizes, likely, strict=False) if number}
+    return Draft(
+        kernel=kernel, likely=likely, unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT)
+    )
 
 
 def _store_bits(kernel: Kernel, target: Target) -> Kernel:
@@ -110,7 +132,14 @@ def _split_concat(draft: Draft, target: Target) -> Draft:
 
 def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
-    return draft if found is None else _coarse(draft, coarsen(found))
+    if found is None:
+        return draft
+    coarse = _coarse(draft, coarsen(found))
+    # neighbours along the last range are read together and stored together
+    if coarse is draft:
+        return draft
+    *outer, inner = (r.symbol.name for r in coarse.kernel.ranges)
+    return replace(coarse, unit_strides={**dict.fromkeys(outer, 0.0), inner: 1.0})
 
 
 def _coarsen(draft: Draft, target: Target) -> Draft:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.facts.kernel_analysis import Work
 
 Walk = Literal["pointwise", "persistent", "looped", "shared"]
@@ -105,3 +106,9 @@ def other_tiles(facts: Facts) -> dict[str, int]:
 def reduces_across(facts: Facts) -> bool:
     """Neighbouring addresses lie along x, not along the reduction."""
     return facts.coalescing.get("x", 0.0) > facts.coalescing.get("r", 0.0)
+
+
+def reduces_blocks(facts: Facts, target: Target) -> bool:
+    """Rows are reduced in blocks of neighbours: enough of what is touched lies along x."""
+    along = facts.coalescing.get("r", 0.0)
+    return capabilities_of(target).rows.are_across(across=facts.coalescing.get("x", 0.0), along=along)

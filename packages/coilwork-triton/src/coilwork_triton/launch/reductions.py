@@ -18,6 +18,7 @@ from coilwork_triton.launch.parameters import (
     other_tiles,
     power_of_two_below,
     reduces_across,
+    reduces_blocks,
     warps_for,
 )
 from coilwork_triton.launch.whole_columns import both_ways, whole_columns
@@ -27,6 +28,8 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     row = next_power_of_two(facts.extents["r"])
     rows = facts.extents.get("x", 1)
     across = reduces_across(facts)
+    if "x" in facts.extents and row >= 1024 and not across and reduces_blocks(facts, target):
+        return _long_rows_side_by_side(facts, target, row)
     if "x" not in facts.extents or (row >= 1024 and not across):
         # 64 bytes per thread of one-byte elements, as of others
         warps = max(1, min(16, warps_for(row, 16 if facts.work.element_bytes > 1 else 64, target)))
@@ -50,6 +53,19 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     for elements, per_thread in both_ways(facts, target, row) or short_rows(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
+        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+    return found
+
+
+def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Config]:
+    """As many rows as registers hold, where some of what is touched lies across them.
+
+    A row alone would fetch a sector for each element of that.
+    """
+    found = []
+    for per_thread in (64, 32):
+        x = max(1, min(per_thread * 16 * target.warp_size // row, next_power_of_two(facts.extents["x"])))
+        warps = min(16, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
     return found
 
@@ -153,7 +169,7 @@ def looped(facts: Facts, target: Target) -> list[Config]:
         return in_runs(scanned_columns(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
     found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
-    if reduces_across(facts):
+    if reduces_blocks(facts, target):
         return _with_staged_columns(found, facts, target)
     return found
 
@@ -201,7 +217,7 @@ def _rows(facts: Facts) -> int:
 def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     grids = target.machine.grids
     length = next_power_of_two(facts.extents["r"])
-    if "x" not in facts.extents or not reduces_across(facts):
+    if "x" not in facts.extents or not reduces_blocks(facts, target):
         one = {"x": 1} if "x" in facts.extents else {}
         found = []
         # 32 bytes per thread of two-byte elements per step

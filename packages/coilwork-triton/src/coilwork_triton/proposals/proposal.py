@@ -120,7 +120,7 @@ def launch_facts(setting: Setting, proposal: Proposal) -> Facts:
             )
             for letter, ranges in groups.items()
         },
-        coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in groups.items()},
+        coalescing={k: min(1.0, draft.share_along(ranges)) for k, ranges in groups.items()},
         padded=proposal.lanes > 0,
         step=draft.coarsening,
         piece=0 if proposal.sharing is None else proposal.sharing.length,

@@ -42,8 +42,12 @@ def _has_rows_apart(q: _Question) -> bool:
 
 def _has_pieces_of_columns(q: _Question) -> bool:
     analysis = q.setting.analysis
-    pieces = q.is_columns and not analysis.is_segmented
-    return pieces and in_pieces(q.groups["x"], q.groups["r"], analysis.accesses, q.setting.draft.likely_sizes)
+    draft = q.setting.draft
+    if not q.is_columns or analysis.is_segmented:
+        return False
+    if draft.share_along(q.groups["x"]) <= draft.share_along(q.groups["r"]):
+        return False
+    return in_pieces(q.groups["x"], analysis.accesses, draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _Question) -> bool:

@@ -109,17 +109,23 @@ WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
 def keeps_rows(setting: Setting, longest: int | None) -> bool:
     """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number of them.
 
-    As costs have it that schedulers reckon with (`coilwork_triton.capabilities`).
+    As costs have it that schedulers reckon with (`coilwork_triton.capabilities`). What is read once in blocks of
+    neighbouring rows has nothing to keep.
     """
     kernel = setting.kernel
     reduced = {r.symbol for r in kernel.ranges if r.kind == "reduction"}
     if longest is None or not reduced:
         return False
-    along = {r.kind: r.coalescing for r in sorted(kernel.ranges, key=lambda r: r.coalescing)}
+    along = {"parallel": 0.0, "reduction": 0.0}
+    for one in kernel.ranges:
+        along[one.kind] = max(along.get(one.kind, 0.0), setting.draft.share_along((one,)))
     loads = [v for v in setting.analysis.nodes if isinstance(v, Load)]
-    return capabilities_of(setting.target).rows.keeps(
+    rows = capabilities_of(setting.target).rows
+    across = along["parallel"]
+    in_blocks = rows.are_across(across=across, along=along["reduction"])
+    return rows.keeps(
         longest,
-        across=along.get("parallel", 0.0) > along["reduction"],
+        across=across > along["reduction"] or (in_blocks and not setting.analysis.work.rereads_rows),
         values=sum(not reduced.isdisjoint(load.index[0].free_symbols) for load in loads),
     )
 

@@ -1,5 +1,5 @@
-"""Program -> bytes for the native executor of `coilwork_runtime.executor`."""
+"""Program -> bytes, which `coilwork_runtime.executor` runs natively or in Python."""
 
-from coilwork_wrapper.native.emit import emit_native
+from coilwork_wrapper.native.emit import EncodedProgram, emit_native, encode_program
 
-__all__ = ["emit_native"]
+__all__ = ["EncodedProgram", "emit_native", "encode_program"]

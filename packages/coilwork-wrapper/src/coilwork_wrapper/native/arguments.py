@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_wrapper.native.encoding import Tag, f64, i64, listing, u8, u32
 from coilwork_wrapper.native.registers import LARGEST, SMALLEST
 
@@ -15,11 +14,7 @@ from coilwork_wrapper.native.registers import LARGEST, SMALLEST
 def argument_bytes(
     value: Argument, ref: Callable[[str], bytes], register: Callable[[Expr], int], text: Callable[[str], int]
 ) -> bytes:
-    """`value`; the functions tell of buffers and number sizes and strings.
-
-    Raises:
-        EmitError: `native-unsupported`, an integer does not fit 64 bits.
-    """
+    """`value`; the functions tell of buffers and number sizes and strings."""
     match value:
         case None:
             return u8(Tag.NONE)
@@ -29,11 +24,13 @@ def argument_bytes(
             return u8(Tag.ITEM) + ref(name)
         case Expr():
             known = as_int(value)
-            return u8(Tag.SIZE) + u32(register(value)) if known is None else _integer(known)
+            if known is None or not SMALLEST <= known <= LARGEST:
+                return u8(Tag.SIZE) + u32(register(value))
+            return u8(Tag.INT) + i64(known)
         case bool():
             return u8(Tag.BOOL) + u8(value)
         case int():
-            return _integer(value)
+            return argument_bytes(as_expr(value), ref, register, text)
         case float():
             return u8(Tag.FLOAT) + f64(value)
         case complex():
@@ -48,11 +45,3 @@ def argument_bytes(
             return u8(Tag.DEVICE) + u32(text(device))
         case ListValue(items):
             return u8(Tag.LIST) + listing(items, lambda item: argument_bytes(item, ref, register, text))
-
-
-def _integer(value: int) -> bytes:
-    if not SMALLEST <= value <= LARGEST:
-        raise EmitError(
-            "native-unsupported", f"the integer {value}", reason="the native executor takes 64 bits"
-        )
-    return u8(Tag.INT) + i64(value)

@@ -1,8 +1,9 @@
-"""A program as bytes for the native executor: the emitter's entry."""
+"""A program as bytes, by which it runs: the emitter's entry."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from coilwork_ir.errors import EmitError
@@ -24,14 +25,38 @@ from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.parts import Part, Shared
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedProgram:
+    """A program as bytes.
+
+    Attributes:
+        data: what `coilwork_runtime.executor` runs, in Python whatever the program does; `encoding` describes it.
+        refusal: why the native executor does not run it, if it does not.
+    """
+
+    data: bytes
+    refusal: EmitError | None = None
+
+
 def emit_native(program: Program) -> bytes:
-    """`program` in the form that `coilwork_runtime.executor` runs; `encoding` describes it.
+    """`program` as bytes for the native executor.
+
+    Raises:
+        EmitError: `native-unsupported`, the program does what the executor cannot; or as `encode_program`.
+    """
+    encoded = encode_program(program)
+    if encoded.refusal is not None:
+        raise encoded.refusal
+    return encoded.data
+
+
+def encode_program(program: Program) -> EncodedProgram:
+    """`program` as bytes, and why the native executor refuses them, if it does.
 
     A pure function: equal programs give equal bytes, whatever torch is installed.
 
     Raises:
-        EmitError: `native-unsupported`, the program does what the executor cannot; `unbound-symbol`, a size has no value;
-            `no-return`, it does not end in a return.
+        EmitError: `unbound-symbol`, a size has no value; `no-return`, it does not end in a return.
     """
     check_bound(program)
     program = mark_captures(program)
@@ -56,7 +81,8 @@ def emit_native(program: Program) -> bytes:
     tables = listing(keys, lambda key: u32(strings.number(key)))
     tables += listing(kernels, lambda name: u32(strings.number(name)))
     payload = strings.table() + tables + listing(shared.calls, bytes) + listing(parts, bytes)
-    return MAGIC + u32(VERSION) + u32(len(payload)) + payload
+    data = MAGIC + u32(VERSION) + u32(len(payload)) + payload
+    return EncodedProgram(data, next(iter(shared.refusals), None))
 
 
 def _in_order(program: Program, *, checks_first: bool) -> Sequence[Instruction]:

@@ -67,11 +67,7 @@ _STREAMS: Final = "streams."
 
 
 def write_instruction(part: Part, instruction: Instruction) -> None:
-    """Add `instruction` to `part`.
-
-    Raises:
-        EmitError: `native-unsupported`, it does what the executor cannot.
-    """
+    """Add `instruction` to `part`, and what the native executor cannot do of it to its refusals."""
     match instruction:
         case Launch() | ExternCall() | Copy():
             part.use_stream(instruction.stream)
@@ -184,11 +180,10 @@ def _view(part: Part, buffer: Buffer, source: str, offset: Expr | int) -> bytes:
 
 def _extern(part: Part, call: ExternCall) -> None:
     if call.target.startswith(_STREAMS):
-        raise EmitError(
-            "native-unsupported",
+        part.refuse(
             f"{call.target} chooses the stream of later work",
-            origins=call.origins,
-            reason="the native executor asks torch for the stream once in each call",
+            "the native executor asks torch for the stream once in each call",
+            call.origins,
         )
     shared = part.shared
     data = (
@@ -295,7 +290,7 @@ def _slot_and_layout(part: Part, buffer: Buffer) -> bytes:
 
 def _layout(part: Part, buffer: Buffer) -> bytes:
     if len(buffer.shape) > MOST_DIMENSIONS:
-        raise EmitError("native-unsupported", f"%{buffer.name} has {len(buffer.shape)} dimensions")
+        part.refuse(f"%{buffer.name} has {len(buffer.shape)} dimensions")
     return u32(part.layout(buffer))
 
 

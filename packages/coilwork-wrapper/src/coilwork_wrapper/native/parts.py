@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from coilwork_ir.buffers import Argument, Buffer, GraphInput
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import AllocPool, Instruction, Program
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.symbols import outer_symbols
@@ -29,6 +31,7 @@ class Shared:
         keys: numbers of constants.
         numbers: a nested program's number, by its identity.
         calls: calls of operators, in order.
+        refusals: what the native executor cannot do.
     """
 
     strings: Strings
@@ -36,6 +39,7 @@ class Shared:
     keys: Mapping[str, int]
     numbers: Mapping[int, int]
     calls: list[bytes] = field(default_factory=list)
+    refusals: list[EmitError] = field(default_factory=list)
 
 
 class Part:
@@ -63,6 +67,10 @@ class Part:
     def slot(self, name: str) -> int:
         """The number of a buffer or pool."""
         return self._slots[name]
+
+    def refuse(self, what: str, reason: str = "", origins: tuple[Origin, ...] = ()) -> None:
+        """Note what the native executor cannot do."""
+        self.shared.refusals.append(EmitError("native-unsupported", what, reason=reason, origins=origins))
 
     def stream(self, name: str) -> int:
         """The number of a stream or event."""
@@ -119,6 +127,8 @@ class Part:
         inputs = self._inputs()
         for instruction in order:
             write(self, instruction)
+        for value in self.registers.beyond:
+            self.refuse(f"the number {value}", "the native executor computes in 64 bits")
         known = [
             u32(self.slot(constant.buffer.name)) + u32(self.shared.keys[constant.key])
             for constant in self.program.constants

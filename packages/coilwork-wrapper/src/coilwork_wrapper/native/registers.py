@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, as_expr, node
 from coilwork_wrapper.native.encoding import Code, Operation, i64, listing, u8, u32
 
 SMALLEST: Final = -(1 << 63)
 LARGEST: Final = (1 << 63) - 1
 CONSTANT: Final = 1 << 31
+_DIGIT_BITS: Final = 62
 
 _Key = tuple[Operation, int, int]
 
@@ -30,6 +30,7 @@ class Registers:
         self._computed: dict[_Key, int] = {}
         self._count = 0
         self._pending: list[tuple[_Key, int]] = []
+        self._beyond: list[int] = []
 
     def symbol(self, symbol: Expr) -> int:
         """The register of a symbol, which somebody else fills."""
@@ -38,11 +39,7 @@ class Registers:
         return self._symbols[symbol.name]
 
     def of(self, value: Expr | int) -> int:
-        """The register of `value`; what computes it comes with the next `pending`.
-
-        Raises:
-            EmitError: `native-unsupported`, a constant does not fit 64 bits.
-        """
+        """The register of `value`; what computes it comes with the next `pending`."""
         expr = as_expr(value)
         if expr not in self._known:
             self._known[expr] = self._compute(expr)
@@ -52,6 +49,11 @@ class Registers:
         """What has to be computed before the instruction at hand; asked for once."""
         pending, self._pending = self._pending, []
         return pending
+
+    @property
+    def beyond(self) -> Sequence[int]:
+        """Constants that do not fit 64 bits, which are computed."""
+        return self._beyond
 
     @property
     def constants(self) -> Sequence[int]:
@@ -88,9 +90,12 @@ class Registers:
 
     def _constant(self, value: int) -> int:
         if not SMALLEST <= value <= LARGEST:
-            raise EmitError(
-                "native-unsupported", f"the size {value}", reason="the native executor computes in 64 bits"
+            self._beyond.append(value)
+            high, low = value >> _DIGIT_BITS, value & ((1 << _DIGIT_BITS) - 1)
+            shifted = self._operation(
+                Operation.MULTIPLY, self._constant(high), self._constant(1 << _DIGIT_BITS)
             )
+            return self._operation(Operation.ADD, shifted, self._constant(low))
         return CONSTANT | self._constants.setdefault(value, len(self._constants))
 
     def _chain(self, operation: Operation, operands: Sequence[Expr]) -> int:

@@ -6,22 +6,18 @@ the same columns of every row it is: maxima of 16 million elements in 65,536 row
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.machine import MachineModel
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, is_whole
 
-# Columns that are updated together have one part in so many of what stays in the cache: 8 MiB of an H200's 24. And bytes of a sector of
-# memory.
-_TOGETHER: Final = 3
-_SECTOR: Final = 32
 
+def group_width(
+    table: TensorValue, shape: Shape, machine: MachineModel, *, resident_bytes: int
+) -> int | None:
+    """How many neighbouring columns updates over `shape` take at a time, or None for all.
 
-def group_width(table: TensorValue, shape: Shape, *, resident_bytes: int) -> int | None:
-    """How many neighbouring columns updates over `shape` take at a time, or None for all: the last range runs along a row of `table`.
-
-    `resident_bytes` is how much of a table stays in a cache.
+    The last range runs along a row of `table`, and `resident_bytes` is how much of a table stays in a cache.
     """
     if has_trait(table.device, PROCESSOR) or not is_whole(table) or not shape:
         return None
@@ -32,9 +28,9 @@ def group_width(table: TensorValue, shape: Shape, *, resident_bytes: int) -> int
     if size * each <= resident_bytes:
         return None
     rows = size // columns
-    least = _SECTOR // each
+    least = machine.memory.fetched_bytes // each
     widths = [w for w in range(least, columns // 2 + 1, least) if columns % w == 0]
-    fitting = [w for w in widths if rows * w * each <= resident_bytes // _TOGETHER]
+    fitting = [w for w in widths if rows * w * each <= resident_bytes // machine.scatters.cache_parts]
     return max(fitting, default=None)
 
 

@@ -12,6 +12,9 @@ from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.values import Shape, TensorValue
 
+PIECE: Final = 32
+"""Sorted positions that are added up together: a power of two, the same everywhere, since sums depend on it."""
+
 # Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
 _KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 

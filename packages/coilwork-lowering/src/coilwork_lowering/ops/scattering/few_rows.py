@@ -6,31 +6,24 @@ cut in pieces, as other reductions are. That reads what is added once per row, f
 
 from __future__ import annotations
 
-from typing import Final
-
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue
-from coilwork_lowering.ops.scattering.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.scalar_math import eq, index, select
 
-# By measurements on an H200: bytes that it reads, and what a sort and the kernels around it take at least; a step of the
-# loop over a row's sorted elements, of which there is one for each piece.
-_BYTES_PER_US: Final = 4e6
-_SORT_US: Final = 40.0
-_STEP_US: Final = 0.4
-_PIECE: Final = 32
 
-
-def are_few(elements: Elements) -> bool:
-    """Whether looking at every element for each row takes less time than sorting them. Where sizes are unknown it may not."""
+def are_few(elements: Elements, machine: MachineModel) -> bool:
+    """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it may not."""
     count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, product(elements.inner)))
     if count is None or rows is None or inner is None or not elements.one_run or elements.ordered:
         return False
-    compared_us = rows * count * inner * elements.dtype.itemsize / _BYTES_PER_US
-    sorted_us = _SORT_US + count / max(rows, 1) / _PIECE * _STEP_US
+    compared_us = rows * count * inner * elements.dtype.itemsize / machine.scatters.compared_bytes_per_us
+    # a step of the loop over a row's sorted elements for each piece
+    sorted_us = machine.scatters.sort_us + count / max(rows, 1) / PIECE * machine.scatters.step_us
     return compared_us < sorted_us
 
 

@@ -25,6 +25,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue
@@ -44,35 +45,29 @@ from coilwork_lowering.ops.scattering.fixed_units import (
 from coilwork_lowering.ops.scattering.scattered_points import Points, Words, number_everywhere
 from coilwork_lowering.scalar_math import add, both, either, eq, gt, invert, le, lt, mul, select, sub
 
-# Elements per sum, in the mean, above which many would wait for each other at the same place in memory.
-_MOST_PER_SUM: Final = 64
-# Sums per element, and sums in any case, above which their memory is more than sorting moves and keeps.
-_MOST_PER_ELEMENT: Final = 4
-_FEW_SUMS: Final = 1 << 18
 # Elements whose sums are sure to have 30 bits: see `_unit_bits`.
 _MOST: Final = 1 << 31
-# Elements from which on units are chosen for all sums first. It saves their maxima and looking these up, 13 us for each million on an
-# H200, and takes two launches more.
-_MANY: Final = 1 << 19
 # Bytes of a sum: an integer and an exponent, or two integers.
 _OWN_BYTES: Final = 12
 _COMMON_BYTES: Final = 16
 
 
-def fits_fixed_point(elements: Elements) -> bool:
-    """Whether the elements are such that this is better than sorting; where sizes are unknown it may not be."""
+def fits_fixed_point(elements: Elements, machine: MachineModel) -> bool:
+    """True if the elements are such that this is better than sorting; where sizes are unknown it may not be."""
+    figures = machine.scatters
     count, sums = as_int(elements.count), as_int(elements.sums)
     if count is None or sums is None or elements.ordered or elements.dtype is not DType.F32:
         return False
     single = all(as_int(extent) == 1 for extent in elements.inner)
-    shared = sums * _MOST_PER_SUM >= count
-    return single and 0 < count < _MOST and shared and sums <= count * _MOST_PER_ELEMENT + _FEW_SUMS
+    shared = sums * figures.most_per_sum >= count
+    fits = sums <= count * figures.most_sums_per_element + figures.few_sums
+    return single and 0 < count < _MOST and shared and fits
 
 
 def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
     count, alike = as_int(elements.count), number_everywhere(builder, elements)
-    many = alike is None and count is not None and count >= _MANY
+    many = alike is None and count is not None and count >= builder.machine_of(device).scatters.many_elements
     points = Points(builder, device, elements, row_bytes=_COMMON_BYTES if many else _OWN_BYTES)
     counts: list[TensorValue] = []
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -22,9 +21,6 @@ from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.elements import Elements
 from coilwork_lowering.scalar_math import add, both, either, index, invert, lt, sub
-
-# Neighbours that are worth while: a sector of memory, of 32 bytes.
-_FEW_RUNS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +42,9 @@ class Points:
 
     def __init__(self, builder: Builder, device: str, elements: Elements, *, row_bytes: int) -> None:
         self._builder, self._device, self._elements = builder, device, elements
-        self._width = as_expr(_neighbours(elements, builder.options.resident_bytes // row_bytes))
+        near = builder.options.resident_bytes // row_bytes
+        few = builder.machine_of(device).scatters.few_runs
+        self._width = as_expr(_neighbours(elements, near, few))
         self._groups = floordiv(elements.runs, self._width)
         self._shape = (self._groups, elements.run_length, self._width)
         laid_out = not elements.one_run and as_int(self._width) == 1
@@ -243,17 +241,17 @@ def number_everywhere(builder: Builder, elements: Elements) -> float | None:
     return float(torch.tensor(found.value, dtype=torch.float32).item())
 
 
-def _neighbours(elements: Elements, near: int) -> int:
+def _neighbours(elements: Elements, near: int, few: int) -> int:
     """How many neighbouring runs are taken at a time where the elements lie, with up to `near` rows in all.
 
-    As many as share the runs evenly; 1 if those are too few.
+    As many as share the runs evenly; 1 if those are `few`.
     """
     runs, rows = as_int(elements.runs), as_int(elements.rows)
     if runs is None or rows is None:
         return 1
     most = near // max(rows, 1)
     best = next((n for n in range(min(runs, most), 0, -1) if runs % n == 0), 1)
-    return best if best >= min(runs, _FEW_RUNS) else 1
+    return best if best >= min(runs, few) else 1
 
 
 def _both(first: Scalar | None, second: Scalar) -> Scalar:

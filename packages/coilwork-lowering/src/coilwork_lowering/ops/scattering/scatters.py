@@ -57,7 +57,9 @@ def scatter_into(
     """
     point = coordinate_symbols("i", shape)
     if mode != "store" and index(point)[-1:] == point[-1:]:
-        width = group_width(old, shape, resident_bytes=builder.options.resident_bytes)
+        width = group_width(
+            old, shape, builder.machine_of(old.device), resident_bytes=builder.options.resident_bytes
+        )
         if width is not None:
             shape, point = grouped(shape, width)
     positions = tuple(simplified(s) for s in indirect(point))

@@ -25,16 +25,12 @@ from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.scattering.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
 from coilwork_lowering.ops.scattering.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
 from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 
-# Sorted positions per piece: a power of two.
-PIECE: Final = 32
-# Fewer pieces than this are not worth a kernel.
-_LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
 _INT32_MAX: Final = 2**31 - 1
 
@@ -45,8 +41,9 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
         shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
-    compares, sorts = are_few(elements), builder.options.accumulation == "sorted"
-    if not compares and not sorts and fits_fixed_point(elements):
+    machine = builder.machine_of(device)
+    compares, sorts = are_few(elements, machine), builder.options.accumulation == "sorted"
+    if not compares and not sorts and fits_fixed_point(elements, machine):
         return sums_in_fixed_point(builder, device, elements)
     width, offset = elements.key_type
     keys = _keys(builder, device, elements, width, offset)
@@ -59,7 +56,7 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     pieces = floordiv(elements.count, PIECE)
     few = as_int(pieces)
     parts = None
-    if few is None or few >= _LEAST_PIECES:
+    if few is None or few >= machine.scatters.least_pieces:
         parts = _sums_of_pieces(builder, device, elements, order, pieces)
     values = _rows(builder, device, elements, order, starts, parts)
 

@@ -18,18 +18,13 @@ from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Scatter, Sort
+from coilwork_ir.machine.model import Sorts
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.scalar_math import add, eq, index, le, lt, select, sub
 
-# Keys of a piece: as many as one program sorts in a few us, fewer where there would be few programs.
-_LONG_PIECE: Final = 1024
-_SHORT_PIECE: Final = 512
-_FEW_KEYS: Final = 8192
-# Keys times pieces, each a search: above it, a sort by digits is faster.
-_MOST_SEARCHES: Final = 1 << 22
 _SORTED_TYPES: Final = (DType.I8, DType.I16, DType.I32)
 
 
@@ -48,16 +43,17 @@ def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> boo
         return False
     if options.sorts_in_memory and has_trait(device, PROCESSOR):
         return False
-    length, pieces = _pieces(number)
+    figures = builder.machine_of(device).sorts
+    length, pieces = _pieces(number, figures)
     # one piece is a row that is sorted on chip as it is
-    return pieces > 1 and pieces * pieces * length <= _MOST_SEARCHES
+    return pieces > 1 and pieces * pieces * length <= figures.most_searches
 
 
 def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     """Append a stable sort of `keys`, of one dimension, which `fits_pieces`."""
     count = as_int(keys.shape[0])
     assert count is not None
-    length, pieces = _pieces(count)
+    length, pieces = _pieces(count, builder.machine_of(device).sorts)
     found = _sorted_pieces(builder, device, keys, length, pieces)
     ranks = _ranks(builder, device, found.keys, length, pieces)
     shape = (as_expr(pieces), as_expr(length))
@@ -72,9 +68,9 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     return Ordered(keys=_first(builder, merged.keys, count), places=_first(builder, merged.places, count))
 
 
-def _pieces(count: int) -> tuple[int, int]:
+def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
     """How long pieces are, and how many there are."""
-    length = _LONG_PIECE if count >= _FEW_KEYS else _SHORT_PIECE
+    length = figures.piece if count >= figures.many_keys else figures.short_piece
     return length, -(-count // length)
 
 

@@ -1,4 +1,5 @@
-"""Elements chosen by a mask of another shape: broadcast before, and as in eager."""
+"""Calls whose shapes torch's fake tensors get wrong: elements chosen by a mask of another shape, and sums over all
+dimensions, as in eager."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_frontend.capture.masked_selection import broadcast_selections
+from coilwork_frontend.capture.fake_shapes import broadcast_selections
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "function": torch.masked_select,
@@ -46,3 +47,22 @@ def test_as_eager(form: str, shapes: str) -> None:
         found = torch.compile(FORMS[form], backend=backend, dynamic=True)(*OPERANDS[shapes])
     torch.testing.assert_close(found, FORMS[form](*OPERANDS[shapes]))
     assert backend.count == (shapes != "alike")
+
+
+SUMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "nansum": lambda x: torch.nansum(x, dim=[]) * 2,
+    "nansum with dimensions kept": lambda x: x.nansum([], keepdim=True) * 2,
+    "nanmean": lambda x: torch.nanmean(x, ()) * 2,
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_no_listed_dimensions(name: str) -> None:
+    ours = torch.compile(SUMS[name], backend="coilwork", options={"strict": True})
+    results = []
+    for call in (SUMS[name], ours):
+        x = torch.tensor([[1.0, float("nan")], [3.0, 4.0]]).requires_grad_()
+        found = call(x)
+        found.sum().backward()
+        results.append((found.detach(), x.grad))
+    torch.testing.assert_close(results[1], results[0])

@@ -1,0 +1,647 @@
+"""Running a program in Python: each instruction becomes a small function once, and a call goes through them.
+
+It reads the bytes that the native executor reads, and does what the readable module does, without its text.
+A call has one list, its frame: inputs first, then buffers, registers, and what is the same in every call. An
+instruction knows where in it things lie.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from coilwork_runtime.executor.call_streams import CallStreams
+from coilwork_runtime.executor.callbacks import find_operator
+from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
+from coilwork_runtime.executor.recorded_parts import (
+    CONSTANT,
+    Code,
+    Kind,
+    Layout,
+    Nested,
+    Part,
+    Step,
+    read_program,
+)
+from coilwork_runtime.layout_memory import LayoutMemory
+from coilwork_runtime.layouts import (
+    ALIGNMENT_BYTES,
+    aligned,
+    check_aligned_layout,
+    check_layout,
+    check_rank,
+    empty_pool,
+    empty_strided,
+    empty_strided_cpu,
+    empty_strided_cuda,
+    ensure_aligned_layout,
+    ensure_layout,
+    find_pool_part,
+    pool_view,
+    reinterpret,
+    reinterpret_dtype,
+)
+from coilwork_runtime.torch_compat import direct_operator
+
+Frame = list[Any]
+Action = Callable[[Frame], None]
+Fetch = Callable[[Frame], Sequence[Any]]
+Call = Callable[[list[Any]], Sequence[Any]]
+
+# By the number of an operation, and of a relation, in the bytes.
+_ARITHMETIC: Final[Sequence[Callable[[int, int], int]]] = (
+    operator.add,
+    operator.mul,
+    operator.floordiv,
+    operator.mod,
+    builtins.min,
+    builtins.max,
+)
+_RELATIONS: Final[Sequence[Callable[[int, int], bool]]] = (operator.eq, operator.ne, operator.lt, operator.le)
+# By type of device, what allocates there without asking the dispatcher, and if it takes a number.
+_QUICK_ALLOCATIONS: Final[Mapping[str, tuple[Callable[..., torch.Tensor], bool]]] = MappingProxyType(
+    {"cpu": (empty_strided_cpu, False), "cuda": (empty_strided_cuda, True)}
+)
+
+
+def load_interpreted(
+    data: bytes,
+    *,
+    launchers: Mapping[str, Callable[..., Any]],
+    constants: Mapping[str, torch.Tensor],
+) -> Call:
+    """The program in `data`, as `coilwork_wrapper.native` writes it: a callable that takes one list, which it
+    empties.
+
+    `launchers` has one for each kernel by name, `constants` the tensors by key.
+
+    Raises:
+        ProgramBytesError: the bytes are damaged, or of another version.
+        KeyError: a kernel or constant is missing.
+    """
+    tables, parts = read_program(data)
+    calls = {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
+    tensors = [constants[key] for key in tables.keys]
+    runs: list[Call] = []
+    for number, part in enumerate(parts):
+        runs.append(_Maker(part, calls, tensors, runs, is_nested=number > 0).make())
+    return runs[0]
+
+
+class _Maker:
+    """Makes the functions of one part. `runs` are those of all parts, once they are made."""
+
+    def __init__(
+        self,
+        part: Part,
+        launchers: Mapping[str, Callable[..., Any]],
+        constants: Sequence[torch.Tensor],
+        runs: Sequence[Call],
+        *,
+        is_nested: bool,
+    ) -> None:
+        self._part = part
+        self._launchers = launchers
+        self._runs = runs
+        # a nested program is given the sizes of its caller behind its inputs
+        outer = [(Kind.NUMBER, number) for number in part.outer] if is_nested else []
+        given = (*part.inputs, *outer)
+        self._given = len(given)
+        self._has_streams = any(step.code is Code.STREAM for step in part.steps)
+        # the table of streams is given behind the inputs
+        self._first_kept = self._given + self._has_streams
+        self._rest: Frame = []
+        self._slots: dict[int, int] = {}
+        self._registers: dict[int, int] = {}
+        for place, (kind, number) in enumerate(given):
+            if kind is not Kind.NOTHING:
+                (self._slots if kind is Kind.TENSOR else self._registers)[number] = place
+        known = {slot: constants[key] for slot, key in part.known}
+        self._constants = frozenset(known)
+        for slot in range(len(part.slots)):
+            if slot not in self._slots:
+                self._slots[slot] = self._keep(known.get(slot))
+        for number in range(part.variables):
+            if number not in self._registers:
+                self._registers[number] = self._keep(None)
+        for number, value in enumerate(part.constants):
+            self._registers[CONSTANT | number] = self._keep(value)
+        self._ranked: set[int] = set()
+
+    def make(self) -> Call:
+        """The callable of the part: takes one list, which it empties."""
+        *steps, last = self._part.steps
+        # what is freed at the end goes with the frame
+        while steps and steps[-1].code is Code.FREE:
+            steps.pop()
+        first = len(list(takewhile(self._is_fixed_check, steps)))
+        actions = [self._check_at_once(steps[:first])] if first else []
+        places = ["check inputs"] if first else []
+        rest = deque(steps[first:])
+        while rest:
+            step = rest.popleft()
+            action = self._action(step, rest)
+            if action is not None:
+                actions.append(action)
+                places.append(step.place)
+        results = self._fetch([self._place(*value) for value in last.operands[0]])
+        call = self._call(tuple(actions), places, results)
+        return self._give_streams(call) if self._has_streams else call
+
+    def _call(self, actions: Sequence[Action], places: Sequence[str], results: Fetch) -> Call:
+        rest, given, name = tuple(self._rest), self._first_kept, self._part.name
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            frame = [*args, *rest]
+            if len(args) != given:
+                raise ValueError(f"program {name} takes {given} inputs, and is given {len(args)}")
+            args.clear()
+            left = iter(actions)
+            try:
+                for action in left:
+                    action(frame)
+            except BaseException as error:
+                done = len(actions) - operator.length_hint(left) - 1
+                error.add_note(f"step {done} of program {name}: {places[done]}")
+                raise
+            return results(frame)
+
+        return call
+
+    def _give_streams(self, call: Call) -> Call:
+        """`call` with a table of the streams of each call, which is closed behind it."""
+
+        def call_with_streams(args: list[Any]) -> Sequence[Any]:
+            streams = CallStreams()
+            args.append(streams)
+            try:
+                return call(args)
+            finally:
+                streams.close()
+
+        return call_with_streams
+
+    def _keep(self, value: object) -> int:
+        """The place of what lies in every frame."""
+        self._rest.append(value)
+        return self._first_kept + len(self._rest) - 1
+
+    def _place(self, kind: Kind, number: int) -> int:
+        """Where a slot or register is, or a None."""
+        if kind is Kind.NOTHING:
+            return self._keep(None)
+        return (self._slots if kind is Kind.TENSOR else self._registers)[number]
+
+    def _fetch(self, places: Sequence[int]) -> Fetch:
+        """A function that gets what lies at `places`, as a tuple."""
+        if len(places) > 1:
+            return operator.itemgetter(*places)
+        if not places:
+            return lambda frame: ()
+        (place,) = places
+        return lambda frame: (frame[place],)
+
+    def _layout(self, layout: Layout) -> tuple[Fetch, Fetch]:
+        """What gets the sizes and the strides."""
+        sizes, strides = (
+            self._fetch([self._registers[number] for number in numbers])
+            for numbers in (layout.sizes, layout.strides)
+        )
+        return sizes, strides
+
+    def _fixed(self, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes and the strides of a layout that is the same in every call."""
+        sizes, strides = (
+            tuple(self._part.constants[number & ~CONSTANT] for number in numbers)
+            for numbers in (layout.sizes, layout.strides)
+        )
+        return sizes, strides
+
+    def _is_fixed_check(self, step: Step) -> bool:
+        return step.code is Code.CHECK and _is_fixed(step.operands[1])
+
+    def _check_at_once(self, checks: Sequence[Step]) -> Action:
+        """Checks of inputs that are recognised, all in one go, if they are like those of an earlier call."""
+        single = [self._check(step.operands[0], step.operands[1], is_aligned=False) for step in checks]
+        get = self._fetch([self._slots[step.operands[0]] for step in checks])
+        on_multiples = [self._slots[step.operands[0]] for step in checks if step.operands[2]]
+        get_aligned = self._fetch(on_multiples)
+        known = LayoutMemory()
+
+        def check(frame: Frame) -> None:
+            values = get(frame)
+            if not known.match(*values):
+                for one in single:
+                    one(frame)
+                known.learn(*values)
+            if on_multiples:
+                values = get_aligned(frame)
+                for value in values:
+                    if value.data_ptr() % ALIGNMENT_BYTES:
+                        break
+                else:
+                    return
+                for place, value in zip(on_multiples, aligned(*values), strict=True):
+                    frame[place] = value
+
+        return check
+
+    def _action(self, step: Step, rest: deque[Step]) -> Action | None:
+        """What does `step`, and those of `rest` that it takes away; None if there is nothing to do."""
+        operands = step.operands
+        match step.code:
+            case Code.COMPUTE:
+                return self._compute(operands[0])
+            case Code.BIND:
+                return self._bind(*operands)
+            case Code.CHECK:
+                return self._check(operands[0], operands[1], is_aligned=operands[2])
+            case Code.ALLOC:
+                return self._allocate(operands[0], operands[1])
+            case Code.POOL:
+                return self._allocate_pool(*operands)
+            case Code.CARVE:
+                return self._carve(*operands[:4])
+            case Code.REUSE | Code.VIEW:
+                return self._see(*operands[:5], ends=step.code is Code.REUSE)
+            case Code.LAUNCH:
+                return self._launch(*operands, freed=self._take_single_free(rest))
+            case Code.CALL:
+                return self._make_call(*operands)
+            case Code.REQUIRE:
+                return self._require(*operands)
+            case Code.COND:
+                return self._choose(*operands)
+            case Code.WHILE:
+                return self._loop(*operands)
+            case Code.FREE:
+                return self._free(operands[0])
+            case Code.SETTLE:
+                return self._settle(*operands)
+            case Code.STREAM:
+                return self._order_streams(*operands)
+            case _:
+                # regions say what a driver of graphs may replay
+                return None
+
+    def _compute(self, steps: Sequence[tuple[int, int, int, int]]) -> Action:
+        places = self._registers
+        laid_out = tuple(
+            (_ARITHMETIC[code - 1], places[target], places[left], places[right])
+            for code, target, left, right in steps
+        )
+
+        def compute(frame: Frame) -> None:
+            for operation, target, left, right in laid_out:
+                frame[target] = operation(frame[left], frame[right])
+
+        return compute
+
+    def _bind(self, register: int, slot: int, dim: int, is_stride: bool, rank: int) -> Action:
+        target, source, name = self._registers[register], self._slots[slot], self._part.slots[slot]
+        read = torch.Tensor.stride if is_stride else torch.Tensor.size
+        is_checked = rank >= 0 and slot not in self._ranked
+        self._ranked.add(slot)
+
+        def bind(frame: Frame) -> None:
+            frame[target] = read(frame[source], dim)
+
+        def check_and_bind(frame: Frame) -> None:
+            check_rank(frame[source], name, rank)
+            bind(frame)
+
+        return check_and_bind if is_checked else bind
+
+    def _check(self, slot: int, layout: Layout, *, is_aligned: bool) -> Action:
+        place, name, dtype = self._slots[slot], self._part.slots[slot], _dtype(layout)
+        sizes, strides = self._layout(layout)
+
+        def check(frame: Frame) -> None:
+            check_layout(frame[place], name, dtype, layout.device, sizes(frame), strides(frame))
+
+        def check_aligned(frame: Frame) -> None:
+            value = frame[place]
+            frame[place] = check_aligned_layout(
+                value, name, dtype, layout.device, sizes(frame), strides(frame)
+            )
+
+        return check_aligned if is_aligned else check
+
+    def _allocate(self, slot: int, layout: Layout) -> Action:
+        place, dtype = self._slots[slot], _dtype(layout)
+        allocate, where = _find_allocator(layout.device)
+        if _is_fixed(layout):
+            make = functools.partial(allocate, *self._fixed(layout), dtype, *where)
+
+            def allocate_fixed(frame: Frame) -> None:
+                frame[place] = make()
+
+            return allocate_fixed
+        sizes, strides = self._layout(layout)
+
+        def allocate_sized(frame: Frame) -> None:
+            frame[place] = allocate(sizes(frame), strides(frame), dtype, *where)
+
+        return allocate_sized
+
+    def _allocate_pool(self, slot: int, layout: Layout) -> Action:
+        place, size, device = self._slots[slot], self._registers[layout.sizes[0]], layout.device
+
+        def allocate_pool(frame: Frame) -> None:
+            frame[place] = empty_pool(frame[size], device)
+
+        return allocate_pool
+
+    def _carve(self, slot: int, pool_slot: int, offset_register: int, layout: Layout) -> Action:
+        place, pool, offset = self._slots[slot], self._slots[pool_slot], self._registers[offset_register]
+        dtype = _dtype(layout)
+        if _is_fixed(layout) and offset_register & CONSTANT:
+            start = self._rest[offset - self._first_kept]
+            see = find_pool_part(start, *self._fixed(layout), dtype)
+
+            def carve_fixed(frame: Frame) -> None:
+                frame[place] = see(frame[pool])
+
+            return carve_fixed
+        sizes, strides = self._layout(layout)
+
+        def carve(frame: Frame) -> None:
+            frame[place] = pool_view(frame[pool], frame[offset], sizes(frame), strides(frame), dtype)
+
+        return carve
+
+    def _see(
+        self, slot: int, source_slot: int, kind: int, register: int, layout: Layout, *, ends: bool
+    ) -> Action:
+        """Memory seen anew; the source is gone behind it if it `ends`."""
+        place, source, offset = self._slots[slot], self._slots[source_slot], self._registers[register]
+        dtype = _dtype(layout)
+        sizes, strides = self._layout(layout)
+        fixed_sizes, fixed_strides = self._fixed(layout) if _is_fixed(layout) else ((), ())
+
+        def see_fixed(frame: Frame) -> None:
+            frame[place] = reinterpret(frame[source], fixed_sizes, fixed_strides, frame[offset])
+
+        def see_same(frame: Frame) -> None:
+            frame[place] = frame[source]
+
+        def see_layout(frame: Frame) -> None:
+            frame[place] = reinterpret(frame[source], sizes(frame), strides(frame), frame[offset])
+
+        def see_bits(frame: Frame) -> None:
+            frame[place] = reinterpret_dtype(
+                frame[source], sizes(frame), strides(frame), dtype, frame[offset]
+            )
+
+        see = (see_same, see_fixed if _is_fixed(layout) else see_layout, see_bits)[kind]
+        if not ends or source_slot in self._constants:
+            return see
+
+        def see_last(frame: Frame) -> None:
+            see(frame)
+            frame[source] = None
+
+        return see_last
+
+    def _launch(
+        self, kernel: str, slots: Sequence[int], registers: Sequence[int], *, freed: int | None
+    ) -> Action:
+        launch = self._launchers[kernel]
+        places = [self._slots[slot] for slot in slots] + [self._registers[number] for number in registers]
+        get = self._fetch(places)
+        if freed is None:
+            return lambda frame: launch(*get(frame))
+
+        def launch_and_free(frame: Frame) -> None:
+            launch(*get(frame))
+            frame[freed] = None
+
+        return launch_and_free
+
+    def _take_single_free(self, rest: deque[Step]) -> int | None:
+        """The place that the next step frees, if that is all it does; it is taken away."""
+        if not rest or rest[0].code is not Code.FREE:
+            return None
+        slots = rest[0].operands[0]
+        if len(slots) != 1 or slots[0] in self._constants:
+            return None
+        rest.popleft()
+        return self._slots[slots[0]]
+
+    def _make_call(
+        self,
+        call: RecordedCall,
+        outputs: Sequence[tuple[Kind, int]],
+        binds: Sequence[tuple[int, int, int]],
+    ) -> Action:
+        run = self._operator(call)
+        wanted = [(k, self._place(*value)) for k, value in enumerate(outputs) if value[0] is not Kind.NOTHING]
+        if not wanted:
+            # what an operator returns that writes into its operands is not looked at
+            action: Action = run
+        elif call.single:
+            ((_, place),) = wanted
+
+            def call_for_one(frame: Frame) -> None:
+                frame[place] = run(frame)
+
+            action = call_for_one
+        else:
+            paths = [(call.paths[k] if call.paths else (k,), place) for k, place in wanted]
+
+            def call_for_many(frame: Frame) -> None:
+                results = run(frame)
+                for path, place in paths:
+                    frame[place] = functools.reduce(operator.getitem, path, results)
+
+            action = call_for_many
+        if not binds:
+            return action
+        bound = [(self._registers[number], self._place(*outputs[k]), dim) for number, k, dim in binds]
+
+        def call_and_bind(frame: Frame) -> None:
+            action(frame)
+            for register, place, dim in bound:
+                frame[register] = frame[place].size(dim)
+
+        return call_and_bind
+
+    def _operator(self, call: RecordedCall) -> Callable[[Frame], Any]:
+        """What calls the operator of `call`."""
+        run, get = _find_direct(call.target), self._arguments(call.args)
+        if not call.kwargs:
+            return lambda frame: run(*get(frame))
+        if list(call.kwargs) == ["out"] and isinstance(call.kwargs["out"], Slot):
+            out = self._slots[call.kwargs["out"].number]
+            return lambda frame: run(*get(frame), out=frame[out])
+        named = {name: self._argument(value) for name, value in call.kwargs.items()}
+        readers = [(name, self._read(one) if isinstance(one, int) else one) for name, one in named.items()]
+        return lambda frame: run(*get(frame), **{name: read(frame) for name, read in readers})
+
+    def _arguments(self, values: Sequence[Argument]) -> Fetch:
+        """What gets the arguments `values`."""
+        found = [self._argument(value) for value in values]
+        places = [one for one in found if isinstance(one, int)]
+        if len(places) == len(found):
+            return self._fetch(places)
+        readers = [self._read(one) if isinstance(one, int) else one for one in found]
+        return lambda frame: [read(frame) for read in readers]
+
+    def _argument(self, value: Argument) -> int | Callable[[Frame], Any]:
+        """Where an argument lies, or what makes it."""
+        match value:
+            case Slot():
+                return self._slots[value.number]
+            case Size():
+                return self._registers[value.number]
+            case Item():
+                place = self._slots[value.slot.number]
+                return lambda frame: frame[place].item()
+            case list():
+                get = self._arguments(value)
+                return lambda frame: list(get(frame))
+            case _:
+                return self._keep(value)
+
+    def _read(self, place: int) -> Callable[[Frame], Any]:
+        return operator.itemgetter(place)
+
+    def _require(self, left: int, relation: int, right: int, message: str) -> Action:
+        holds, first, second = _RELATIONS[relation], self._registers[left], self._registers[right]
+
+        def require(frame: Frame) -> None:
+            if not holds(frame[first], frame[second]):
+                raise RuntimeError(message)
+
+        return require
+
+    def _nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
+        """What runs a nested program; `carried` are the places of its first operands, if they change."""
+        operands = nested.operands[len(carried) :]
+        places = [
+            *carried,
+            *((self._registers if is_number else self._slots)[n] for is_number, n in operands),
+        ]
+        get = self._fetch([*places, *(self._registers[number] for number in nested.sizes)])
+        runs, part = self._runs, nested.part
+        return lambda frame: runs[part](list(get(frame)))
+
+    def _choose(
+        self, slot: int, then: Nested, otherwise: Nested, outputs: Sequence[tuple[int, Layout]]
+    ) -> Action:
+        predicate, places = self._slots[slot], [self._slots[one] for one, _ in outputs]
+        run_then, run_otherwise = self._nested(then), self._nested(otherwise)
+        settle = self._settle_own(outputs)
+
+        def choose(frame: Frame) -> None:
+            results = run_then(frame) if frame[predicate].item() else run_otherwise(frame)
+            for place, value in zip(places, results, strict=True):
+                frame[place] = value
+            del results
+            settle(frame)
+
+        return choose
+
+    def _loop(self, condition: Nested, body: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
+        places = [self._slots[slot] for slot, _ in outputs]
+        first = [self._slots[number] for _, number in body.operands[: len(places)]]
+        decide, step = self._nested(condition, places), self._nested(body, places)
+        settle = self._settle_own(outputs)
+
+        def loop(frame: Frame) -> None:
+            values: Sequence[Any] = [frame[place] for place in first]
+            while True:
+                for place, value in zip(places, values, strict=True):
+                    frame[place] = value
+                if not decide(frame)[0].item():
+                    break
+                values = step(frame)
+            del values
+            settle(frame)
+
+        return loop
+
+    def _settle_own(self, outputs: Sequence[tuple[int, Layout]]) -> Action:
+        """Results of a nested program in memory of their own: it may return its operand, or one tensor twice."""
+        laid_out = [(self._slots[slot], _dtype(layout), *self._layout(layout)) for slot, layout in outputs]
+
+        def settle(frame: Frame) -> None:
+            for place, dtype, sizes, strides in laid_out:
+                frame[place] = ensure_layout(frame[place].clone(), sizes(frame), strides(frame), dtype)
+
+        return settle
+
+    def _settle(self, slot: int, layout: Layout, is_aligned: bool) -> Action:
+        place, dtype = self._slots[slot], _dtype(layout)
+        ensure = ensure_aligned_layout if is_aligned else ensure_layout
+        if _is_fixed(layout):
+            fixed_sizes, fixed_strides = self._fixed(layout)
+
+            def settle_fixed(frame: Frame) -> None:
+                frame[place] = ensure(frame[place], fixed_sizes, fixed_strides, dtype)
+
+            return settle_fixed
+        sizes, strides = self._layout(layout)
+
+        def settle(frame: Frame) -> None:
+            frame[place] = ensure(frame[place], sizes(frame), strides(frame), dtype)
+
+        return settle
+
+    def _free(self, slots: Sequence[int]) -> Action | None:
+        # constants outlive the call
+        places = [self._slots[slot] for slot in slots if slot not in self._constants]
+        if len(places) == 1:
+            (single,) = places
+
+            def free_one(frame: Frame) -> None:
+                frame[single] = None
+
+            return free_one
+
+        def free(frame: Frame) -> None:
+            for place in places:
+                frame[place] = None
+
+        return free if places else None
+
+    def _order_streams(self, what: int, number: int, other: int, device: str) -> Action:
+        table = self._given
+
+        def order(frame: Frame) -> None:
+            frame[table].order(what, number, other, device)
+
+        return order
+
+
+def _is_fixed(layout: Layout) -> bool:
+    return all(number & CONSTANT for number in (*layout.sizes, *layout.strides))
+
+
+def _dtype(layout: Layout) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, layout.dtype)
+    return dtype
+
+
+def _find_direct(target: str) -> Callable[..., Any]:
+    """An operator overload, without the frame that torch's object for it costs each call."""
+    found = find_operator(target)()
+    return direct_operator(found)
+
+
+def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
+    """What allocates on `device`, and what it takes behind sizes, strides and element type."""
+    kind, _, number = device.partition(":")
+    quick, is_numbered = _QUICK_ALLOCATIONS.get(kind, (None, False))
+    if quick is None:
+        return empty_strided, (device,)
+    return quick, ((int(number or 0),) if is_numbered else ())

@@ -1,0 +1,287 @@
+"""Reading the parts of a program out of its bytes: the program itself and those nested in it, instruction by
+instruction. `coilwork_wrapper.native.encoding` describes the form.
+
+Who reads this knows that every number is within what the part has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from coilwork_runtime.executor.recorded_calls import ProgramReader, Tables, read_heading, refuse_damage
+
+CONSTANT: Final = 1 << 31
+
+
+class Code(IntEnum):
+    """What an instruction does."""
+
+    COMPUTE = 1
+    BIND = 2
+    CHECK = 3
+    ALLOC = 4
+    POOL = 5
+    CARVE = 6
+    REUSE = 7
+    VIEW = 8
+    LAUNCH = 9
+    CALL = 10
+    REQUIRE = 11
+    COND = 12
+    WHILE = 13
+    FREE = 14
+    RETURN = 15
+    SETTLE = 16
+    STREAM = 32
+    REGION = 33
+
+
+class Kind(IntEnum):
+    """What an input, a result of a call or a result of a program is."""
+
+    NOTHING = 0
+    TENSOR = 1
+    NUMBER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies; sizes and strides are registers."""
+
+    dtype: str
+    device: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A program that an instruction runs: its number, operands and the registers of sizes handed on.
+
+    An operand is whether it is a number, and a slot or register.
+    """
+
+    part: int
+    operands: tuple[tuple[bool, int], ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction. `operands` are those of its code, in the order of the bytes."""
+
+    code: Code
+    place: str
+    operands: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A program, or one nested in it.
+
+    Attributes:
+        slots: names of buffers and pools.
+        variables: registers that are no constants.
+        constants: values of the others.
+        outer: registers that the caller fills.
+        inputs: of each, `TENSOR` and a slot, `NUMBER` and a register, or `NOTHING` for a number that is known.
+        known: slots of constants, with the numbers of their keys.
+        steps: the last returns.
+    """
+
+    name: str
+    slots: tuple[str, ...]
+    variables: int
+    constants: tuple[int, ...]
+    outer: tuple[int, ...]
+    inputs: tuple[tuple[Kind, int], ...]
+    known: tuple[tuple[int, int], ...]
+    layouts: tuple[Layout, ...]
+    steps: tuple[Step, ...]
+
+
+def read_program(data: bytes) -> tuple[Tables, tuple[Part, ...]]:
+    """The tables of a program, and its parts; the first is the program itself.
+
+    Raises:
+        ProgramBytesError: the bytes are no program, or of another version.
+    """
+    with refuse_damage():
+        reader = ProgramReader(data)
+        tables = read_heading(reader)
+        count = reader.u32()
+        parts = tuple(_PartReader(reader, tables, count).read() for _ in range(count))
+        if not parts or reader.left():
+            raise ValueError("they hold no program, or something behind it")
+        return tables, parts
+
+
+class _PartReader:
+    """Reads one part; numbers are checked against what was read of it before."""
+
+    def __init__(self, reader: ProgramReader, tables: Tables, parts: int) -> None:
+        self._in = reader
+        self._tables = tables
+        self._parts = parts
+        self._slots: list[str] = []
+        self._variables = 0
+        self._constants: list[int] = []
+        self._layouts: list[Layout] = []
+
+    def read(self) -> Part:
+        """The part."""
+        into = self._in
+        name = into.text()
+        self._slots = into.listing(into.text)
+        self._variables = into.below(CONSTANT)
+        self._constants = into.listing(into.i64)
+        outer = into.listing(self._variable)
+        inputs = into.listing(self._input)
+        known = into.listing(lambda: (self._slot(), into.below(len(self._tables.keys))))
+        self._layouts = into.listing(self._layout)
+        steps = into.listing(self._step)
+        if not steps or steps[-1].code is not Code.RETURN:
+            raise ValueError("a program does not end in a return")
+        return Part(
+            name=name,
+            slots=tuple(self._slots),
+            variables=self._variables,
+            constants=tuple(self._constants),
+            outer=tuple(outer),
+            inputs=tuple(inputs),
+            known=tuple(known),
+            layouts=tuple(self._layouts),
+            steps=tuple(steps),
+        )
+
+    def _slot(self) -> int:
+        return self._in.below(len(self._slots))
+
+    def _variable(self) -> int:
+        return self._in.below(self._variables)
+
+    def _register(self) -> int:
+        number = self._in.u32()
+        limit = len(self._constants) if number & CONSTANT else self._variables
+        if number & ~CONSTANT >= limit:
+            raise ValueError("there is no such register")
+        return number
+
+    def _flag(self) -> bool:
+        return bool(self._in.u8())
+
+    def _input(self) -> tuple[Kind, int]:
+        kind = self._in.u8()
+        match kind:
+            case 0:
+                return Kind.TENSOR, self._slot()
+            case 1:
+                return Kind.NUMBER, self._variable()
+            case 2:
+                return Kind.NOTHING, self._in.u32()
+            case _:
+                raise ValueError("they hold an input of no known kind")
+
+    def _value(self, number: Callable[[], int]) -> tuple[Kind, int]:
+        """A result: nothing, a slot, or a register, which `number` reads."""
+        kind = Kind(self._in.u8())
+        if kind is Kind.NOTHING:
+            return kind, self._in.u32()
+        return kind, self._slot() if kind is Kind.TENSOR else number()
+
+    def _layout(self) -> Layout:
+        dtype, device, rank = self._in.text(), self._in.text(), self._in.u32()
+        sizes, strides = (tuple(self._register() for _ in range(rank)) for _ in range(2))
+        return Layout(dtype, device, sizes, strides)
+
+    def _laid_out(self) -> Layout:
+        return self._layouts[self._in.u32()]
+
+    def _nested(self) -> Nested:
+        into = self._in
+        part = into.below(self._parts)
+        operands = into.listing(lambda: (True, self._register()) if self._flag() else (False, self._slot()))
+        return Nested(part, tuple(operands), tuple(into.listing(self._register)))
+
+    def _slot_and_layout(self) -> tuple[int, Layout]:
+        return self._slot(), self._laid_out()
+
+    def _step(self) -> Step:
+        code = Code(self._in.u8())
+        place = self._in.text()
+        return Step(code, place, _OPERANDS[code](self))
+
+    def _compute(self) -> tuple[Any, ...]:
+        into = self._in
+        return (into.listing(lambda: (into.u8(), self._variable(), self._register(), self._register())),)
+
+    def _bind(self) -> tuple[Any, ...]:
+        return self._variable(), self._slot(), self._in.u32(), self._flag(), self._in.i32()
+
+    def _place(self) -> tuple[Any, ...]:
+        """A slot, its layout, and a flag: aligned or plain."""
+        return self._slot(), self._laid_out(), self._flag()
+
+    def _carve(self) -> tuple[Any, ...]:
+        return self._slot(), self._slot(), self._register(), self._laid_out(), self._flag()
+
+    def _view(self) -> tuple[Any, ...]:
+        into = self._in
+        return (
+            self._slot(),
+            self._slot(),
+            into.below_byte(3),
+            self._register(),
+            self._laid_out(),
+            self._flag(),
+        )
+
+    def _launch(self) -> tuple[Any, ...]:
+        into = self._in
+        kernel = self._tables.kernels[into.u32()]
+        return kernel, into.listing(self._slot), into.listing(self._register)
+
+    def _call(self) -> tuple[Any, ...]:
+        into = self._in
+        call = self._tables.calls[into.u32()]
+        outputs = into.listing(lambda: self._value(self._variable))
+        binds = into.listing(lambda: (self._variable(), into.below(len(outputs)), into.u32()))
+        return call, outputs, binds
+
+    def _require(self) -> tuple[Any, ...]:
+        return self._register(), self._in.below_byte(4), self._register(), self._in.text()
+
+    def _cond(self) -> tuple[Any, ...]:
+        return self._slot(), *self._while()
+
+    def _while(self) -> tuple[Any, ...]:
+        return self._nested(), self._nested(), self._in.listing(self._slot_and_layout)
+
+    def _stream(self) -> tuple[Any, ...]:
+        return self._in.below_byte(6), self._in.u32(), self._in.u32(), self._in.text()
+
+
+_OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
+    Code.COMPUTE: _PartReader._compute,
+    Code.BIND: _PartReader._bind,
+    Code.CHECK: _PartReader._place,
+    Code.ALLOC: _PartReader._place,
+    Code.POOL: _PartReader._slot_and_layout,
+    Code.CARVE: _PartReader._carve,
+    Code.REUSE: _PartReader._view,
+    Code.VIEW: _PartReader._view,
+    Code.LAUNCH: _PartReader._launch,
+    Code.CALL: _PartReader._call,
+    Code.REQUIRE: _PartReader._require,
+    Code.COND: _PartReader._cond,
+    Code.WHILE: _PartReader._while,
+    Code.FREE: lambda part: (part._in.listing(part._slot),),
+    Code.RETURN: lambda part: (part._in.listing(lambda: part._value(part._register)),),
+    Code.SETTLE: _PartReader._place,
+    Code.STREAM: _PartReader._stream,
+    Code.REGION: lambda part: (part._flag(),),
+}
+"""By code, what reads its operands."""

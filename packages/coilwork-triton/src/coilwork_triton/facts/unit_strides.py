@@ -1,0 +1,97 @@
+"""Along which ranges of a kernel neighbours in memory lie: shares of all bytes that it accesses.
+
+Proposals rest on them: which tile is along memory, how wide its accesses are, whether a row stays on chip. They
+are a guess where sizes are open, by what these likely are, and correctness rests on none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coilwork_ir.index import Expr, as_int, bounds, evaluate, stride_of
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Load, Scalar, postorder, range_symbols
+from coilwork_triton.facts.kernel_analysis import roots_of
+
+
+def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> Mapping[str, float]:
+    """The share of bytes at unit stride along each range of `kernel`, by its name, 0 to 1.
+
+    Each load or store counts once, with as many elements as the ranges have points along which its place varies.
+    `likely` is what sizes likely are, and `unknown` what others count as.
+    """
+    ranges = tuple(r.symbol for r in kernel.ranges)
+    guess = _Guess(likely, unknown)
+    itemsize = {arg.name: arg.dtype.itemsize for arg in kernel.args}
+    sums, everything = dict.fromkeys(ranges, 0), 0
+    for place in _places(kernel, frozenset(ranges)):
+        direct = place.index.free_symbols
+        varying = [s for s in ranges if s in direct or s in place.looked_up]
+        touched = itemsize[place.name]
+        for one in varying:
+            touched *= max(1, guess.extent(one))
+        everything += touched
+        for one in varying:
+            step = stride_of(place.index, one) if one in direct else None
+            if step is not None and guess.value(step) == 1:
+                sums[one] += touched
+    return {one.name: round(sums[one] / max(1, everything), 6) for one in ranges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """What a load or store touches, at which offset, and the ranges along which what is looked up of it varies."""
+
+    name: str
+    index: Expr
+    looked_up: frozenset[Expr]
+
+
+def _places(kernel: Kernel, ranges: frozenset[Expr]) -> Iterable[_Place]:
+    """Distinct loads and stores."""
+    found: dict[tuple[bool, str, Expr, frozenset[Expr]], _Place] = {}
+
+    def note(stores: bool, name: str, index: Expr, indirect: tuple[Scalar, ...]) -> None:
+        looked_up = range_symbols(indirect) & ranges if indirect else frozenset()
+        place = _Place(name=name, index=index, looked_up=looked_up)
+        found.setdefault((stores, name, index, looked_up), place)
+
+    for store in kernel.stores:
+        note(True, store.buffer, store.index, store.indirect)
+    for node in postorder(roots_of(kernel)):
+        if isinstance(node, Load):
+            note(False, node.buffer, node.index[0], node.indirect)
+    return found.values()
+
+
+@dataclass(slots=True)
+class _Guess:
+    """What expressions over sizes likely are; a range in them is half its extent."""
+
+    likely: Mapping[Expr, int]
+    unknown: int
+    known: dict[Expr, int] = field(default_factory=dict)
+
+    def extent(self, one: Expr) -> int:
+        """Points of a range."""
+        return 1 if one.extent is None else self.value(one.extent)
+
+    def value(self, expr: Expr) -> int:
+        """The likely value of `expr`."""
+        exact = as_int(expr)
+        if exact is not None:
+            return exact
+        if expr not in self.known:
+            try:
+                self.known[expr] = evaluate(expr, {s.name: self._symbol(s) for s in expr.free_symbols})
+            except ArithmeticError:
+                self.known[expr] = self.unknown
+        return self.known[expr]
+
+    def _symbol(self, one: Expr) -> int:
+        if one.extent is not None:
+            return self.extent(one) // 2
+        low, high = bounds(one)
+        number = self.likely.get(one) or self.unknown
+        return min(max(number, low or 0), number if high is None else high)

@@ -1,0 +1,83 @@
+"""Shares of bytes at unit stride, which the generator finds in a kernel by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.target import TARGETS
+from coilwork_triton.facts.unit_strides import share_unit_strides
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
+
+H200 = TARGETS["sm_90"]
+UNKNOWN = 1024
+
+
+def shares(
+    ranges: str, args: str, body: str, likely: tuple[int, ...] = (), sizes: str = ""
+) -> tuple[float, ...]:
+    """Those of a kernel with these lines."""
+    kernel = parse_kernel(f"kernel @k fast {{\n{sizes}\n{ranges}\n{args}\nbody {{\n{body}\n}}\n}}\n")
+    known = dict(zip(kernel.sizes, likely, strict=False))
+    return tuple(share_unit_strides(kernel, known, unknown=UNKNOWN).values())
+
+
+def test_a_transposed_operand_has_its_neighbours_along_the_other_range() -> None:
+    found = shares(
+        "range y0: `8` parallel y\nrange x0: `6` parallel x",
+        "arg in0: f32 in span `48`\narg in1: f32 in span `48`\narg out0: f32 out span `48`",
+        "t0 = load %in0[6*y0 + x0] : f32\nt1 = load %in1[y0 + 8*x0] : f32\nt2 = add(t0, t1)\n"
+        "store %out0[6*y0 + x0] = t2",
+    )
+    assert found == pytest.approx((1 / 3, 2 / 3), abs=1e-5)
+
+
+def test_a_sum_over_rows_reads_neighbours_along_columns() -> None:
+    found = shares(
+        "range x0: `6` parallel x\nrange r0: `8` reduction r",
+        "arg in0: f32 in span `48`\narg out0: f32 out span `6`",
+        "t0 = load %in0[x0 + 6*r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
+    )
+    assert found == (1.0, 0.0)
+
+
+def test_a_window_has_its_place_and_its_elements_side_by_side() -> None:
+    found = shares(
+        "range x0: `3` parallel x\nrange x1: `8` parallel x",
+        "arg in0: f32 in span `10`\narg out0: f32 out span `24`",
+        "t0 = load %in0[x0 + x1] : f32\nstore %out0[8*x0 + x1] = t0",
+    )
+    assert found == (0.5, 1.0)
+
+
+def test_what_is_looked_up_counts_with_all_places_that_it_is_looked_up_for() -> None:
+    found = shares(
+        "range x0: `64` parallel x\nrange x1: `4` parallel x",
+        "arg in0: i64 in span `64`\narg in1: f32 in span `4000`\narg out0: f32 out span `256`",
+        "t0 = load %in0[x0] : i64\nt1 = load %in1[@0 + 1000*x1] using (t0) : f32\nstore %out0[4*x0 + x1] = t1",
+    )
+    # 64 positions of 8 bytes, 256 elements from anywhere, and 256 that are stored
+    assert found == pytest.approx((512 / 2560, 1024 / 2560), abs=1e-5)
+
+
+@pytest.mark.parametrize(("likely", "rows"), [((16,), 16), ((), UNKNOWN)])
+def test_open_sizes_count_as_what_they_likely_are(likely: tuple[int, ...], rows: int) -> None:
+    found = shares(
+        "range x0: `n0` parallel x\nrange r0: `64` reduction r",
+        "arg in0: f32 in span `64*n0`\narg out0: f32 out span `n0`",
+        "t0 = load %in0[64*x0 + r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
+        likely,
+        "size n0 in [2, inf]",
+    )
+    everything = rows * 64 + rows
+    assert found == pytest.approx((rows / everything, 64 * rows / everything), abs=1e-5)
+
+
+def test_points_in_steps_keep_the_shares_of_single_points() -> None:
+    kernel = parse_kernel(
+        "kernel @k fast {\nrange x0: `64` parallel x\nrange x1: `256` parallel x\n"
+        "arg in0: f32 in span `8192` aligned\narg out0: f32 out span `16384` aligned\nbody {\n"
+        "t0 = load %in0[128*x0 + x1 // 2] : f32\nstore %out0[256*x0 + x1] = t0\n}\n}\n"
+    )
+    draft = KERNEL_PASSES.run(begin_draft(kernel), H200)
+    assert draft.coarsening > 1 and draft.unit_strides == begin_draft(kernel).unit_strides
