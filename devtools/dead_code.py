@@ -1,9 +1,10 @@
 """Code of the packages that nobody uses: `python devtools/dead_code.py`.
 
 vulture names functions, classes, methods, attributes and values that are mentioned nowhere but where they are
-defined. Users are the packages, the benchmarks, these tools and the projects in `integration_tests/consumers`;
-tests are none, since a test keeps nothing alive but itself. What is meant for others, or is read by them under
-a name that no program of ours mentions, has a row with its reason in `dead_code.toml`.
+defined. Users are the packages, the benchmarks, these tools and the projects in
+`integration_tests/consumers`; tests are none, since a test keeps nothing alive but itself. What is meant for
+others, or is read by them under a name that no program of ours mentions, has a row with its reason in
+`dead_code.toml`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The packages as they are: sizes, who imports whom, and what the meta-package holds.
 
-`python devtools/structure.py` writes `docs/structure.md`, and the numbers of lines in pages that list the files of
-an example. Lines are all lines of Python below `src`, blank ones and docstrings among them.
+`python devtools/structure.py` writes `docs/structure.md`, and the numbers of lines in pages that list the
+files of an example. Lines are all lines of Python below `src`, blank ones and docstrings among them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ AGAIN = "run `nox -s structure`"
 
 
 def test_the_meta_package_is_thin() -> None:
-    """It holds registration, options, wiring and the command line: an idea lies in a package that is about it."""
+    """It holds registration, options, wiring and the command line: an idea lies in a package that is about
+    it."""
     assert PACKAGES[structure.META].lines <= structure.MOST_LINES_OF_META
 
 

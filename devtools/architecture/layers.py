@@ -32,7 +32,7 @@ COMPONENTS: Mapping[str, frozenset[str]] = MappingProxyType(
 ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType({**COMPONENTS, "coilwork": frozenset(COMPONENTS)})
 """What each package may import and declare, of ours."""
 
-# The runtime needs the store's protocol, how its keys are made and what it keeps there, not what implements it.
+# The runtime needs the store's protocol, how keys are made and what it keeps there, not what implements it.
 RUNTIME_MAY_IMPORT_OF_CACHE = frozenset(
     {
         "coilwork_cache.Store",

@@ -1,4 +1,5 @@
-"""Warnings stand at the user's line: the call of `coilwork.compile`, or of what compiles first when it is called."""
+"""Warnings stand at the user's line: the call of `coilwork.compile`, or of what compiles first when it is
+called."""
 
 from __future__ import annotations
 

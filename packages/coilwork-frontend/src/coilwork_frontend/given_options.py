@@ -24,7 +24,8 @@ class GivenOptions(Generic[_O]):
     """Where settings of the options in `table` come from.
 
     Attributes:
-        around: what blocks say that the calling thread is in. It ends here, at the edge: compilers get values.
+        around: what blocks say that the calling thread is in. It ends here, at the edge: compilers get
+            values.
     """
 
     table: OptionTable[_O]
@@ -40,8 +41,8 @@ class GivenOptions(Generic[_O]):
         """The settings for one compilation.
 
         Raises:
-            OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest known
-                one.
+            OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest
+                known one.
 
         Warns:
             IgnoredOptionWarning: a variable that is no option, or an option that has no effect beside the

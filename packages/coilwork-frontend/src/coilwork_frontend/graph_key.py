@@ -35,7 +35,8 @@ def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
 def identify_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *facts: str
 ) -> tuple[str | None, str]:
-    """The key text of `gm` with `facts`, None if it is not to be cached, and a text that identifies it anyway."""
+    """The key text of `gm` with `facts`, None if it is not to be cached, and a text that identifies it
+    anyway."""
     try:
         text = "\n".join((graph_key_text(gm, example_inputs), *facts))
     except UnkeyableGraphError:

@@ -1,4 +1,5 @@
-"""Operators and rewrites that options name: a name that means nothing would leave everything as it is, unnoticed."""
+"""Operators and rewrites that options name: a name that means nothing would leave everything as it is,
+unnoticed."""
 
 from __future__ import annotations
 

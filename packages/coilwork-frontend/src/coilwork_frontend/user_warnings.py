@@ -1,7 +1,7 @@
 """Warnings at the user's line.
 
-Between the user's call and the place that finds something to warn of lie Dynamo, AOTAutograd, autograd and we,
-in numbers of frames that differ from release to release and from call to call. So a warning looks for the
+Between the user's call and the place that finds something to warn of lie Dynamo, AOTAutograd, autograd and
+we, in numbers of frames that differ from release to release and from call to call. So a warning looks for the
 nearest frame that is neither torch's nor ours: the call of `torch.compile`, or of what it returned, if that
 compiles first when it is called.
 """
@@ -19,8 +19,8 @@ _OURS: Final = "coilwork"
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn with `text` at the line of the user's that is being run; in a thread without one, where `warn_user`
-    is called."""
+    """Warn with `text` at the line of the user's that is being run; in a thread without one, where
+    `warn_user` is called."""
     frame = find_user_frame()
     if frame is None:
         # autograd runs a backward graph in a thread of its own

@@ -1,7 +1,7 @@
 """The callable that drives a program, by the wrapper that is asked for.
 
-Python drives every program. So a program that another wrapper cannot drive costs a warning and no call, unless
-the fault is one of a kernel, which no driver helps. Needs `coilwork-wrapper[runtime]`.
+Python drives every program. So a program that another wrapper cannot drive costs a warning and no call,
+unless the fault is one of a kernel, which no driver helps. Needs `coilwork-wrapper[runtime]`.
 """
 
 from __future__ import annotations

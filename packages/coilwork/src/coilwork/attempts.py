@@ -1,4 +1,5 @@
-"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles it, and what makes a callable of that."""
+"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles it, and what makes a callable of
+that."""
 
 from __future__ import annotations
 

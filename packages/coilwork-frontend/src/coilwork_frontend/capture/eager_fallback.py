@@ -1,8 +1,8 @@
 """What runs in eager mode since it cannot be compiled, and what the user hears of that.
 
-Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views of
-an expanded input or into inputs that share memory in two types, or whose operators have to know more of sizes
-from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
+Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views
+of an expanded input or into inputs that share memory in two types, or whose operators have to know more of
+sizes from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def judge_fault(
     """What is to be raised for `graph`, which cannot be compiled because of `error`; None if it runs in eager
     mode, with a warning that says why.
 
-    Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the graph
-    is `only_compiled`.
+    Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
+    graph is `only_compiled`.
     """
     if is_refused():
         return RefusedCallError(str(error))

@@ -87,7 +87,8 @@ def _backends_table(backends: Backends) -> Table:
 
 
 def _described(backends: Backends, entry: Registered) -> list[tuple[str, Target]]:
-    """The devices of a back end that are there; none of one that does not load, as the table of back ends says."""
+    """The devices of a back end that are there; none of one that does not load, as the table of back ends
+    says."""
     try:
         backend = backends.find(entry.name)
     except RegistrationError:
