@@ -26,8 +26,10 @@ from torch.nn import functional as F
 
 from benchmarks.backends import compile_with
 from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Candidate, Kernel
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
+from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks
 from coilwork_ir.target import Target
 from coilwork_scheduler import make_program, schedule
 from coilwork_scheduler.contractions.choose import REGISTRY
@@ -68,6 +70,18 @@ class InTiles:
     def build(self, product: MatrixProduct, target: Target) -> tuple[Node, ...]:
         """A sum of products, which prologues are inlined into and epilogues fused behind."""
         return self.around.sums(target).build(product.node)
+
+    def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
+        """Small squares on a GPU, and few columns at a time on a CPU."""
+        if not target.is_gpu:
+            columns = next(r.symbol.name for r in reversed(kernel.ranges) if r.kind == "parallel")
+            return (
+                Candidate(directives=f"block {columns} by 32", reason="few columns stay in the cache"),
+                # of a transposed weight, whose terms are the vector
+                Candidate(directives="accumulators 8 pass 0", reason="sums do not wait for each other"),
+            )
+        small = Blocks(rows=16, columns=32, depth=32, warps=2, stages=2, reason="it is for small products")
+        return (name_blocks(kernel, factors_of(kernel), small),)
 
 
 @contextmanager
@@ -163,14 +177,19 @@ def wrong_with(check: Check, trace: Path, device: str = "cpu") -> str:
         )
     if "extern" in program or REASON not in decisions or len(mappings) != 1:
         return f"it is not one kernel, by choice:\n{decisions}\n{program}"
-    return "" if _is_tiled(mappings[0], check) else f"its mapping names no tiles:\n{mappings[0]}"
+    return (
+        ""
+        if _is_tiled(mappings[0], check)
+        else f"it runs in other blocks than the template names:\n{mappings[0]}"
+    )
 
 
 def _is_tiled(mapping: str, check: Check) -> bool:
     if "for cpu" in mapping:
-        return True
+        return ("accumulators 8 pass 0" if check.program is dequantised else "block x1 by 32") in mapping
     unit = "unit mma" if check.dtype.itemsize == 2 else "unit fma"
-    return unit in mapping and "tile" in mapping and "contract" in mapping
+    wanted = (unit, "contract", "tile x1 by 32", "tile x0 by 16", "loop r0 by 32 stages 2", "warps 2")
+    return all(directive in mapping for directive in wanted)
 
 
 if __name__ == "__main__":

@@ -174,6 +174,22 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     ("running text", "coilwork-runtime/src/coilwork_runtime/a.py", "def f(x):\n>     exec(x)\n"),
     ("running text", "coilwork-runtime/src/coilwork_runtime/a.py", "import ast\n> TREE = ast.parse('1')\n"),
     ("running text", "coilwork/src/coilwork/a.py", "def f(x, y):\n    y.eval()\n>     return eval(x)\n"),
+    ("running text", "coilwork-frontend/src/coilwork_frontend/a.py", "def f(x):\n>     exec(x)\n"),
+    (
+        "running text",
+        "coilwork-runtime/src/coilwork_runtime/a.py",
+        "> from coilwork_runtime.loader import execute_module\n",
+    ),
+    (
+        "nothing hangs on functions",
+        "coilwork-frontend/src/coilwork_frontend/a.py",
+        "def f(x):\n    def g():\n        return x\n\n>     g.boxed = True\n    return g\n",
+    ),
+    (
+        "nothing hangs on functions",
+        "coilwork/src/coilwork/a.py",
+        "def f(x):\n    return x\n\n\n> setattr(f, 'boxed', True)\n",
+    ),
     (
         "nothing hangs on functions",
         "coilwork-runtime/src/coilwork_runtime/a.py",

@@ -14,10 +14,14 @@ from coilwork.job import open_job
 from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
 from coilwork_frontend.calling_convention.convention import Role
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
+from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
+from coilwork_runtime.executor import recorded_parts
 from coilwork_runtime.loader import execute_module
-from coilwork_wrapper import emit_native, emit_python
+from coilwork_wrapper import emit_native, emit_python, encode_program
+from coilwork_wrapper.native import encoding
 from integration_tests.all_levels import Call, clone
 from integration_tests.aot_backend import compile_by_role
 from integration_tests.memory_events import NativeRecorder, allocator_events, recording
@@ -114,6 +118,35 @@ def _same(ours: tuple[Sequence[Any], Sequence[Any]], theirs: tuple[Sequence[Any]
 @pytest.fixture(scope="module")
 def store() -> MemoryStore:
     return MemoryStore()
+
+
+def test_both_readers_know_the_same_instructions() -> None:
+    known = {code.name: code.value for code in recorded_parts.Code}
+    assert known == {code.name: code.value for code in encoding.Code}
+
+
+BEYOND = """program @beyond {
+  symbol s0 in [0, inf]
+  input %x: f32[s0]
+  bind s0 in [0, inf] size %x 0
+  check %x
+  extern "aten.add.Scalar" (%x, `s0 + 4722366482869645213696 - 4722366482869645213695`) defines (%y: f32[s0])
+  return (%y, `s0 + 4722366482869645213696`, `s0 - 4722366482869645213697`)
+}"""
+
+
+def test_python_runs_what_the_native_executor_refuses() -> None:
+    program = parse_program(BEYOND)
+    encoded = encode_program(program)
+    assert encoded.refusal is not None and "4722366482869645213696" in str(encoded.refusal)
+    with pytest.raises(EmitError):
+        emit_native(program)
+    interpreted = load_interpreted(encoded.data, launchers={}, constants={})
+    module = execute_module(emit_python(program, {}), "beyond").make_call({}, {})
+    for count in (0, 3):
+        found, expected = interpreted([torch.ones(count)]), module([torch.ones(count)])
+        assert torch.equal(found[0], expected[0]) and found[0].tolist() == [count + 2.0] * count
+        assert found[1:] == expected[1:] == (count + (1 << 72), count - (1 << 72) - 1)
 
 
 @pytest.mark.parametrize("pools", [False, True], ids=["single", "pools"])

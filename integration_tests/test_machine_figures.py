@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks import planner
 from benchmarks.memory_bound.case import Make, call_of
@@ -20,6 +23,10 @@ from coilwork_cpp import CppCodegen
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.machine import TUNING, MachineModel, read_entries
 from coilwork_ir.target import TARGETS, Target
+from coilwork_lowering.layout import pad_products
+from coilwork_lowering.options import LayoutOptions, RewriteOptions
+from coilwork_lowering.rewrites import chosen, cleaned_up, pack_weights
+from coilwork_lowering.rewrites.freezing import rewrite_captured
 from coilwork_triton import TritonCodegen
 
 BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64
@@ -124,6 +131,12 @@ GPU_GRAPHS = (
     Given(function=torch.searchsorted, inputs=lambda: (empty(1000), empty(1 << 20))),
     Given(function=lambda *parts: torch.cat(parts, 1), inputs=lambda: (empty(512, 512),) * 10),
     Given(function=lambda x: x[0].add_(1), inputs=lambda: (empty(4096, 4096),)),
+    Given(function=lambda x: x[:, ::2].exp(), inputs=lambda: (empty(4096, 8192),)),
+    Given(function=lambda x, y: torch.cat([x * y, x + y], 1), inputs=lambda: (empty(4096, 1024),) * 2),
+    Given(
+        function=lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        inputs=lambda: (empty(8, 64, 64, 64),),
+    ),
     # one launch
     Given(
         function=lambda *parts: [part.mul_(0.9) for part in parts],
@@ -144,7 +157,18 @@ CPU_GRAPHS = (
     Given(function=lambda x: x.sum(0), inputs=lambda: (empty(1024, 16384),)),
     Given(function=torch.searchsorted, inputs=lambda: (empty(1000), empty(1 << 20))),
     Given(function=lambda x: x[0].add_(1), inputs=lambda: (empty(4096, 4096),)),
-    Given(function=F.grid_sample, inputs=lambda: (empty(2, 8, 64, 64), empty(2, 64, 64, 2))),
+    Given(
+        function=lambda x, y: torch.bmm(x.transpose(1, 2).exp(), y).transpose(0, 1).sin(),
+        inputs=lambda: (empty(16, 64, 64),) * 2,
+    ),
+    Given(
+        function=lambda x: F.group_norm(x, 32),
+        inputs=lambda: (empty(8, 64, 32, 32).to(memory_format=torch.channels_last),),
+    ),
+    Given(
+        function=partial(F.grid_sample, align_corners=False),
+        inputs=lambda: (empty(2, 8, 64, 64), empty(2, 64, 64, 2)),
+    ),
     Given(function=train, inputs=lambda: (empty(4096, 512).requires_grad_(),)),
     Given(function=lambda x, y: (x @ y).softmax(-1), inputs=lambda: (empty(1024, 512), empty(512, 512))),
     Given(
@@ -207,6 +231,53 @@ def compile_cases(names: Sequence[str], target: Target, generator: Codegen) -> N
         emit_all(backend, target, generator)
 
 
+def rewrite_all(model: MachineModel, device: str) -> None:
+    """Rewrite captured attention, and the ATen graphs of a product, as for `device`."""
+
+    def find_model(device: str) -> MachineModel:
+        return model
+
+    options = RewriteOptions(find_model=find_model)
+
+    def capture(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        assert rewrite_captured(gm, options) or device == "cpu"
+        run: Callable[..., Any] = gm.forward
+        return run
+
+    torch._dynamo.reset()
+    attention = torch.compile(lambda q, k, v: (q @ k.mT * 0.5).softmax(-1) @ v, backend=capture)
+    for trained in (False, True):
+        attention(*(torch.ones(2, 3, 8, 16, requires_grad=trained) for _ in range(3)))
+    with FakeTensorMode():
+        x, w, b = (torch.empty(*size, device=device) for size in ((2048, 512), (512, 512), (512,)))
+        gm = make_fx(lambda x, w, b: torch.addmm(b, x, w).relu())(x, w, b)
+    cleaned_up(gm, chosen("aten", options))
+    pack_weights(gm, [1, 2], find_model)
+    if device != "cpu":
+        for by_rows in (True, False):
+            pad_all(LayoutOptions(devices=("cpu",), by_rows=by_rows, find_model=find_model))
+
+
+def pad_all(options: LayoutOptions) -> None:
+    """Pad sizes of products, or cut them by rows, and pad rows that nobody else sees."""
+
+    def multiply(x: Tensor, w: Tensor) -> Tensor:
+        return x @ w.t()
+
+    def multiply_part(x: Tensor, w: Tensor) -> Tensor:
+        return x.exp()[:, :1000] @ w
+
+    def empty_there(*size: int, dtype: torch.dtype = BF16) -> Tensor:
+        return torch.empty(size, dtype=dtype)
+
+    with FakeTensorMode():
+        for size in (4096, 50257):
+            pad_products(make_fx(multiply)(empty_there(8192, 768), empty_there(size, 768)), options)
+        for dtype in (BF16, F32):
+            operands = empty_there(8192, 1001, dtype=dtype), empty_there(1000, 512, dtype=dtype)
+            pad_products(make_fx(multiply_part)(*operands), options)
+
+
 def list_figures(model: MachineModel) -> set[str]:
     subjects = [field.name for field in fields(model) if field.name != "name"]
     return {f"{name}.{field.name}" for name in subjects for field in fields(getattr(model, name))}
@@ -220,6 +291,7 @@ def test_every_figure_of_a_gpu_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "pad_products", lambda gm, layout: (gm, ()))
     compile_all(GPU_GRAPHS, target, TritonCodegen())
     compile_cases(CASES, target, TritonCodegen())
+    rewrite_all(target.machine, "cuda")
     own = set(read_entries(TUNING / "sm_90.toml"))
     assert own - read == set(), "figures that nobody reads"
     assert read - own == set(), "figures of another device"
@@ -231,6 +303,7 @@ def test_a_cpu_reads_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "TARGETS", {target.name: target})
     monkeypatch.setattr(planner, "on_gpu", lambda gm: gm)
     compile_all(CPU_GRAPHS, target, CppCodegen())
+    rewrite_all(target.machine, "cpu")
     own = set(read_entries(TUNING / "cpu.toml"))
     assert own - read == set(), "figures that nobody reads"
     assert read - own == set(), "figures of a GPU stand in for those"

@@ -2,7 +2,7 @@
 
 What is measured of a machine stands in its data file (`coilwork_ir/machine/tuning`) and is asked of the
 target. What else may be a number of a module stands in `numbers.toml` beside this file, by kind, with a
-reason. `[to-move]` there is what was measured and is not handed down yet: rows may only go.
+reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from architecture.sources import Source, Violation
 CHOOSING = frozenset({"coilwork-lowering", "coilwork-scheduler", "coilwork-triton", "coilwork-cpp"})
 """Packages whose passes choose how things are computed."""
 
-KINDS = ("limits", "formats", "weights", "to-move")
+KINDS = ("limits", "formats", "weights")
 TABLE = Path(__file__).with_name("numbers.toml")
 
 

@@ -69,7 +69,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("coilwork_ir.conformance.cases", "WRITTEN_CASES"): "cases, some of which are called as operators are",
     ("coilwork_frontend.capture.refused_types", "_BY_MODE"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_POOLS_WITH_POSITIONS"): _SPELLING,
-    ("coilwork_frontend.capture.refused_types", "_ROW_POOLS"): _SPELLING,
+    ("coilwork_frontend.torch_compat.operators", "ROW_POOLS"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_IMAGE_POOLS"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_HUBER"): _SPELLING,
     ("coilwork_frontend.capture.refused_types", "_REARRANGING"): _SPELLING,

@@ -40,6 +40,7 @@ from coilwork.errors import CoilworkFallbackWarning
 from integration_tests.operators.checks import Counted, Outcome
 from integration_tests.operators.children import run_in_child
 from integration_tests.operators.database import Sample, tensors_of
+from integration_tests.operators.exceptions import refusal_reason
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.parts import Part
 from integration_tests.operators.pool import Settings, run
@@ -56,6 +57,8 @@ _MOST_FINDINGS: Final = 12
 _LIMIT_S: Final = 5
 _MOST_BYTES: Final = 1 << 34
 _TOO_LARGE: Final = "can't allocate memory"
+# What torch says of every gradient in a fork of a process that has taken gradients itself.
+_IS_OF_A_FORK: Final = "Autograd-and-Fork"
 # A name's good call is compiled once for all bad ones, each of which may ask for code of its own.
 _MOST_CODES: Final = MappingProxyType({"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000})
 _DIGITS: Final = re.compile(r"0x[0-9a-f]+|-?\d+(\.\d+)?")
@@ -133,7 +136,7 @@ def _check_calls(
 def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_BadCall]:
     """Calls of what `name` means that eager refuses: the good call, what was changed, and eager's error.
 
-    One per argument and text of an error.
+    One per argument and text of an error, without those of `exceptions.KNOWN_REFUSALS`.
     """
     seen: set[tuple[str, str]] = set()
     for subject in subject_of(name, device):
@@ -143,7 +146,11 @@ def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_Ba
                 tried, _eagerly(subject.function, [one for _, one in tried], training=training)
             ):
                 key = (what.partition(":")[0], _DIGITS.sub("#", f"{refusal.kind} {refusal.text}")[:160])
-                if refusal.kind is not None and key not in seen and _TOO_LARGE not in refusal.text:
+                if _IS_OF_A_FORK in refusal.text:
+                    raise RuntimeError("gradients were taken in the process that asks eager for some")
+                if refusal_reason(name, what, refusal.text) is not None or _TOO_LARGE in refusal.text:
+                    continue
+                if refusal.kind is not None and key not in seen:
                     seen.add(key)
                     yield subject.function, good, what, sample, refusal
 

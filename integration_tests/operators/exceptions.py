@@ -92,6 +92,81 @@ KNOWN: Final[tuple[KnownException, ...]] = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRefusal:
+    """Calls that eager refuses, or should, and compiled code need not: a sweep of bad calls leaves them out.
+
+    Names, what was changed in a good call, and eager's words are shell patterns, names several separated by
+    blanks; `reason` is a sentence for a user.
+    """
+
+    ops: str
+    reason: str
+    changes: str = "*"
+    words: str = "*"
+
+    def covers(self, op: str, change: str, words: str) -> bool:
+        """Tell if this is about the call of `op` with `change`, of which eager says `words`."""
+        is_op = any(fnmatchcase(op, one) for one in self.ops.split())
+        return is_op and fnmatchcase(change, self.changes) and fnmatchcase(words, self.words)
+
+
+_LATER_KERNELS: Final = (
+    "eager has no kernel for the type before torch 2.13; compiled code computes what it computes since then."
+)
+_POSITIONS_OF_GRADIENTS: Final = (
+    "eager's kernel writes a gradient beyond its memory, and refuses only the gradient of that; compiled code "
+    "refuses the position, with an IndexError."
+)
+KNOWN_REFUSALS: Final[tuple[KnownRefusal, ...]] = (
+    KnownRefusal(
+        ops="trace aten.trace.default", words="\"trace\" not implemented for 'Half'*", reason=_LATER_KERNELS
+    ),
+    KnownRefusal(
+        ops="signbit aten.signbit.default",
+        words="\"signbit_cpu\" not implemented for 'UInt16'*",
+        reason=_LATER_KERNELS,
+    ),
+    KnownRefusal(
+        ops="masked.std masked.var",
+        words="\"where_cpu\" not implemented for 'UInt16'*",
+        reason=_LATER_KERNELS,
+    ),
+    KnownRefusal(
+        ops="aten.adaptive_max_pool?d_backward.default",
+        words="index * is out of bounds for dimension * with size *",
+        reason=_POSITIONS_OF_GRADIENTS,
+    ),
+    KnownRefusal(
+        ops="aten.embedding_dense_backward.default",
+        words="index_select(): self indexing axis dim should be positive*",
+        reason=_POSITIONS_OF_GRADIENTS,
+    ),
+    KnownRefusal(
+        ops="nn.functional.embedding_bag",
+        changes="argument *: on another device",
+        words="Function EmbeddingBagBackward0 returned an invalid gradient*expected device meta*",
+        reason=(
+            "eager's gradient of bags reads the memory of weights that have none, and refuses the call or crashes; "
+            "it runs as captured, with the same."
+        ),
+    ),
+    KnownRefusal(
+        ops="lu_unpack aten.lu_unpack.default",
+        changes="argument 1: * more*",
+        reason=(
+            "eager's kernel writes beyond its memory where there are more pivots than rows, and may refuse the "
+            "call, return or crash later; compiled code calls the same kernel."
+        ),
+    ),
+)
+
+
+def refusal_reason(op: str, change: str, words: str) -> str | None:
+    """Why a bad call of `op` is left out; None if it is judged."""
+    return next((known.reason for known in KNOWN_REFUSALS if known.covers(op, change, words)), None)
+
+
 def reason(record: Mapping[str, str]) -> str | None:
     """Why the unit of `record` may fail as it says; None if it may not."""
     unit = (record["op"], record["way"], record["dtype"], record["status"])

@@ -5,14 +5,16 @@ Many are traced and lowered, as that is cheap; a few are compiled and run.
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 
 import pytest
 import torch
 
-from integration_tests.operators.bad_calls import check_bad_calls, judged_program
+from integration_tests.operators.bad_calls import bad_calls, check_bad_calls, judged_program
 from integration_tests.operators.bad_values import MEMORY, NUMBERS, POSITIONS, WORDS, Call
 from integration_tests.operators.database import Sample
+from integration_tests.operators.exceptions import KNOWN_REFUSALS, refusal_reason
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.screening import screened
 from integration_tests.operators.subjects import subjects
@@ -68,6 +70,27 @@ def test_what_programs_compute(calls: Mapping[str, Call]) -> None:
         for k, (name, (function, given)) in enumerate(calls.items())
     }
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_what_torch_differs_in_itself_is_left_out() -> None:
+    names = subjects()
+    words = "\"trace\" not implemented for 'Half'"
+    assert refusal_reason("trace", "argument 0: torch.float16 for torch.float32", words) is not None
+    assert refusal_reason("trace", "argument 0: a dimension more", "trace: expected a matrix") is None
+    assert not any(
+        "more" in what for _, _, what, _, _ in bad_calls("lu_unpack", "cpu") if "argument 1:" in what
+    )
+    for known in KNOWN_REFUSALS:
+        assert known.reason.endswith(".")
+        assert all(fnmatch.filter(names, one) for one in known.ops.split()), known
+
+
+def test_gradients_are_judged_after_gradients() -> None:
+    """A process that has taken gradients forks children that can take none, and eager's are taken in such."""
+    for _ in range(2):
+        found = check_bad_calls("aten._pdist_forward.default", device="cpu", way="bad_training")
+        assert {one.status for one in found} == {"ok"}, found
+    assert sum(one.samples for one in found) > 5
 
 
 def test_every_kind_of_argument_is_changed() -> None:

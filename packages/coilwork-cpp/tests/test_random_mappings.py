@@ -118,5 +118,5 @@ def test_another_mapping_is_another_text_and_a_foreign_directive_is_refused() ->
 
 
 def test_a_launch_has_work() -> None:
-    launch = rewrite_launch(random_kernel(3), CppOptions())
+    launch = rewrite_launch(random_kernel(3), CppOptions(), target("x86-64-avx2").machine.loops)
     assert launch.phases and all(launch.phases)

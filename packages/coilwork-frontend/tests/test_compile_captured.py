@@ -3,18 +3,20 @@ done without them."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from functorch.compile import default_partition, make_boxed_func
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
+from coilwork_frontend.calling_convention.convention import Roles
 from coilwork_frontend.capture.refused_types import EagerKernels
-from coilwork_frontend.compile_captured import MENDING, Promises, Stages, compile_captured
+from coilwork_frontend.compile_captured import CAPTURED_ROLES, MENDING, Promises, Stages, compile_captured
 from coilwork_frontend.errors import CoilworkFallbackWarning
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.roles import CallRole
 
 
 class RecordingStages:
@@ -26,6 +28,7 @@ class RecordingStages:
         self.promises = Promises(strict=strict)
         self.decompositions: dict[Any, Callable[..., Any]] = {}
         self.roles: list[str] = []
+        self.rows: list[str] = []
         self.watched = 0
         self._fault = fault
 
@@ -48,9 +51,17 @@ class RecordingStages:
         self.roles.append(role)
         return make_boxed_func(gm.forward)
 
-    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
-        assert not roles.rows
-        return call
+    def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
+        self.rows += map(str, roles.convention.rows)
+        makers = [roles.functions[row.name] for row in roles.convention.rows if isinstance(row, CallRole)]
+
+        def apply(*args: Any) -> Any:
+            given = [*args]
+            for make in reversed(makers):
+                given = make(given)
+            return call(*given)
+
+        return apply
 
     def is_other_shape(self, error: Exception) -> bool:
         return False
@@ -118,5 +129,21 @@ def test_a_fault_of_torch_is_mended_on_the_way() -> None:
     assert stages.roles == ["inference"]
 
 
+def test_nested_inputs_are_made_flat_by_a_row() -> None:
+    graph = fx.Graph()
+    pair = graph.placeholder("pair")
+    items = [graph.call_function(operator.getitem, (pair, k)) for k in range(2)]
+    for node, value in zip((pair, *items), ((torch.ones(2), torch.ones(2)), torch.ones(2), torch.ones(2))):
+        node.meta["example_value"] = value
+    total = graph.call_function(torch.add, tuple(items))
+    total.meta["example_value"] = torch.ones(2)
+    graph.output((total,))
+    stages = RecordingStages()
+    inputs = [(torch.ones(2), torch.full((2,), 2.0))]
+    call = compile_captured(fx.GraphModule(nn.Module(), graph), inputs, lambda: stages)
+    assert call(*inputs)[0].tolist() == [3, 3]
+    assert stages.rows == ["flatten before"]
+
+
 def test_the_order_of_mending_has_reasons() -> None:
-    assert MENDING.violations() == ()
+    assert MENDING.violations() == () and CAPTURED_ROLES.violations() == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,6 +71,30 @@ def test_what_is_no_strided_tensor_is_made_of_parts() -> None:
     roles = describe_call(outside(open_convention(gm, "inference")))
     assert str(roles.convention) == ("takes 2 gives 2\ncall composition takes out 2, out 3 gives out 1\n")
     assert [*roles.functions] == ["composition"]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The transpose of the second of three inputs, which the main graph takes behind the first."""
+
+    preparation: fx.GraphModule
+    sources: Sequence[int] = (1,)
+    kept: Sequence[int] = (0,)
+    values: Sequence[torch.Tensor] = (torch.empty(2, 3),)
+
+
+def test_what_frozen_parameters_decide_is_kept_by_the_outermost_row() -> None:
+    prepared = Preparation(traced(lambda w: (w.t().contiguous() * 2,), torch.ones(3, 2)))
+    main = traced(lambda x, w: (x + 1, torch._neg_view(x @ w)), torch.ones(2), torch.ones(2, 3))
+    roles = describe_call(outside(open_convention(main, "inference"), prepared=prepared))
+    assert str(roles.convention).splitlines()[-1] == "call frozen before"
+    frozen, x, weight = roles.functions["frozen"], torch.ones(2), torch.ones(3, 2)
+    given = [x, weight, x]
+    first, second = frozen(given), frozen([x, weight, x])
+    assert not given and first[0] is x and first[1] is second[1]
+    assert first[1].tolist() == [[2, 2, 2]] * 2
+    weight.add_(1)
+    assert frozen([x, weight, x])[1].tolist() == [[4, 4, 4]] * 2
 
 
 def test_updates_are_aligned_within_what_resolves_marks() -> None:

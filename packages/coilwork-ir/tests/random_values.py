@@ -22,11 +22,13 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import (
+    Candidate,
     Combined,
     Decision,
     Kernel,
     KernelCall,
     Member,
+    Proposal,
     Range,
     Schedule,
     Store,
@@ -642,11 +644,20 @@ class Maker:
             inputs=inputs,
             constants=constants,
             kernels=(kernel, self.kernel(), self.combined()),
+            proposals=self.proposals(kernel),
             buffers=tuple(buffers),
             steps=tuple(steps),
             outputs=outputs,
             decisions=decisions,
         )
+
+    def proposals(self, kernel: Kernel) -> tuple[Proposal, ...]:
+        """None, or how a template wants `kernel` to run."""
+        candidates = tuple(
+            Candidate(directives=self.rng.choice(("threads", "warps 4")), reason=self.rng.choice(STRINGS))
+            for _ in range(self.rng.randrange(3))
+        )
+        return (Proposal(kernel=kernel.name, candidates=candidates),) if candidates else ()
 
     # Programs
 
@@ -756,12 +767,14 @@ class Maker:
 
     def program(self, instructions: int, depth: int = 0) -> Program:
         symbols, inputs, constants, outputs = self.header()
+        kernels = (self.kernel(),) if depth == 0 else ()
         return Program(
             name=self.name("p"),
             symbols=symbols,
             inputs=inputs,
             constants=constants,
-            kernels=(self.kernel(),) if depth == 0 else (),
+            kernels=kernels,
+            proposals=self.proposals(kernels[0]) if kernels else (),
             instructions=(*(self.instruction(depth) for _ in range(instructions)), Return(values=outputs)),
             peak_bytes=self.rng.choice((None, self.size())),
         )

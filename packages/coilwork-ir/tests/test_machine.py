@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_ir.machine import TUNING, MachineFileError, MachineModel, read_entries, read_model
+from coilwork_ir.machine import (
+    TUNING,
+    MachineFileError,
+    MachineModel,
+    list_borrowed,
+    read_entries,
+    read_model,
+)
 from coilwork_ir.machine.data_file import read_file
 from coilwork_ir.target import TARGETS, Target
 
@@ -85,7 +92,7 @@ def test_a_missing_figure_is_refused_by_name(tmp_path: Path) -> None:
         name, is_figure, _ = line.partition(" = { value")
         if is_figure:
             path = tmp_path / f"{name}.toml"
-            path.write_text((TUNING / "sm_90.toml").read_text().replace(line + "\n", ""))
+            path.write_text((TUNING / "sm_90.toml").read_text().replace(f"\n{line}\n", "\n"))
             with pytest.raises(MachineFileError, match=f"says nothing of {name}"):
                 read_model(path)
 
@@ -100,6 +107,21 @@ def test_a_device_says_what_is_its_own_and_who_stands_in(tmp_path: Path) -> None
     model, other = read_model(mine), read_model(TUNING / "sm_90.toml")
     assert model.name == "mine" and model.launches == replace(other.launches, bound=3.0)
     assert model.memory == other.memory
+
+
+def test_a_file_elsewhere_is_enough_and_says_what_it_borrows(tmp_path: Path) -> None:
+    """A vendor's, with one figure of its own: the rest is that of a device of this package."""
+    path = tmp_path / "theirs.toml"
+    path.write_text(
+        '[stand-in]\nrest = "sm_90"\nloops = "cpu"\n'
+        '[launches]\nbound = { value = 3.0, unit = "launches", source = "here" }\n'
+    )
+    model, other = read_model(path), read_model(TUNING / "sm_90.toml")
+    assert model.launches == replace(other.launches, bound=3.0) and model.grids == other.grids
+    borrowed = list_borrowed(path)
+    assert set(figures(model)) - set(borrowed) == {"launches.bound"}
+    assert borrowed["grids.least_row"] == "sm_90" and borrowed["loops.grain"] == "cpu"
+    assert set(list_borrowed(TUNING / "sm_90.toml").values()) == {"cpu"}
 
 
 def test_targets_have_the_figures_of_their_name_or_of_a_device_like_them() -> None:

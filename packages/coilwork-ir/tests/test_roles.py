@@ -42,6 +42,8 @@ ROWS: tuple[tuple[Role, str], ...] = (
         "call tail takes out 1, out 2 gives out 0",
     ),
     (CallRole(kind="instead", name="operators"), "call operators instead"),
+    (CallRole(kind="before", name="flatten"), "call flatten before"),
+    (CallRole(kind="before", name="named"), "call named before"),
 )
 
 
@@ -64,6 +66,8 @@ def test_what_does_not_fit_is_refused() -> None:
         CallingConvention(takes=1).add(OutputRole(value=o[0], kind="view", source=h[0]))
     with pytest.raises(ValueError, match="input that there is not"):
         CallingConvention(takes=1).add(InputRole(value=i[1], kind="aligned"))
+    with pytest.raises(ValueError, match="inputs of the caller"):
+        CallingConvention(takes=1).add(CallRole(kind="before", name="flatten"), ROWS[0][0])
     for fields in (
         {"value": i[0], "kind": "detached"},
         {"value": o[0], "kind": "view"},

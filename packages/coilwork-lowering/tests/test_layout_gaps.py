@@ -7,10 +7,16 @@ import torch
 from layout_graphs import added, output_strides, traced
 from torch import Tensor
 
+from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_lowering import LayoutOptions, lay_out_convolutions
 from coilwork_lowering.layout.gaps import copy_operands_with_gaps
 
 ON_CPU = LayoutOptions(devices=("cpu",), tf32_convolutions=False)
+
+
+def as_gpu(device: str) -> MachineModel:
+    """The figures of a GPU, which has such copies made, wherever tensors are here."""
+    return find_like_model("cuda")
 
 
 def windowed(joined: Tensor, weight: Tensor) -> tuple[Tensor]:
@@ -37,7 +43,7 @@ def test_the_copy_is_shared() -> None:
         return torch.conv1d(mixed, weight, groups=192) + torch.conv1d(mixed, 2 * weight, groups=192)
 
     captured = traced(twice, *inputs)
-    made, copies = copy_operands_with_gaps(captured, ("cpu",))
+    made, copies = copy_operands_with_gaps(captured, ("cpu",), as_gpu)
     assert copies == 1 and sum(added(captured, made).values()) == 1
     torch.testing.assert_close(made(*inputs), twice(*inputs))
 
@@ -50,7 +56,7 @@ def test_dense_and_small_operands_stay(columns: slice) -> None:
         return torch.conv1d(joined[..., columns].transpose(1, 2), weight, groups=weight.shape[0])
 
     captured = traced(whole, *inputs)
-    made, copies = copy_operands_with_gaps(captured, ("cpu",))
+    made, copies = copy_operands_with_gaps(captured, ("cpu",), as_gpu)
     assert copies == 0 and made is captured
 
 
@@ -68,7 +74,7 @@ def test_results_of_another_layout_are_not_taken() -> None:
         return (torch.conv2d(pixels[..., :128].permute(0, 3, 1, 2), weight, padding=1),)
 
     captured = traced(spatial, *inputs)
-    made, copies = copy_operands_with_gaps(captured, ("cpu",))
+    made, copies = copy_operands_with_gaps(captured, ("cpu",), as_gpu)
     assert output_strides(captured) == output_strides(made) and copies == 1
     assert made(*inputs)[0].stride() == spatial(*inputs)[0].stride()
     torch.testing.assert_close(made(*inputs), spatial(*inputs), rtol=1e-4, atol=1e-4)

@@ -134,13 +134,13 @@ def test_an_operator_left_to_allocate_is_taken_as_dense() -> None:
 
 def test_alignment_of_tensors() -> None:
     dense = torch.empty(6, 5, dtype=BF16)
-    assert is_unaligned(dense) and is_unaligned(dense.t())
+    assert is_unaligned(dense, 16) and is_unaligned(dense.t(), 16)
     padded = torch.empty(6, 8, dtype=BF16)
-    assert not is_unaligned(padded[:, :5]) and not is_unaligned(padded[:, :5].t())
-    assert is_unaligned(padded[:, 1:6])
-    assert not is_unaligned(padded[:, ::2])
-    assert not is_unaligned(torch.empty(1, 5, dtype=BF16))
-    assert not is_unaligned(torch.empty(6, 4)) and is_unaligned(torch.empty(6, 4, dtype=BF16))
+    assert not is_unaligned(padded[:, :5], 16) and not is_unaligned(padded[:, :5].t(), 16)
+    assert is_unaligned(padded[:, 1:6], 16)
+    assert not is_unaligned(padded[:, ::2], 16)
+    assert not is_unaligned(torch.empty(1, 5, dtype=BF16), 16)
+    assert not is_unaligned(torch.empty(6, 4), 16) and is_unaligned(torch.empty(6, 4, dtype=BF16), 16)
 
 
 def test_products_are_counted() -> None:

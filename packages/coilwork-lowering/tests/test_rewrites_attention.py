@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from lowering_against_eager import find_changed_model
 from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
@@ -312,3 +313,14 @@ def test_on_cpus_scores_must_be_large(length: int, trained: bool, fits: bool) ->
     q, k, v = operands(q=(B, H, length, D), k=(B, H, length, D), v=(B, H, length, D))
     torch.compile(plain, backend=capture)(q.requires_grad_(trained), k, v)
     assert bool(capture.fired) is fits
+
+
+def test_the_device_says_from_which_size_on_a_call_pays() -> None:
+    q, k, v = (torch.randn(B, H, L, D) for _ in range(3))
+    scores = B * H * L * L * 4
+    for least, fired in ((scores, 1), (scores + 1, 0)):
+        torch._dynamo.reset()
+        find_model = find_changed_model(libraries__attention_bytes=least)
+        capture = Capture(RewriteOptions(find_model=find_model), large=True)
+        torch.compile(plain, backend=capture)(q, k, v)
+        assert len(capture.fired) == fired

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
+from lowering_against_eager import find_changed_model
 from rewritten_graphs import traced
 from torch import Tensor
 from torch.nn import functional as F
@@ -98,3 +99,10 @@ def test_without_onednn_nothing_is_packed() -> None:
     gm = traced(F.linear, ROWS)
     with mock.patch.object(torch.backends.mkldnn, "is_available", return_value=False):
         assert pack_weights(gm, [1, 2]) == (gm, 0)
+
+
+def test_the_device_says_up_to_how_many_rows_packing_pays() -> None:
+    gm = traced(F.linear, ROWS)
+    for most, packed in ((6, 0), (7, 1)):
+        if packed_types():
+            assert pack_weights(gm, [1, 2], find_changed_model(loops__packed_rows=most))[1] == packed

@@ -240,6 +240,12 @@ CASES = (
         lambda x: [x * 2],
         functions={"operators": lambda args: [args[0] * 3]},
     ),
+    Case(
+        "in 0 aligned\nout 0 counted with in 0\ncall shifted before\ncall listed before",
+        lambda args: [flip(args[0])],
+        lambda x: [(x + 1).t().detach()],
+        functions={"shifted": lambda args: [args.pop() + 1], "listed": lambda args: [args.pop()]},
+    ),
 )
 
 
@@ -328,6 +334,25 @@ def test_inputs_go_while_the_program_runs() -> None:
     call = bind_roles(program, "takes 2\nout 0 counted with in 1\nin 0 resolved\n", {}).call
     call([torch.ones(2), torch.ones(2)])
     assert alive[1] == alive[0] + 1
+
+
+def test_what_makes_inputs_empties_the_list_and_takes_any_number() -> None:
+    """Rows speak of what it makes, also where inputs are given one by one."""
+    text = "takes 1\nout 1 is in 0\ncall joined before\n"
+
+    def joined(args: list[Any]) -> list[Any]:
+        values = list(args)
+        args.clear()
+        return [torch.cat(values)]
+
+    call = bind_roles(lambda args: [args.pop() * 2, None], text, {"joined": joined}).call
+    given = [torch.ones(1), torch.ones(2)]
+    doubled, whole = call(given)
+    assert given == [] and doubled.tolist() == [2, 2, 2] and whole.tolist() == [1, 1, 1]
+    separate = bind_separate(lambda x: [x * 2, None], text, {"joined": joined})
+    assert [value.tolist() for value in separate(torch.ones(1), torch.ones(1))] == [[2, 2], [1, 1]]
+    with pytest.raises(ValueError, match="inputs of the caller"):
+        bind_roles(separate, "takes 1\ncall joined before\nin 0 aligned\n", {"joined": joined})
 
 
 def test_errors_leave_the_call_as_they_are() -> None:

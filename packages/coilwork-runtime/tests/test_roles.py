@@ -33,6 +33,8 @@ out 2 shown of in 0
 out 2 shown of in 1 as view
 call views takes in 0, in 4 gives out 1, out 3
 call operators instead
+call flatten before
+call named before
 """
 
 
@@ -64,9 +66,11 @@ def test_the_text_is_of_these_rows() -> None:
         Row(Act.SHOWN, o[2], i[1], flags=1),
         Row(Act.MADE, name="views", takes=(i[0], i[4]), gives=(o[1], o[3])),
         Row(Act.INSTEAD, name="operators"),
+        Row(Act.BEFORE, name="flatten"),
+        Row(Act.BEFORE, name="named"),
     )
-    assert (found.takes, found.gives, found.kept) == (5, 4, (3, 1, 0, 4))
-    assert found.names == ("views", "operators")
+    assert (found.takes, found.gives, found.kept, found.before) == (5, 4, (3, 1, 0, 4), 2)
+    assert found.names == ("views", "operators", "flatten", "named")
 
 
 def test_constants_are_what_they_were() -> None:
@@ -88,6 +92,7 @@ def test_constants_are_what_they_were() -> None:
         "takes 1\nout 0 resolved\n",
         "takes 1\nout 0 constant x\n",
         "takes 1\ncall views takes in 0 gives nothing\n",
+        "takes 1\ncall flatten before\nin 0 aligned\n",
         "takes 1\nthe rest\n",
     ],
 )

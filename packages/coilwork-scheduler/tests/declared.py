@@ -32,6 +32,7 @@ GRIDS = Capabilities(
     shares_rows=True,
     contracts=True,
     combines=True,
+    takes_candidates=True,
 )
 
 

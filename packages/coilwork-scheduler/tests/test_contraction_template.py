@@ -12,13 +12,15 @@ from declared import schedule
 from torch import Tensor
 
 from coilwork_ir.index import as_int
-from coilwork_ir.kernels import Schedule
+from coilwork_ir.kernels import Candidate, Kernel, Schedule
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks, propose_candidates
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
@@ -65,6 +67,20 @@ class InFourPieces:
         return self.around.sums(target).build(product.node, pieces=4)
 
 
+@dataclass(frozen=True, slots=True)
+class InItsOwnBlocks(InFourPieces):
+    """A template that also says in which blocks the pieces run."""
+
+    def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
+        if find_contraction(kernel_roots(kernel)) is None:
+            return ()
+        factors = factors_of(kernel)
+        sides = [
+            Blocks(rows=16, columns=n, depth=16, warps=2, stages=1, reason=f"{n} at a time") for n in (32, 16)
+        ]
+        return tuple(name_blocks(kernel, factors, one) for one in sides)
+
+
 def scheduled(terms: int, target: str, **options: object) -> Schedule:
     graph = parse_graph(GRAPH.replace("TERMS", str(terms)))
     made = schedule(
@@ -97,6 +113,42 @@ def test_a_template_of_the_registry_is_chosen_where_it_quotes_least(target: str)
     (found,) = interpret_schedule(made, [x, w])
     assert isinstance(found, Tensor)
     torch.testing.assert_close(found, x @ w)
+
+
+def test_the_blocks_that_a_template_names_go_with_the_kernel_of_its_sums() -> None:
+    graph = parse_graph(GRAPH.replace("TERMS", "64"))
+    registry = replace(REGISTRY, products=(*REGISTRY.products, InItsOwnBlocks))
+    made = schedule(graph, TARGETS["sm_90"], registry=registry)
+    verify_schedule(made)
+    (product,) = [one for one in made.kernels if find_contraction(kernel_roots(one)) is not None]
+    (proposal,) = made.proposals
+    assert proposal.kernel == product.name
+    assert [one.reason for one in proposal.candidates] == ["32 at a time", "16 at a time"]
+    assert "by 32" in proposal.candidates[0].directives and "warps 2" in proposal.candidates[0].directives
+    assert parse_schedule(format_schedule(made)) == made
+    (decision,) = [one for one in made.decisions if one.rule == "blocks"]
+    assert decision.reason == "32 at a time" and dict(decision.numbers) == {"candidates": 2.0}
+    # on a CPU the pieces are a reduction, for which it names none
+    assert schedule(graph, TARGETS["x86-64-avx512"], registry=registry).proposals == ()
+
+
+def test_kernels_that_run_in_other_blocks_are_others() -> None:
+    graph = parse_graph(GRAPH.replace("TERMS", "64"))
+    names = set()
+    for row in (InFourPieces, InItsOwnBlocks):
+        registry = replace(REGISTRY, products=(*REGISTRY.products, row))
+        made = schedule(graph, TARGETS["sm_90"], registry=registry)
+        names |= {k.name for k in made.kernels if find_contraction(kernel_roots(k)) is not None}
+    assert len(names) == 2
+
+
+def test_templates_of_the_registry_name_the_blocks_that_products_run_in_anyway() -> None:
+    made = schedule(
+        parse_graph(GRAPH.replace("TERMS", "64")), TARGETS["sm_90"], ScheduleOptions(contractions="generated")
+    )
+    (kernel,) = [one for one in made.kernels if find_contraction(kernel_roots(one)) is not None]
+    (proposal,) = made.proposals
+    assert proposal.candidates == propose_candidates(kernel, TARGETS["sm_90"])
 
 
 def test_elsewhere_others_are() -> None:

@@ -330,7 +330,7 @@ def test_unrelated_reductions_of_one_shape_are_judged_apart(build):
 
 
 def crossed_sums(build, n, c, h, w, *, last):
-    """Both sums of a batch norm's backward, of a gradient and an image of which `last` has its channels last."""
+    """Both sums of a batch norm's backward, of a gradient and an image; `last` has its channels last."""
     at, shape = build.at, [n, c, h, w]
     for name in ("dy", "x"):
         build.input(name, *shape, dtype=BF16, strides=image_strides(n, c, h, w, channels_last=name in last))
@@ -345,7 +345,7 @@ def crossed_sums(build, n, c, h, w, *, last):
     "shape", [(64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (128, 3, 224, 224)]
 )
 def test_sums_of_two_layouts_fill_the_device_from_one_reading(build, last, shape):
-    """A program has a block of neighbouring results, half of what it reads lies across them: blocks are cut."""
+    """A program has a block of neighbouring results, as half of what is read lies so: blocks are cut."""
     made = schedule(crossed_sums(build, *shape, last=[last]), H200, observe=lambda _, g: verify_graph(g))
     assert [set(args) & {"dy", "x"} for args in args_of(made)] == [{"dy", "x"}, set()]
     parallel, _ = ranges_of(made, 0)
@@ -359,6 +359,51 @@ def test_sums_of_two_layouts_keep_their_numbers(build, last):
     made = schedule(graph, EAGER)
     assert len(made.kernels) > 1
     agree(graph, made)
+
+
+def squared_error(build, n, c, h, w):
+    """The sum over everything of what two images, one of them channels-last, differ by."""
+    at, shape = build.at, [n, c, h, w]
+    for name in ("x", "y"):
+        build.input(name, *shape, dtype=BF16, strides=image_strides(n, c, h, w, channels_last=name == "x"))
+    wide = lambda name, *i: cast(at(name, *i), F32)  # noqa: E731
+    off = lambda *i: op("sub", wide("x", *i), wide("y", *i))  # noqa: E731
+    build.reduce("s", "sum", [], shape, lambda *i: op("mul", off(*i), off(*i)), dtype=F32)
+    return build.graph("s")
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 256, 56, 56), (128, 3, 224, 224), (64, 96, 28, 28), (1, 4096, 64, 64)]
+)
+def test_pieces_of_everything_have_neighbours_in_both_layouts(build, shape):
+    made = schedule(squared_error(build, *shape), H200, observe=lambda _, g: verify_graph(g))
+    assert len(made.kernels) == 2
+    pieces = made.kernels[0]
+    reduced = {r.symbol for r in pieces.ranges if r.kind == "reduction"}
+    sector = H200.machine.memory.fetched_bytes // 2
+    for node in postorder([s.value for s in pieces.stores]):
+        if isinstance(node, Load):
+            (near,) = (s for s in reduced if as_int(stride_of(node.index[0], s)) == 1)
+            assert as_int(near.extent) >= min(sector, shape[1])
+
+
+def test_boxes_keep_their_numbers(build):
+    graph = squared_error(build, 2, 128, 16, 16)
+    made = schedule(graph, EAGER, kept_bytes=16)
+    assert len(made.kernels) > 1
+    agree(graph, made)
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_columns_of_every_second_element_are_columns(build, step):
+    """Neighbours some elements apart share sectors of memory, too."""
+    build.input("x", 131072, 512, dtype=BF16, strides=(512 * step, step))
+    build.reduce("s", "sum", [512], [131072], lambda i, r: build.at("x", r, i), dtype=F32)
+    made = schedule(build.graph("s"), H200)
+    pieces = made.kernels[0]
+    (load,) = (n for n in postorder([s.value for s in pieces.stores]) if isinstance(n, Load))
+    inner = [r.symbol for r in pieces.ranges if r.kind == "parallel"][-1]
+    assert as_int(stride_of(load.index[0], inner)) == step and len(made.kernels) == 2
 
 
 def test_rows_and_columns_of_a_square_are_judged_apart(build):

@@ -18,6 +18,8 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.kernel_passes.concat_splitting import split_concat
 
+GRIDS = target("sm_90").machine.grids
+
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 ROWS = 5
 
@@ -59,7 +61,7 @@ def found(kernel: Kernel) -> tuple[Load, ...]:
 
 def test_a_point_of_a_part_stores_into_all_of_them() -> None:
     kernel = joined(64)
-    one = split_concat(kernel)
+    one = split_concat(kernel, GRIDS)
     assert one is not None
     assert [r.symbol.extent for r in one.ranges] == [as_expr(ROWS), as_expr(64)]
     assert len(one.stores) == 2
@@ -83,7 +85,7 @@ def masked(kernel: Kernel) -> Kernel:
 
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_what_stays_as_it_is(name: str) -> None:
-    assert split_concat(UNCHANGED[name]()) is None
+    assert split_concat(UNCHANGED[name](), GRIDS) is None
 
 
 @pytest.mark.parametrize("over", [False, True])

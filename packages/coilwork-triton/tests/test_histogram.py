@@ -31,6 +31,8 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.kernel_passes.histogram import find_bins, privatize_histogram
 
+GRIDS = target("sm_90").machine.grids
+
 I64, I32, F32 = DType.I64, DType.I32, DType.F32
 POINTS = 20000
 AT = placeholder(0)
@@ -322,13 +324,13 @@ def test_other_updates_stay() -> None:
         replace(store, indirect=(load("in0", [as_expr(0)], I64),)),
     ]
     for other in different:
-        assert privatize_histogram(replace(kernel, stores=(other,), checks=())) is None
+        assert privatize_histogram(replace(kernel, stores=(other,), checks=()), GRIDS) is None
         # and so does what could be counted beside them
-        assert privatize_histogram(replace(kernel, stores=(store, other))) is None
+        assert privatize_histogram(replace(kernel, stores=(store, other)), GRIDS) is None
     of_floats = replace(store, value=const(1.0, F32))
     args = (kernel.args[0], arg("io0", F32, 100))
-    assert privatize_histogram(replace(kernel, args=args, stores=(of_floats,))) is None
-    assert privatize_histogram(replace(kernel, stores=())) is None
+    assert privatize_histogram(replace(kernel, args=args, stores=(of_floats,)), GRIDS) is None
+    assert privatize_histogram(replace(kernel, stores=()), GRIDS) is None
 
 
 @pytest.mark.parametrize(

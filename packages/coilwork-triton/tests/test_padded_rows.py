@@ -46,7 +46,7 @@ def lanes(ranges: tuple[Range, ...], *touched: Access) -> int:
         args=args,
         stores=(Store(buffer="in1", index=as_expr(0), value=load("in0", [as_expr(0)], BF16)),),
     )
-    return lanes_of_rows(kernel, touched)
+    return lanes_of_rows(kernel, touched, target("sm_90").machine.grids)
 
 
 def clamped(ranges: tuple[Range, ...]) -> Access:

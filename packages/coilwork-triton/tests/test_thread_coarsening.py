@@ -32,6 +32,8 @@ from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.runs import load_runs
 from coilwork_triton.kernel_passes.thread_coarsening import coarsen
 
+GRIDS = target("sm_90").machine.grids
+
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 F = torch.nn.functional
 TYPES = {BF16: torch.bfloat16, F32: torch.float32, DType.U8: torch.uint8, I64: torch.int64}
@@ -42,7 +44,7 @@ def emitted(kernel: Kernel, name: str = "sm_90") -> KernelSource:
 
 
 def points(kernel: Kernel) -> int:
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     return 1 if steps is None else steps.points
 
 
@@ -52,7 +54,7 @@ def found_loads(kernel: Kernel) -> tuple[Load, ...]:
 
 def lengths(kernel: Kernel) -> Counter[int]:
     """How many loads a step has of each number of elements."""
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None
     found = found_loads(steps.kernel)
     runs = load_runs(found, steps.kernel.ranges[-1].symbol)
@@ -64,7 +66,7 @@ def lengths(kernel: Kernel) -> Counter[int]:
 )
 def test_a_step_stores_16_bytes(dtype: DType, wanted: int) -> None:
     kernel = nearest(dtype, 64, 64)
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None and steps.points == wanted
     extent = steps.kernel.ranges[-1].symbol.extent
     assert extent is not None and as_int(extent) == 128 // wanted
@@ -85,7 +87,7 @@ def test_neighbours_share_what_lies_between_them() -> None:
 def test_bounds_that_hold_within_a_step_are_no_bounds() -> None:
     kernel = pooled(BF16, 64, 64)
     assert lengths(kernel) == Counter({8: 2, 1: 1})
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None
     assert sum(one.mask is not None for one in found_loads(steps.kernel)) == 1
 
@@ -93,7 +95,7 @@ def test_bounds_that_hold_within_a_step_are_no_bounds() -> None:
 def test_windows_that_slide_share_all_but_their_ends() -> None:
     kernel = windows(BF16, 8, 64)
     assert lengths(kernel) == Counter({8: 1, 1: 2})
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None
     assert [r.symbol.name for r in steps.kernel.ranges] == ["x0", "x2"]
     assert len(steps.kernel.stores) == 3 * 8
@@ -102,7 +104,7 @@ def test_windows_that_slide_share_all_but_their_ends() -> None:
 
 
 def test_weights_are_constants_but_for_the_first_of_a_row() -> None:
-    steps = coarsen(bilinear(F32, 32, 32))
+    steps = coarsen(bilinear(F32, 32, 32), GRIDS)
     assert steps is not None
     for number, store in enumerate(steps.kernel.stores):
         (product,) = (o for o in store.value.operands[0].operands if not isinstance(o, Load))
@@ -171,7 +173,7 @@ def looked_up() -> Kernel:
 )
 def test_what_stays_as_it_is(make: Callable[[], Kernel]) -> None:
     kernel = make()
-    assert coarsen(kernel) is None
+    assert coarsen(kernel, GRIDS) is None
     assert "joined_" not in emitted(kernel).text
 
 
@@ -292,7 +294,7 @@ def test_a_result_over_an_input(engine: TritonProcess, own: bool) -> None:
 
 def rows_of(kernel: Kernel) -> tuple[int, list[int]]:
     """Pairs of rows, and the numbers of stores that have a mask, of those of all."""
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None
     extent = steps.kernel.ranges[0].symbol.extent
     count = None if extent is None else as_int(extent)
@@ -340,7 +342,7 @@ def test_rows_that_are_none_are_not_read(engine: TritonProcess) -> None:
         args=(*kernel.args, arg("in1", F32, 64 * 64)),
         stores=(replace(store, value=op("add", store.value, own)),),
     )
-    steps = coarsen(kernel)
+    steps = coarsen(kernel, GRIDS)
     assert steps is not None and rows_of(kernel)[0] == 33
     for one in found_loads(steps.kernel):
         assert (one.mask is not None) is (one.buffer == "in1")

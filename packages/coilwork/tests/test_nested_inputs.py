@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import compiled_autograd
 
 from coilwork.backend import backend
-from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
 
 
 def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
@@ -49,19 +48,17 @@ def graph_of_a_pair() -> fx.GraphModule:
 
 def test_each_leaf_is_an_input() -> None:
     x, a, b = torch.randn(3, 4).unbind()
-    seen: list[Any] = []
-
-    def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        seen.extend(inputs)
-        assert [node.op for node in gm.graph.nodes].count("placeholder") == 3
-        assert not any(node.target is operator.getitem for node in gm.graph.nodes)
-        return gm
-
     nested = (a, {"b": b})
     assert has_nested_inputs([x, nested])
-    compiled = flattened(graph_of_a_pair(), [x, nested], compiler)
-    total, pair = compiled(x, nested)
-    assert seen[0] is x and seen[1] is a and seen[2] is b
+    gm, inputs, flatten = flatten_inputs(graph_of_a_pair(), [x, nested])
+    assert [node.op for node in gm.graph.nodes].count("placeholder") == 3
+    assert not any(node.target is operator.getitem for node in gm.graph.nodes)
+    given = [x, nested]
+    flat = flatten(given)
+    assert not given
+    for found in (inputs, flat):
+        assert all(one is other for one, other in zip(found, (x, a, b), strict=True))
+    total, pair = gm(*flat)
     torch.testing.assert_close(total, x + a * b)
     assert pair[0] is a and pair[1]["b"] is b
 
@@ -72,6 +69,6 @@ def test_lists_that_may_be_emptied_are() -> None:
     given.meta["steal_arg"] = True
     graph.output((graph.call_function(operator.getitem, (given, 0)),))
     inputs = [torch.ones(2)]
-    compiled = flattened(fx.GraphModule(nn.Module(), graph), [inputs], lambda gm, _: gm)
-    (found,) = compiled(inputs)
+    gm, _, flatten = flatten_inputs(fx.GraphModule(nn.Module(), graph), [inputs])
+    (found,) = gm(*flatten([inputs]))
     assert not inputs and found.sum() == 2

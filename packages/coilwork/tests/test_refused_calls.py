@@ -548,6 +548,18 @@ ONLY_KERNELS: dict[str, tuple[Program, Callable[[], tuple[Tensor, ...]]]] = {
     ),
     "pixels of nothing shuffled": (nn.PixelShuffle(2), lambda: (leaf(0, 8, 2, 2),)),
     "pixels of nothing put back": (nn.PixelUnshuffle(2), lambda: (leaf(0, 3, 6, 6),)),
+    "windows of no size": (
+        lambda x: nn.functional.fractional_max_pool2d(x, -1, output_size=[2, 3]),
+        lambda: (leaf(1, 3, 9, 9),),
+    ),
+    "rows of an empty table": (
+        lambda w: torch.ops.aten.embedding(w, torch.tensor([0])),
+        lambda: (leaf(0, 5),),
+    ),
+    "places of nothing filled": (
+        lambda x: x.index_fill(0, torch.tensor([0]), torch.ones(())),
+        lambda: (leaf(0),),
+    ),
     "distances in a row": (torch.ops.aten._pdist_forward, lambda: (leaf(1),)),
 }
 

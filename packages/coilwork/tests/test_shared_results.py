@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from coilwork.backend import backend
@@ -217,6 +217,21 @@ def test_what_shows_an_input_without_being_its_view(mode: str, dtype: torch.dtyp
         made.append([(y._is_view(), y._base is x, y.is_inference(), y.requires_grad) for y in found])
         assert all(storage_identity(y) == storage_identity(x) for y in found)
         assert [y.detach().tolist() for y in found] == [y.detach().tolist() for y in show(x)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pooled_rows_are_views_where_eager_pools_images(mode: str, strictly: Compile) -> None:
+    def pool(x: Tensor) -> list[Tensor]:
+        return [nn.functional.max_pool1d(x, 2), torch.max_pool1d(x, 1) * 2, nn.MaxPool1d(2)(x[None])]
+
+    gradients, context = MODES[mode]
+    compiled = strictly(pool)
+    made = []
+    for function in (compiled, pool):
+        x = torch.arange(4.0).reshape(2, 2).requires_grad_(gradients)
+        with context():
+            made.append([(y._is_view(), y.requires_grad, y.tolist()) for y in function(x)])
     assert made[0] == made[1]
 
 

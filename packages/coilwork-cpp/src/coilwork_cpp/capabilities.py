@@ -14,4 +14,5 @@ def capabilities_of(target: Target) -> Capabilities:
         sorting=Sorting(longest=None, most_bytes=8),
         cuts_rows=True,
         opens_extents=True,
+        takes_candidates=True,
     )

@@ -14,14 +14,14 @@ from coilwork_cpp.planning.given import settle_given
 from coilwork_cpp.planning.plan import Plan, plan_of, refuse_unknown
 from coilwork_cpp.planning.refusals import check_loops
 from coilwork_cpp.planning.regions import Region, check_nests_in_order, regions_of
-from coilwork_cpp.planning.table import common_directives, propose
+from coilwork_cpp.planning.table import common_directives, has_ranges, propose
 from coilwork_cpp.prelude.prelude import declarations
 from coilwork_cpp.rewrites.split import Scratch
 from coilwork_cpp.rewrites.table import Launch, rewrite_launch
 from coilwork_cpp.values.elements import SMALL_FLOATS, memory_type
 from coilwork_cpp.values.values import Block
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
+from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
@@ -39,8 +39,11 @@ from coilwork_ir.mapping import (
     find_given,
     format_mapped,
     parse_given,
+    parse_mapping,
     refuse_given,
 )
+from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.verify import find_fault
 from coilwork_ir.scalar import Load
 from coilwork_ir.syntax.cpp import (
     ZERO,
@@ -128,19 +131,56 @@ def plan_kernel(kernel: Kernel, target: Target, options: CppOptions) -> Planned:
     """
     _require_cpu_kernel(kernel)
     kernel = store_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
-    launch = rewrite_launch(kernel, options)
+    loops = target.machine.loops
+    launch = rewrite_launch(kernel, options, loops)
     common = common_directives(kernel, target, options)
     bare = Planned(kernel=kernel, launch=launch, common=common, mappings=())
-    args = {t.name: t for t in bare.tensors}
-    loops = target.machine.loops
-    mappings = tuple(propose(pieces, common, args, loops) for pieces in launch.phases)
-    planned = replace(bare, mappings=mappings)
+    candidates = () if options.batch_invariant else options.candidates
+    planned = _plan_candidates(bare, target, candidates) if candidates else _plan_named(bare, target, ())
     text = find_given(options.mappings, kernel)
     versions = () if text is None else parse_given(text, kernel, target.kind)
     if not versions:
         return planned
     mappings = settle_given(kernel, versions, launch.phases, common)
     return replace(planned, common=mappings[0][0].directives, mappings=mappings)
+
+
+def _plan_named(bare: Planned, target: Target, named: tuple[Directive, ...]) -> Planned:
+    """`bare` with mappings that have the directives `named`, and what is decided of the rest."""
+    args, loops = {t.name: t for t in bare.tensors}, target.machine.loops
+    mappings = tuple(propose(pieces, bare.common, args, loops, named) for pieces in bare.launch.phases)
+    return replace(bare, mappings=mappings)
+
+
+def _plan_candidates(bare: Planned, target: Target, texts: Sequence[str]) -> Planned:
+    """`bare` as the first of `texts` says that is legal and has loops.
+
+    Raises:
+        EmitError: there is none, for the reason that the first text is none.
+    """
+    faults: list[EmitError] = []
+    for text in texts:
+        try:
+            named = parse_mapping(text).directives
+            planned = _plan_named(bare, target, named)
+            _check_named(planned, named)
+            write_planned(planned, target)
+        except (EmitError, VerifyError, ParseError) as error:
+            faults.append(refuse_candidate(bare.kernel, text, error))
+        else:
+            return planned
+    raise faults[0]
+
+
+def _check_named(planned: Planned, named: tuple[Directive, ...]) -> None:
+    """Refuse directives that are not legal where they are said, or are said of no piece."""
+    pieces = [pair for pair in planned.pieces if has_ranges(pair[0], named)]
+    if not pieces:
+        raise EmitError(named[0].keyword(), "no loop nest has all ranges that the candidate names")
+    for piece, mapping in pieces:
+        fault = find_fault(piece, mapping)
+        if fault is not None and (fault[0] is None or fault[0] in named):
+            raise EmitError("mapping" if fault[0] is None else fault[0].keyword(), fault[1])
 
 
 def describe_kernel(kernel: Kernel, target: Target, options: CppOptions) -> str:

@@ -22,12 +22,15 @@ class CppOptions:
         batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions combine their
             elements in one order that the reduced ranges alone decide, and functions are libm's at every element.
         mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
+        candidates: how the template that made the kernel wants it to run: texts of directives, best guess first
+            (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one order for all sizes.
     """
 
     vector_math: bool = True
     split_elements: int = 16384
     batch_invariant: bool = False
     mappings: GivenMappings = ()
+    candidates: tuple[str, ...] = ()
 
 
 def options_from(settings: Mapping[str, object]) -> CppOptions:
@@ -43,7 +46,7 @@ def options_from(settings: Mapping[str, object]) -> CppOptions:
             near = get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise EmitError("unknown-option", f"no option {name!r}", remedy=remedy)
-        if name == "mappings":
+        if name in ("mappings", "candidates"):
             continue
         wanted = int if name == "split_elements" else bool
         if type(value) is not wanted:
@@ -57,4 +60,13 @@ def options_from(settings: Mapping[str, object]) -> CppOptions:
         split_elements=split_elements,
         batch_invariant=invariant,
         mappings=read_option(settings.get("mappings", ())),
+        candidates=_read_texts(settings.get("candidates", ())),
     )
+
+
+def _read_texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, tuple | list):
+        texts = tuple(text for text in value if isinstance(text, str))
+        if len(texts) == len(value):
+            return texts
+    raise EmitError("option-type", f"candidates are texts of directives, not {value!r}")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from torch import fx
@@ -20,7 +21,7 @@ from coilwork_frontend.calling_convention.captured_results import (
     created_roles,
     list_marks,
 )
-from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.marked_results import restore_marks
 from coilwork_frontend.calling_convention.shared_results import (
     ResultObject,
@@ -34,7 +35,7 @@ from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
 from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
 from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
-from coilwork_frontend.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork_frontend.capture.nested_inputs import flatten_inputs, has_nested_inputs
 from coilwork_frontend.capture.nested_regions import put_in_place
 from coilwork_frontend.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork_frontend.capture.overlapping_writes import (
@@ -44,7 +45,7 @@ from coilwork_frontend.capture.overlapping_writes import (
     writes_to_overlaps,
     writes_to_repeats,
 )
-from coilwork_frontend.capture.process_groups import has_group_inputs, with_named_groups
+from coilwork_frontend.capture.process_groups import has_group_inputs, name_groups
 from coilwork_frontend.capture.refused_calls import (
     EagerTrial,
     RefusedCallError,
@@ -76,9 +77,11 @@ from coilwork_frontend.collector import collector_paused
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, result_facts
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.roles import CallingConvention
+from coilwork_ir.roles import CallingConvention, CallRole
 
 Halves = tuple[fx.GraphModule, fx.GraphModule]
+# A graph, its inputs, and what makes them of a list of what a caller gives.
+Arranged = tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]
 logger = logging.getLogger("coilwork")
 
 
@@ -135,8 +138,8 @@ class Stages(Protocol):
         """The callable of an ATen graph. `shared` are results that share memory; `is_refused` tells if eager
         refuses the call."""
 
-    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
-        """`call`, which takes inputs one by one, with the roles of its results."""
+    def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
+        """`call`, which takes inputs one by one, with the roles of its inputs and results."""
 
     def is_other_shape(self, error: Exception) -> bool:
         """Tell if a compiled program failed since an operator returned another shape than captured."""
@@ -157,10 +160,60 @@ def compile_captured(
     Raises:
         CompileError: with `strict`, the graph cannot be compiled.
     """
-    if has_nested_inputs(example_inputs):
-        return flattened(gm, example_inputs, lambda g, i: compile_captured(g, i, begin))
-    if has_group_inputs(gm, example_inputs):
-        return with_named_groups(gm, example_inputs, lambda g, i: compile_captured(g, i, begin))
+    start = Given(gm=gm, inputs=example_inputs, roles=Roles(convention=CallingConvention(takes=0)))
+    given = CAPTURED_ROLES.run(start, None)
+    compiled = _compile_given(given.gm, given.inputs, begin)
+    if not given.roles.convention.rows:
+        return compiled
+    return begin().apply_roles(compiled, given.roles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Dynamo's graph, what it is given, and the roles of what callers give instead."""
+
+    gm: fx.GraphModule
+    inputs: Sequence[Any]
+    roles: Roles
+
+    def arrange(self, name: str, arranged: Arranged) -> Given:
+        """Another graph with other inputs, and what makes these before a call, inside of what does so
+        already."""
+        gm, inputs, make = arranged
+        rows = (CallRole(kind="before", name=name), *self.roles.convention.rows)
+        roles = Roles(
+            convention=CallingConvention(takes=len(inputs), rows=rows),
+            functions=MappingProxyType({**self.roles.functions, name: make}),
+        )
+        return Given(gm=gm, inputs=inputs, roles=roles)
+
+
+def _flatten_inputs(given: Given, context: None) -> Given:
+    if not has_nested_inputs(given.inputs):
+        return given
+    return given.arrange("flatten", flatten_inputs(given.gm, given.inputs))
+
+
+def _name_groups(given: Given, context: None) -> Given:
+    if not has_group_inputs(given.gm, given.inputs):
+        return given
+    return given.arrange("named", name_groups(given.gm, given.inputs))
+
+
+CAPTURED_ROLES: Final[PassTable[Given, None]] = PassTable(
+    passes=(
+        Pass(name="flatten inputs", run=_flatten_inputs, why="AOTAutograd knows flat inputs"),
+        Pass(name="name groups", run=_name_groups, why="no program can hold a group, and torch bakes it in"),
+    ),
+    order=(Before("flatten inputs", "name groups", "a nested input may hold groups"),),
+)
+"""The roles of what Dynamo's callers give, from the caller inwards; each is applied before those behind it."""
+
+
+def _compile_given(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], begin: Callable[[], Stages]
+) -> Callable[..., Any]:
+    """`compile_captured` of a graph whose inputs are flat and none a group."""
     stages = begin()
     promises = stages.promises
     if has_opaque_inputs(gm, example_inputs):
@@ -191,7 +244,7 @@ def compile_captured(
         if others is None:
             raise
         plain = others
-        return compile_captured(copy_of(captured), example_inputs, lambda: plain)
+        return _compile_given(copy_of(captured), example_inputs, lambda: plain)
     roles = _Roles(stages=stages, results=results, trial=trial)
     compiler = partial(
         compile_with_aot_autograd,
@@ -212,7 +265,7 @@ def compile_captured(
             raise
         return uncompiled
     compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
-    compiled = stages.apply_roles(compiled, views)
+    compiled = stages.apply_roles(compiled, Roles(convention=views))
     watched: Callable[..., Any] = stages.watch(compiled, captured, example_inputs)
     return watched
 

@@ -47,10 +47,10 @@ class RowWalks:
         return self.kept_bytes // 4
 
     def are_across(self, *, across: float, along: float) -> bool:
-        """True if rows are reduced in blocks of neighbours, of which so many bytes lie across them and along them.
+        """True if rows are reduced in blocks of neighbours, if so many bytes lie across them and along them.
 
-        A program that has a row to itself fetches a sector for each element that lies across it. A block reads
-        whole sectors of both.
+        A program that has a row to itself fetches a sector for each element that lies across it. A block
+        reads whole sectors of both.
         """
         if self.crossed_share is not None and across > self.crossed_share * (across + along):
             return True
@@ -109,6 +109,8 @@ class Capabilities:
         versions_by_size: its kernels of open sizes have versions for some of them. It takes an option `likely`,
             per kernel, for the sizes that calls will likely have: a number for each of the kernel's size
             symbols, 0 if nothing is known of it.
+        takes_candidates: it runs kernels as templates propose (`coilwork_ir.kernels.Proposal`). It takes an option
+            `candidates`, per kernel: texts of directives, best guess first.
         cores: kinds of cores that it has templates for (`coilwork_ir.kernels.cores.nodes.CoreKind`). It
             refuses kernels with others by name.
     """
@@ -122,6 +124,7 @@ class Capabilities:
     combines: bool = False
     opens_extents: bool = False
     versions_by_size: bool = False
+    takes_candidates: bool = False
     cores: frozenset[str] = frozenset()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coilwork_ir.codegen import Codegen, Describing
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.nodes import Candidate, Kernel
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
@@ -32,12 +32,17 @@ class Generation:
     settings: Mapping[str, object] = field(default_factory=dict)
     likely: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def settings_of(self, kernel: Kernel, codegen: Codegen, target: Target) -> dict[str, object]:
-        """The settings of `codegen` for `kernel`."""
+    def settings_of(
+        self, kernel: Kernel, codegen: Codegen, target: Target, candidates: Sequence[Candidate] = ()
+    ) -> dict[str, object]:
+        """The settings of `codegen` for `kernel`, which a template wants to run as `candidates` say."""
+        settings, can = dict(self.settings), codegen.capabilities(target)
         likely = self.likely.get(kernel.name, ())
-        if likely and codegen.capabilities(target).versions_by_size:
-            return {**self.settings, "likely": likely}
-        return dict(self.settings)
+        if likely and can.versions_by_size:
+            settings["likely"] = likely
+        if candidates and can.takes_candidates:
+            settings["candidates"] = tuple(one.directives for one in candidates)
+        return settings
 
 
 def emit_kernels(
@@ -51,8 +56,8 @@ def emit_kernels(
         EmitError: a generator cannot express a kernel; the error names the kernel's operators.
     """
     sources: dict[str, KernelSource] = {}
-    for kernel, codegen, target in _assigned(program, generation):
-        source = sources[kernel.name] = _emit(kernel, codegen, target, generation)
+    for kernel, codegen, target, settings in _assigned(program, generation):
+        source = sources[kernel.name] = _emit(kernel, codegen, target, settings)
         if write is not None:
             write(f"kernels/{kernel.name}.{source.suffix}", source.text)
             write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
@@ -62,23 +67,29 @@ def emit_kernels(
 def describe_kernels(program: Program, generation: Generation) -> dict[str, str]:
     """How every kernel of `program` runs, as text, by name, but those whose generator does not say."""
     return {
-        kernel.name: codegen.describe(kernel, target, generation.settings_of(kernel, codegen, target))
-        for kernel, codegen, target in _assigned(program, generation)
+        kernel.name: codegen.describe(kernel, target, settings)
+        for kernel, codegen, target, settings in _assigned(program, generation)
         if isinstance(codegen, Describing)
     }
 
 
-def _assigned(program: Program, generation: Generation) -> Iterator[tuple[Kernel, Codegen, Target]]:
+def _assigned(
+    program: Program, generation: Generation
+) -> Iterator[tuple[Kernel, Codegen, Target, dict[str, object]]]:
+    """Every kernel, with who writes it for what, and the settings for that."""
     devices = _kernel_devices(program)
+    proposed = {one.kernel: one.candidates for part in walk(program) for one in part.proposals}
     for kernel in all_kernels(program):
         target = generation.targets.of(devices[kernel.name])
-        yield kernel, generation.find(target), target
+        codegen = generation.find(target)
+        candidates = proposed.get(kernel.name, ())
+        yield kernel, codegen, target, generation.settings_of(kernel, codegen, target, candidates)
 
 
-def _emit(kernel: Kernel, codegen: Codegen, target: Target, generation: Generation) -> KernelSource:
+def _emit(kernel: Kernel, codegen: Codegen, target: Target, settings: dict[str, object]) -> KernelSource:
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
     try:
-        return codegen.emit(kernel, target, generation.settings_of(kernel, codegen, target))
+        return codegen.emit(kernel, target, settings)
     except CoilworkIRError as error:
         if error.origins or error.code.startswith("mapping"):
             # a mapping is the user's, who is to hear of it

@@ -25,7 +25,7 @@ InputKind = Literal["aligned", "resolved", "set", "strided", "donated"]
 OutputKind = Literal[
     "number", "constant", "detached", "counted", "view", "is", "shown", "marked", "created", "strided"
 ]
-CallKind = Literal["made", "instead"]
+CallKind = Literal["made", "instead", "before"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,7 +145,9 @@ class CallRole:
 
     Attributes:
         kind: `made`: it makes the values of `gives` of those of `takes`, after the call; `instead`: it is
-            called in place of the program, and of the rows before this one, while torch transforms calls.
+            called in place of the program, and of the rows before this one, while torch transforms calls;
+            `before`: it makes the inputs that the program and the rows before this one speak of, of the list
+            of what the caller gives, which it empties. Outside of it there are only rows of its kind.
         name: of the callable, which is handed over with the rows.
     """
 
@@ -155,8 +157,8 @@ class CallRole:
     gives: tuple[Value, ...] = ()
 
     def __str__(self) -> str:
-        if self.kind == "instead":
-            return f"{self.name} instead"
+        if self.kind in ("instead", "before"):
+            return f"{self.name} {self.kind}"
         return f"{self.name} takes {', '.join(map(str, self.takes))} gives {', '.join(map(str, self.gives))}"
 
 
@@ -168,7 +170,7 @@ class CallingConvention:
     """The roles of all inputs and results of a call.
 
     Attributes:
-        takes: how many inputs there are.
+        takes: how many inputs there are, as rows speak of them.
         gives: how many of the program's results the caller gets: the first; `None`: all.
         rows: the roles, in order of application from the program outwards.
     """
@@ -179,7 +181,12 @@ class CallingConvention:
 
     def __post_init__(self) -> None:
         hidden: set[Value] = set()
+        is_outside = False
         for row in self.rows:
+            is_before = isinstance(row, CallRole) and row.kind == "before"
+            if is_outside and not is_before:
+                raise ValueError(f"{row} speaks of inputs of the caller, who gives others")
+            is_outside = is_before
             used = _values_used(row)
             if any(value.side == "in" and value.position >= self.takes for value in used):
                 raise ValueError(f"{row} speaks of an input that there is not")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_expr, provably_divisible
-from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
+from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Proposal, Schedule, Step
 from coilwork_ir.loops import (
     AssertSize,
     Attention,
@@ -31,6 +32,7 @@ from coilwork_ir.loops import (
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence, readers_of
@@ -71,6 +73,7 @@ class Context:
     model: CostModel
     sizes: SizeHints
     journal: Journal
+    blocks: Mapping[str, NamesBlocks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +85,14 @@ class Assembly:
         built: the kernels of groups.
         units: what ordering needs to know of each of `works`.
         runs: places in `works` in the order that they run in; those that share a launch are one entry.
+        candidates: how templates want kernels to run, by the places of what these compute.
     """
 
     works: tuple[_Work, ...]
     built: Built
     units: tuple[Unit, ...]
     runs: tuple[tuple[int, ...], ...] = ()
+    candidates: Mapping[int, tuple[Candidate, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def build_kernels(context: Context, groups: Sequence[Group], rounded: Decisions) -> Assembly:
@@ -154,6 +159,32 @@ def open_kernels(assembly: Assembly, context: Context) -> Assembly:
     return replace(assembly, built={**built, **opened})
 
 
+def name_blocks(assembly: Assembly, context: Context) -> Assembly:
+    """`assembly` with what templates say of how the kernels of their sums run.
+
+    What shares a launch with others runs as these do, and one that finds its pieces in a workspace by rows.
+    """
+    candidates: dict[int, tuple[Candidate, ...]] = {}
+    for run in assembly.runs:
+        work = assembly.works[run[0]]
+        if len(run) > 1 or not isinstance(work, Group) or work.pieces > 1:
+            continue
+        made = [
+            buffer.name
+            for member in work.members
+            for buffer in defined(context.graph.nodes[member.stage.position])
+        ]
+        template = next((context.blocks[name] for name in made if name in context.blocks), None)
+        kernel, call = assembly.built[run[0]]
+        if template is None or not _capabilities(context, call.args).takes_candidates:
+            continue
+        found = template.name_blocks(kernel, _target(context, call.args))
+        if found:
+            candidates[run[0]] = found
+            context.journal.note("blocks", tuple(made), True, found[0].reason, candidates=float(len(found)))
+    return replace(assembly, candidates=candidates)
+
+
 def make_schedule(assembly: Assembly, context: Context) -> Schedule:
     """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as steps."""
     graph, facts, works = context.graph, context.facts, assembly.works
@@ -161,6 +192,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
     fresh = FreshNames(facts.buffers)
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
+    proposals: dict[str, Proposal] = {}
     for run in assembly.runs:
         work = works[run[0]]
         if run[0] in assembly.built:
@@ -184,7 +216,10 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
                 workspace = {buffer.name: buffer for buffer in shared.buffers}
             for made, launch in launches:
                 # what is alike on two devices is text in two languages
-                kernel = table.add(made, "" if target == context.targets.main else target.name)
+                candidates = assembly.candidates.get(run[0], ())
+                kernel = table.add(made, "" if target == context.targets.main else target.name, candidates)
+                if candidates:
+                    proposals.setdefault(kernel.name, Proposal(kernel=kernel.name, candidates=candidates))
                 steps.append(replace(launch, kernel=kernel.name))
                 for name, arg in zip(launch.args, kernel.args, strict=True):
                     if arg.role != "in":
@@ -198,6 +233,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
         inputs=graph.inputs,
         constants=graph.constants,
         kernels=table.kernels,
+        proposals=tuple(proposals.values()),
         buffers=tuple(buffers.values()),
         steps=tuple(steps),
         outputs=graph.outputs,

@@ -6,8 +6,9 @@ reasons, and `sequence.ORDER` those for the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 from coilwork_ir.kernels import Schedule
@@ -20,12 +21,14 @@ from coilwork_scheduler.assemble import (
     Context,
     build_kernels,
     make_schedule,
+    name_blocks,
     open_kernels,
     order_works,
     share_launches,
 )
 from coilwork_scheduler.contractions.attention import implement_attention
 from coilwork_scheduler.contractions.choose import REGISTRY, Registry, implement_contractions
+from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -81,10 +84,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels, then steps."""
+    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels, then steps.
+
+    `blocks` are templates that say how the sums in these buffers run.
+    """
 
     graph: Graph
     facts: Dependence
+    blocks: Mapping[str, NamesBlocks] = field(default_factory=lambda: MappingProxyType({}))
     groups: tuple[Group, ...] | None = None
     assembly: Assembly | None = None
     schedule: Schedule | None = None
@@ -98,7 +105,7 @@ def _on_graph(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
 
     def run(draft: Draft, settings: Settings) -> Draft:
         changed = step(draft.graph, draft.facts, settings)
-        return draft if changed is draft.graph else Draft(graph=changed, facts=analyse(changed))
+        return draft if changed is draft.graph else replace(draft, graph=changed, facts=analyse(changed))
 
     return run
 
@@ -160,10 +167,10 @@ def _absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     )
 
 
-def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return implement_contractions(
-        graph,
-        facts,
+def _contract(draft: Draft, settings: Settings) -> Draft:
+    found = implement_contractions(
+        draft.graph,
+        draft.facts,
         targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
@@ -171,6 +178,9 @@ def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         journal=settings.journal,
         registry=settings.registry,
     )
+    if found.graph is draft.graph:
+        return draft
+    return replace(draft, graph=found.graph, facts=analyse(found.graph), blocks=found.blocks)
 
 
 def _externalize(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
@@ -231,6 +241,7 @@ def _context(draft: Draft, settings: Settings) -> Context:
         model=settings.model,
         sizes=settings.sizes,
         journal=settings.journal,
+        blocks=draft.blocks,
     )
 
 
@@ -274,7 +285,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="contract",
-            run=_on_graph(_contract),
+            run=_contract,
             why="a product is the call, the loops or the template that costs least",
         ),
         Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
@@ -350,6 +361,11 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
             name="open-sizes",
             run=_on_assembly(open_kernels),
             why="kernels that differ in sizes alone are compiled once",
+        ),
+        Pass(
+            name="name-blocks",
+            run=_on_assembly(name_blocks),
+            why="a template knows in which blocks the kernels of its sums run best",
         ),
         Pass(
             name="assemble",

@@ -129,5 +129,7 @@ ORDER: Final = (
     Before("build", "order", "what a result may lie in the memory of, and so what is freed, kernels say"),
     Before("order", "share-launches", "only what the order leaves free to run together may share a launch"),
     Before("share-launches", "open-sizes", "members of a shared launch keep the sizes that share it out"),
+    Before("open-sizes", "name-blocks", "blocks are named for kernels as they will be launched"),
+    Before("name-blocks", "assemble", "kernels that are to run in other blocks are others"),
     Before("open-sizes", "assemble", "kernels that have been made alike are one in the schedule"),
 )

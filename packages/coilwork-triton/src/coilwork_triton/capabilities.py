@@ -38,4 +38,5 @@ def capabilities_of(target: Target) -> Capabilities:
         contracts=True,
         combines=True,
         versions_by_size=True,
+        takes_candidates=True,
     )

@@ -60,7 +60,6 @@ from coilwork_triton.special_sizes import specialize
 from coilwork_triton.text.index_printer import leaves_32_bits
 
 _MOST_WARPS: Final = 32
-_LONGEST_ROW: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,8 +288,9 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
         )
     )
     kept = special.mapping.find(Keep)
-    if sizes is _RAGGED and kept is not None and dict(special.configs[0].meta)[BLOCKS["r"]] > _LONGEST_ROW:
-        return None
+    if sizes is _RAGGED and kept is not None:
+        if dict(special.configs[0].meta)[BLOCKS["r"]] > setting.target.machine.grids.longest_odd_row:
+            return None
     if kept is None:
         # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
         special = OF_OPEN_SIZES.run(special, options)

@@ -23,7 +23,7 @@ from coilwork.package_options import (
     rewrite_options,
     rewrites_of,
 )
-from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.frozen_parameters import list_frozen
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
@@ -35,7 +35,6 @@ from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_
 from coilwork_frontend.torch_compat.registry import allow_registering_again
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
-from coilwork_ir.roles import CallingConvention
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -220,8 +219,8 @@ class GraphStages:
                 return compile_role(main, inputs, rewrites=done, layout=DECIDED, prepared=prepared)
         return compile_role(run(gm, options.passes), example_inputs, rewrites=done)
 
-    def apply_roles(self, call: Callable[..., Any], roles: CallingConvention) -> Callable[..., Any]:
-        return bind_separate(call, str(roles), {})
+    def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
+        return bind_separate(call, str(roles.convention), roles.functions)
 
     def is_other_shape(self, error: Exception) -> bool:
         return isinstance(error, LayoutError) and error.code == "operator-shape"

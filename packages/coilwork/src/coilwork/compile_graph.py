@@ -21,7 +21,6 @@ from coilwork.stages import Compiled
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_frontend.calling_convention.convention import Role, Roles
-from coilwork_frontend.calling_convention.frozen_parameters import FrozenCall
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
@@ -120,13 +119,14 @@ def compile_graph(
             raise fault from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
-    compiled = _with_roles(compiled, job.call_roles(shared))
+    compiled = _with_roles(compiled, job.call_roles(shared, prepared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
         compiled = CompiledGraph(compiled.call, report, compiled.direct)
     if prepared is not None:
-        compiled = _with_preparation(compiled, prepared)
+        told = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
+        compiled = CompiledGraph(compiled.call, told, compiled.direct)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
@@ -137,11 +137,6 @@ def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
     roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
     bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
     return CompiledGraph(bound.call, compiled.report, bound.direct)
-
-
-def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
-    report = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
-    return CompiledGraph(FrozenCall(prepared, compiled), report)
 
 
 def _compile(job: Job) -> CompiledGraph:

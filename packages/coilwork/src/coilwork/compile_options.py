@@ -112,7 +112,7 @@ class CompileOptions(Options):
     executor: Executor = option(
         "auto",
         "who runs a program with wrapper=python: native, a small extension that is built once per "
-        "machine; or the Python module, which says the same in text; auto is native where it loads",
+        "machine; or Python, which interprets the same bytes; auto is native where it loads",
         needs=(_DRIVEN,),
     )
     check_lifetimes: bool = option(

@@ -23,6 +23,7 @@ class Proposal:
         common: directives of all nests.
         args: the launch's tensors by name, scratch memory among them.
         loops: what was measured of loops on the machine.
+        named: directives that a template names for the nest; no pass decides about such.
     """
 
     kernel: Kernel
@@ -31,10 +32,13 @@ class Proposal:
     common: tuple[Directive, ...]
     args: MappingOf[str, TensorArg]
     loops: Loops
+    named: tuple[Directive, ...] = ()
 
     def add(self, directives: tuple[Directive, ...]) -> Proposal:
-        """The proposal with more directives."""
-        return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *directives)))
+        """The proposal with more directives, but for those of kinds that a template names."""
+        kinds = {type(one) for one in self.named}
+        more = tuple(one for one in directives if type(one) not in kinds)
+        return replace(self, nest=replace(self.nest, directives=(*self.nest.directives, *more)))
 
     @property
     def vector(self) -> Expr | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from dataclasses import replace
 from typing import Final
 
 from coilwork_cpp.options import CppOptions
@@ -20,7 +21,18 @@ from coilwork_cpp.planning.regions import group_stores
 from coilwork_cpp.planning.units import join_pieces, share_units, transpose_tiles, vectorize, weigh_units
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.machine.model import Loops
-from coilwork_ir.mapping import Contract, Directive, Functions, Invariant, Mapping, Nest
+from coilwork_ir.mapping import (
+    Block,
+    Contract,
+    Directive,
+    Functions,
+    Invariant,
+    Mapping,
+    Nest,
+    Sequential,
+    Threads,
+    Vector,
+)
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 
@@ -90,14 +102,32 @@ MAPPING_PASSES: Final[PassTable[Proposal, None]] = PassTable(
 )
 
 
+def has_ranges(piece: Kernel, named: Sequence[Directive]) -> bool:
+    """True if `piece` has every range that a directive of `named` is of."""
+    known = {r.symbol.name for r in piece.ranges}
+    return all(set(_ranges_of(one)) <= known for one in named)
+
+
+def _ranges_of(directive: Directive) -> tuple[str, ...]:
+    match directive:
+        case Vector() | Block():
+            return (directive.range,)
+        case Threads() | Sequential():
+            return directive.ranges
+        case _:
+            return ()
+
+
 def propose(
     pieces: Sequence[Kernel],
     common: tuple[Directive, ...],
     args: MappingOf[str, TensorArg],
     loops: Loops,
+    named: tuple[Directive, ...] = (),
 ) -> tuple[Mapping, ...]:
     """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all
-    nests, and `loops` what was measured of the machine.
+    nests, and `loops` what was measured of the machine. `named` are those of a template for nests that have all
+    of their ranges.
 
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.
@@ -108,8 +138,15 @@ def propose(
         nests: list[Nest] = []
         groups = group_stores(piece)
         for group, region in groups:
+            own = named if has_ranges(piece, named) else ()
             proposal = Proposal(
-                kernel=piece, region=region, nest=group, common=common, args=args, loops=loops
+                kernel=piece,
+                region=region,
+                nest=replace(group, directives=(*group.directives, *own)),
+                common=common,
+                args=args,
+                loops=loops,
+                named=own,
             )
             proposal = MAPPING_PASSES.run(proposal, None)
             if len(groups) == 1 and last is not None:

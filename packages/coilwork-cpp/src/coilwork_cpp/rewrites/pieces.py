@@ -44,7 +44,8 @@ def pieces_of(kernel: Kernel) -> tuple[Kernel, ...]:
     pieces = _cut(unrolled, 0)
     if len(pieces) == 1 and pieces[0] is kernel:
         return (kernel,)
-    return tuple(normalise(without_decided_guards(piece)) for piece in pieces)
+    # they reduce nothing, so any number of lanes does
+    return tuple(normalise(without_decided_guards(piece), 1) for piece in pieces)
 
 
 def _is_eligible(kernel: Kernel) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from coilwork_ir.index import (
     Add,
@@ -43,13 +42,10 @@ from coilwork_ir.scalar import (
     rewrite,
 )
 
-# Elements that make a vector worth its while.
-_ONE_VECTOR: Final = 8
 
-
-def normalise(kernel: Kernel) -> Kernel:
-    """`kernel` after all three rewrites."""
-    return _merge_neighbours(_split_divided(_drop_units(kernel)))
+def normalise(kernel: Kernel, least_lanes: int) -> Kernel:
+    """`kernel` after all three rewrites. No reduction is left with fewer than `least_lanes` points innermost."""
+    return _merge_neighbours(_split_divided(_drop_units(kernel), least_lanes))
 
 
 def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
@@ -131,7 +127,7 @@ def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     return sorted(found, key=lambda e: e.sort_key)
 
 
-def _split_divided(kernel: Kernel) -> Kernel:
+def _split_divided(kernel: Kernel, least_lanes: int) -> Kernel:
     fixed = _ordered_axes(kernel)
     for r in kernel.ranges:
         if r.symbol in fixed:
@@ -143,7 +139,7 @@ def _split_divided(kernel: Kernel) -> Kernel:
             if (
                 r is kernel.ranges[-1]
                 and r.kind == "reduction"
-                and (as_int(divisor) or _ONE_VECTOR) < _ONE_VECTOR
+                and (as_int(divisor) or least_lanes) < least_lanes
             ):
                 # a loop over the remainder, innermost, would leave lanes nothing to do: better, one load gathers
                 continue
@@ -154,7 +150,7 @@ def _split_divided(kernel: Kernel) -> Kernel:
             ranges = (*kernel.ranges[:at], *pieces, *kernel.ranges[at + 1 :])
             split = replace_ranges(kernel, ranges, {r.symbol: outer * divisor + inner})
             if _division_count(split) < _division_count(kernel):
-                return _split_divided(split)
+                return _split_divided(split, least_lanes)
     return kernel
 
 

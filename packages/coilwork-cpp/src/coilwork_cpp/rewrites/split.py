@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from coilwork_cpp.facts import facts_of
 from coilwork_cpp.options import CppOptions
@@ -36,6 +35,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
     Load,
@@ -53,13 +53,6 @@ from coilwork_ir.scalar import (
     substitute_ranges,
     with_operands,
 )
-
-# With this many results, threads share those.
-_ENOUGH: Final = 8
-# Shorter rows leave lanes with nothing to do, if there are this many of them.
-_SHORT: Final = 16
-_MANY: Final = 64
-_PIECES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +129,10 @@ class _Space:
         return at
 
 
-def split(kernel: Kernel, options: CppOptions) -> tuple[Phase, ...]:
-    """`kernel` in phases; one, if it is not worth splitting."""
+def split(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple[Phase, ...]:
+    """`kernel` in phases; one, if it is not worth splitting by what was measured of `loops`."""
     wanted = options.split_elements > 0 and not options.batch_invariant
-    space = _space(kernel, options.split_elements) if wanted else None
+    space = _space(kernel, options.split_elements, loops) if wanted else None
     if space is None:
         return (Phase(kernel=kernel),)
     phases: list[Phase] = []
@@ -161,7 +154,7 @@ def split(kernel: Kernel, options: CppOptions) -> tuple[Phase, ...]:
     return (*phases, Phase(kernel=last))
 
 
-def _space(kernel: Kernel, piece: int) -> _Space | None:
+def _space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
     """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to reduce."""
     roots = kernel_roots(kernel)
     values = list(postorder(roots))
@@ -177,16 +170,16 @@ def _space(kernel: Kernel, piece: int) -> _Space | None:
     facts = facts_of(roots, (r.symbol for r in kernel.ranges))
     if any(facts.varies[v] != frozenset(r.symbol for r in parallel) for v in reduces):
         return None
-    lane = _lane(kernel, parallel, reduction)
+    lane = _lane(kernel, parallel, reduction, loops)
     results = as_int(product(r.extent for r in parallel))
     first = reduction[0].symbol
     if lane is not None:
         outer = as_int(product(r.extent for r in parallel[:-1]))
         reduction = reduction[:-1]
-        if results is None or outer is None or outer >= _ENOUGH:
+        if results is None or outer is None or outer >= loops.enough_results:
             return _cut(parallel, reduction, extent_of(first), lane)
         results *= as_int(extent_of(lane)) or 1
-    elif results is None or results > _ENOUGH * _tile(kernel, parallel, reduction):
+    elif results is None or results > loops.enough_results * _tile(kernel, parallel, reduction):
         return None
     inner = as_int(product(r.extent for r in reduction[1:]))
     extent = extent_of(first)
@@ -197,7 +190,7 @@ def _space(kernel: Kernel, piece: int) -> _Space | None:
     if known is not None:
         if known * per_point < 4 * piece or points >= known:
             return None if lane is None else _cut(parallel, reduction, extent, lane)
-        points = max(points, -(-known // _PIECES))
+        points = max(points, -(-known // loops.reduction_pieces))
     if points >= 64:
         points -= points % 64  # whole groups of lanes
     return _cut(parallel, reduction, as_expr(points), lane)
@@ -222,14 +215,18 @@ def _cut(
     )
 
 
-def _lane(kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, ...]) -> Expr | None:
+def _lane(
+    kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, ...], loops: Loops
+) -> Expr | None:
     """The innermost reduction range, if it is short, and what is read lies beside the last parallel range's next point."""
     if len(reduction) < 2 or not parallel:
         return None
     lane, beside = reduction[-1].symbol, parallel[-1].symbol
     count = as_int(extent_of(lane))
     rows = as_int(product(r.extent for r in reduction[:-1]))
-    if count is None or not 1 < count < _SHORT or (rows is not None and rows < _MANY):
+    if count is None or not 1 < count < loops.short_reduction:
+        return None
+    if rows is not None and rows < loops.many_short_rows:
         return None
     for value in postorder(kernel_roots(kernel)):
         if isinstance(value, Reduce) and value.kind in ("argmin", "argmax"):

@@ -19,6 +19,7 @@ from coilwork_cpp.values.elements import converted_constant
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.machine.model import Loops
 from coilwork_ir.passes import Before, Pass, PassTable
 
 
@@ -35,26 +36,39 @@ class Launch:
     scratch: tuple[Scratch, ...] = ()
 
 
-def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, CppOptions], Launch]:
-    def run(launch: Launch, options: CppOptions) -> Launch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteContext:
+    """What the passes read: the settings, and what was measured of the machine's loops."""
+
+    options: CppOptions
+    loops: Loops
+
+
+def _on_every_kernel(rewrite: Callable[[Kernel], Kernel]) -> Callable[[Launch, RewriteContext], Launch]:
+    def run(launch: Launch, context: RewriteContext) -> Launch:
         phases = tuple(tuple(map(rewrite, pieces)) for pieces in launch.phases)
         return Launch(phases=phases, scratch=launch.scratch)
 
     return run
 
 
-def _split(launch: Launch, options: CppOptions) -> Launch:
-    parts = [part for pieces in launch.phases for kernel in pieces for part in split(kernel, options)]
+def _normalise(launch: Launch, context: RewriteContext) -> Launch:
+    return _on_every_kernel(lambda kernel: normalise(kernel, context.loops.least_lanes))(launch, context)
+
+
+def _split(launch: Launch, context: RewriteContext) -> Launch:
+    kernels = [kernel for pieces in launch.phases for kernel in pieces]
+    parts = [part for kernel in kernels for part in split(kernel, context.options, context.loops)]
     scratch = tuple(memory for part in parts for memory in part.scratch)
     return Launch(phases=tuple((part.kernel,) for part in parts), scratch=(*launch.scratch, *scratch))
 
 
-def _cut(launch: Launch, options: CppOptions) -> Launch:
+def _cut(launch: Launch, context: RewriteContext) -> Launch:
     phases = tuple(tuple(p for kernel in pieces for p in pieces_of(kernel)) for pieces in launch.phases)
     return Launch(phases=phases, scratch=launch.scratch)
 
 
-KERNEL_PASSES: Final[PassTable[Launch, CppOptions]] = PassTable(
+KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
     passes=(
         Pass(
             name="strict-functions",
@@ -73,7 +87,7 @@ KERNEL_PASSES: Final[PassTable[Launch, CppOptions]] = PassTable(
         ),
         Pass(
             name="normalise",
-            run=_on_every_kernel(normalise),
+            run=_normalise,
             why="few long loops with affine indices vectorise",
         ),
         Pass(name="split", run=_split, why="a reduction with few results leaves threads nothing to share"),
@@ -93,10 +107,11 @@ KERNEL_PASSES: Final[PassTable[Launch, CppOptions]] = PassTable(
 )
 
 
-def rewrite_launch(kernel: Kernel, options: CppOptions) -> Launch:
+def rewrite_launch(kernel: Kernel, options: CppOptions, loops: Loops) -> Launch:
     """The work of a launch of `kernel`, after all of `KERNEL_PASSES`.
 
     Raises:
         EmitError: the kernel holds something that has no C++ form.
     """
-    return KERNEL_PASSES.run(Launch(phases=((kernel,),)), options)
+    context = RewriteContext(options=options, loops=loops)
+    return KERNEL_PASSES.run(Launch(phases=((kernel,),)), context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from coilwork_frontend.calling_convention.convention import (
     describe_call,
     describe_program,
 )
+from coilwork_frontend.calling_convention.frozen_parameters import Prepared
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
@@ -90,9 +91,10 @@ class AtenGraph:
         """The roles of inputs and results around whatever drives the program."""
         return describe_program(self._outside())
 
-    def call_roles(self, shared: Sequence[SharedMemory]) -> Roles:
-        """The further roles around that. `shared` are results that share memory, as captured."""
-        return describe_call(self._outside(shared))
+    def call_roles(self, shared: Sequence[SharedMemory], prepared: Prepared | None = None) -> Roles:
+        """The further roles around that. `shared` are results that share memory, as captured; with `prepared`,
+        the graph is its main graph."""
+        return describe_call(replace(self._outside(shared), prepared=prepared))
 
     def finish_program(self, call: Call) -> Call:
         """`call`, which drives the program, with the roles around it."""

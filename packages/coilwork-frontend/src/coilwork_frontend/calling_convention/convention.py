@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.calling_convention.donated_buffers import donated_inputs
+from coilwork_frontend.calling_convention.frozen_parameters import FrozenParameters, Prepared
 from coilwork_frontend.calling_convention.marked_results import mark_roles, returning_memory
 from coilwork_frontend.calling_convention.negated_inputs import resolved_roles
 from coilwork_frontend.calling_convention.nonstrided_outputs import (
@@ -181,12 +182,14 @@ class Outside:
         operators: makes what runs the operators of a backward graph one by one, by the boxed convention.
         shared: results that share memory, as captured.
         updates: positions of inputs that are overwritten, and that the program takes to be aligned.
+        prepared: what frozen parameters decide, if the graph is what is left without that.
     """
 
     convention: Convention
     operators: Callable[[], Call]
     shared: Sequence[SharedMemory] = ()
     updates: tuple[int, ...] = ()
+    prepared: Prepared | None = None
 
 
 def _share_results(roles: Roles, outside: Outside) -> Roles:
@@ -230,6 +233,12 @@ def _replay_views(roles: Roles, outside: Outside) -> Roles:
         return roles
     row, make_views = found
     return roles.add([row], views=make_views)
+
+
+def _keep_frozen(roles: Roles, outside: Outside) -> Roles:
+    if outside.prepared is None:
+        return roles
+    return roles.add([CallRole(kind="before", name="frozen")], frozen=FrozenParameters(outside.prepared))
 
 
 def _give_away(roles: Roles, outside: Outside) -> Roles:
@@ -280,6 +289,7 @@ CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Pass(name="set inputs", run=_set_inputs, why="a program keeps none of the memory that it made"),
         Pass(name="mark results", run=_mark_results, why="callers see conjugates and negations as views"),
         Pass(name="replay views", run=_replay_views, why="views of inputs are eager's, whatever their size"),
+        Pass(name="keep frozen", run=_keep_frozen, why="what parameters decide alone is computed once"),
     ),
     order=(
         Before("share results", "count versions", "versions are counted of the tensors that are returned"),
@@ -292,6 +302,7 @@ CALL_ROLES: Final[PassTable[Roles, Outside]] = PassTable(
         Before("compose outputs", "set inputs", "the parts stand behind what inputs are set to"),
         Before("set inputs", "mark results", "marked results are counted among those that are returned"),
         Before("mark results", "replay views", "a view of an input is taken from the marked result"),
+        Before("replay views", "keep frozen", "all other rows speak of the inputs of the main graph"),
     ),
 )
 """The further roles that the caller of a compiled graph sees, in order of application."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ import torch
 
 from coilwork_frontend.torch_compat.tensors import is_static_input, version_of
 
-Call = Callable[[list[Any]], Sequence[Any]]
 _Stamp = tuple[tuple[int, int], ...]
 
 
@@ -41,22 +40,19 @@ class _State:
     values: tuple[torch.Tensor, ...]
 
 
-class FrozenCall:
-    """A call of the main graph behind its preparation, by the boxed convention: one list of inputs, which is emptied.
+class FrozenParameters:
+    """Makes the inputs of the main graph of those of the whole, a list, which it empties.
 
     Before each call, every source is asked whether it is the tensor that it was, in the same memory and with the same
     version; if one is not, the values are prepared again. Writes that torch does not count, as those through `.data`, go
     unseen. Tensors made in inference mode have no version: with one among the sources, every call prepares.
     """
 
-    _boxed_call = True
-
-    def __init__(self, prepared: Prepared, call: Call) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._call = call
         self._state: _State | None = None
 
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
+    def __call__(self, args: list[Any]) -> list[Any]:
         sources = [args[position] for position in self._prepared.sources]
         state = self._state
         if state is None or not _is_current(state, sources):
@@ -70,7 +66,7 @@ class FrozenCall:
         given = [args[position] for position in self._prepared.kept]
         args.clear()
         given.extend(state.values)
-        return self._call(given)
+        return given
 
     def _values(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():

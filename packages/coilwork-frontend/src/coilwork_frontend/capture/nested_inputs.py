@@ -1,7 +1,7 @@
 """Captured graphs that are given lists, tuples or dictionaries of tensors, as compiled autograd does.
 
-AOTAutograd and the passes on captured graphs know flat inputs, so each such input becomes one placeholder per leaf, and
-taking an item out of it becomes that leaf.
+AOTAutograd and the passes on captured graphs know flat inputs, so each such input becomes one placeholder per
+leaf, and taking an item out of it becomes that leaf.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from coilwork_frontend.torch_compat.nesting import TreeSpec, leaves_of, nested_l
 
 _NESTED: Final = (list, tuple, dict)
 
-Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
 
 def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
-    """Whether one of them is a list, a tuple or a dictionary."""
+    """True if one of them is a list, a tuple or a dictionary."""
     return any(isinstance(value, _NESTED) for value in example_inputs)
 
 
-def flattened(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
-    """`compiler` of the graph of `gm` with flat inputs, behind a function that takes nested ones.
+def flatten_inputs(
+    gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
+    """The graph of `gm` with flat inputs, these, and what makes flat inputs of nested ones before a call.
 
-    Lists that Dynamo lets the callee empty are emptied, so that nobody else keeps what they held.
+    That takes a list, which it empties. Lists that Dynamo lets the callee empty are emptied, too, so that nobody
+    else keeps what they held.
     """
     specs = [nesting_of(value) if isinstance(value, _NESTED) else None for value in example_inputs]
     emptied = [
@@ -36,15 +37,15 @@ def flattened(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compi
         for position, node in enumerate(gm.graph.find_nodes(op="placeholder"))
         if node.meta.get("steal_arg", False)
     ]
-    compiled = compiler(_with_flat_inputs(gm, specs), _flat(example_inputs, specs))
 
-    def call(*args: Any) -> Any:
+    def flatten(args: list[Any]) -> list[Any]:
         flat = _flat(args, specs)
         for position in emptied:
             args[position].clear()
-        return compiled(*flat)
+        args.clear()
+        return flat
 
-    return call
+    return _with_flat_inputs(gm, specs), _flat(example_inputs, specs), flatten
 
 
 def _flat(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:

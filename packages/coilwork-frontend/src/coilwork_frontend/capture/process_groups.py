@@ -20,8 +20,6 @@ _NAMESPACES: Final = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"}
 )
 
-Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
 
 def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Tell if Dynamo's graph is given process groups that only collectives read, which take names, too."""
@@ -30,10 +28,13 @@ def has_group_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     return bool(groups) and all(_takes_names(reader) for reader in readers)
 
 
-def with_named_groups(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Compile
-) -> Callable[..., Any]:
-    """Compile `gm` without its process groups by `compile_graph`; the result is called with them."""
+def name_groups(
+    gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
+    """A copy of `gm` without its process groups, the other inputs, and what leaves groups out before a call.
+
+    That takes a list, which it empties.
+    """
     for node in _groups(gm, example_inputs):
         guard_identity(node)
     # Dynamo calls with what its own graph takes
@@ -47,8 +48,13 @@ def with_named_groups(
         gm.graph.erase_node(node)
     gm.recompile()
     left = [position for position, value in enumerate(example_inputs) if not is_process_group(value)]
-    compiled = compile_graph(gm, [example_inputs[position] for position in left])
-    return lambda *inputs: compiled(*[inputs[position] for position in left])
+
+    def leave_out(args: list[Any]) -> list[Any]:
+        kept = [args[position] for position in left]
+        args.clear()
+        return kept
+
+    return gm, [example_inputs[position] for position in left], leave_out
 
 
 def _groups(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[fx.Node, Any]:

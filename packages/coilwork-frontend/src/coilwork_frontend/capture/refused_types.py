@@ -18,7 +18,7 @@ from torch import fx
 from torch.nn import functional
 
 from coilwork_frontend.capture.margin_loss import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
-from coilwork_frontend.torch_compat.operators import native_function
+from coilwork_frontend.torch_compat.operators import ROW_POOLS, native_function
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 aten: Final = torch.ops.aten
@@ -60,9 +60,6 @@ _POOLS_WITH_POSITIONS: Final = frozenset(
         *(functional.max_pool1d_with_indices, torch.max_pool1d_with_indices),
         *(aten.max_pool1d_with_indices, aten.max_pool1d_with_indices.default),
     }
-)
-_ROW_POOLS: Final = frozenset(
-    {functional.max_pool1d, torch.max_pool1d, aten.max_pool1d, aten.max_pool1d.default}
 )
 _IMAGE_POOLS: Final = frozenset(
     {
@@ -118,12 +115,12 @@ def _has_long_windows(node: fx.Node) -> bool:
 
     Of other rows, eager counts in 64. Tracing makes images of one line of all rows.
     """
-    known = _ROW_POOLS | _POOLS_WITH_POSITIONS | _IMAGE_POOLS
+    known = ROW_POOLS | _POOLS_WITH_POSITIONS | _IMAGE_POOLS
     if node.op != "call_function" or node.target not in known or not node.args:
         return False
     row = _first_value(node)
     asked = node.args[6] if len(node.args) > 6 else node.kwargs.get("return_indices", False)
-    counted = node.target not in _ROW_POOLS or bool(asked)
+    counted = node.target not in ROW_POOLS or bool(asked)
     if not counted and not (isinstance(row, torch.Tensor) and row.requires_grad):
         return False
     given = [item for one in (*node.args[1:], *node.kwargs.values()) for item in _items(one)]
@@ -173,7 +170,7 @@ def _first_value(node: fx.Node) -> object:
 
 def _pools_other_than_floats(node: fx.Node) -> bool:
     """Tell if a row of integers is pooled on a CPU: eager takes images alone, and tracing makes one."""
-    if node.op != "call_function" or node.target not in _ROW_POOLS:
+    if node.op != "call_function" or node.target not in ROW_POOLS:
         return False
     value = _first_value(node)
     return (

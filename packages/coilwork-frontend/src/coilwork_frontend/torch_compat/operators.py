@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+# What pools rows, as Dynamo's graphs call it.
+ROW_POOLS: Final = frozenset(
+    {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
+)
 
 
 def is_view(target: object) -> bool:

@@ -11,7 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
 
+from coilwork_frontend.torch_compat.operators import ROW_POOLS
 from coilwork_frontend.torch_compat.sizes import hint_of
+from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 
 def is_static_input(value: object) -> bool:
@@ -55,6 +57,8 @@ def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
     """
     if node.op not in ("call_function", "call_method"):
         return None
+    if _pools_rows_at_once(node):
+        return False
     mode = FakeTensorMode()
     try:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: _close(argument, mode))
@@ -66,6 +70,20 @@ def is_view_outside_dynamo(node: torch.fx.Node) -> bool | None:
     except Exception:  # noqa: BLE001
         return None
     return made._is_view() if isinstance(made, torch.Tensor) else None
+
+
+def _pools_rows_at_once(node: torch.fx.Node) -> bool:
+    """Tell if eager's kernel for rows on CPUs is called, which takes no fakes and records no gradient.
+
+    Fakes, and what asks for gradients, are pooled as images of one row, of which the row is a view.
+    """
+    result = node.meta.get("example_value")
+    return (
+        node.target in ROW_POOLS
+        and isinstance(result, torch.Tensor)
+        and has_trait(result.device.type, ATEN_CPU)
+        and not result.requires_grad
+    )
 
 
 def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:

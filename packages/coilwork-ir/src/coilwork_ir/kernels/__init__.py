@@ -1,11 +1,13 @@
 """Kernel IR: what one launch does."""
 
 from coilwork_ir.kernels.nodes import (
+    Candidate,
     Combined,
     Decision,
     Kernel,
     KernelCall,
     Member,
+    Proposal,
     Range,
     Schedule,
     Step,
@@ -14,11 +16,13 @@ from coilwork_ir.kernels.nodes import (
 )
 
 __all__ = [
+    "Candidate",
     "Combined",
     "Decision",
     "Kernel",
     "KernelCall",
     "Member",
+    "Proposal",
     "Range",
     "Schedule",
     "Step",

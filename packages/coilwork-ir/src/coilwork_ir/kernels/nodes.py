@@ -157,6 +157,29 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A way to run a kernel: `directives` is a mapping's text that names what matters, and `reason` says why.
+
+    A generator adds what is left open.
+    """
+
+    directives: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """How a template wants `kernel` to run: `candidates`, best guess first.
+
+    It is no part of the kernel, whose results are the same whichever is taken. It is text, as mappings that users
+    give are, since generators take options that are plain data.
+    """
+
+    kernel: str
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
     """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size
     symbol).
@@ -198,6 +221,7 @@ class Schedule:
     Attributes:
         name, symbols, inputs, constants, outputs: as in the loop graph.
         kernels: each distinct kernel once.
+        proposals: how templates want some of them to run.
         buffers: every buffer that a step defines.
         steps: in order.
         decisions: the record of choices; not part of the schedule's identity.
@@ -208,6 +232,7 @@ class Schedule:
     inputs: tuple[GraphInput, ...]
     constants: tuple[Constant, ...] = ()
     kernels: tuple[Kernel, ...]
+    proposals: tuple[Proposal, ...] = ()
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
     outputs: tuple[GraphOutput, ...]

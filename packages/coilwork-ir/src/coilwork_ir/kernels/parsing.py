@@ -7,12 +7,14 @@ from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernels.cores.text import read_core
 from coilwork_ir.kernels.nodes import (
     ArgRole,
+    Candidate,
     Combined,
     Decision,
     Kernel,
     KernelCall,
     Member,
     Numerics,
+    Proposal,
     Range,
     RangeKind,
     Schedule,
@@ -174,6 +176,21 @@ def _read_store(reader: Reader, symbols: Symbols, values: Values) -> Store:
     return Store(buffer=buffer, index=index, value=value, indirect=indirect, mode=mode, mask=mask)
 
 
+def read_proposals(reader: Reader) -> tuple[Proposal, ...]:
+    """How templates want kernels to run, as far as that stands next."""
+    found: list[Proposal] = []
+    while reader.accept("propose"):
+        reader.expect("@")
+        kernel = reader.name()
+        reader.expect("{")
+        candidates: list[Candidate] = []
+        while not reader.accept("}"):
+            reader.expect("candidate")
+            candidates.append(Candidate(directives=reader.string(), reason=reader.string()))
+        found.append(Proposal(kernel=kernel, candidates=tuple(candidates)))
+    return tuple(found)
+
+
 def parse_schedule(text: str) -> Schedule:
     """The schedule that `text` spells.
 
@@ -190,6 +207,7 @@ def parse_schedule(text: str) -> Schedule:
     kernels: list[Kernel] = []
     while reader.peek("kernel"):
         kernels.append(read_kernel(reader))
+    proposals = read_proposals(reader)
     steps: list[Step] = []
     buffers: list[Buffer] = []
     while not reader.accept("return"):
@@ -205,6 +223,7 @@ def parse_schedule(text: str) -> Schedule:
         inputs=inputs,
         constants=constants,
         kernels=tuple(kernels),
+        proposals=proposals,
         buffers=tuple(buffers),
         steps=tuple(steps),
         outputs=outputs,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernels.cores.text import format_core
@@ -10,6 +12,7 @@ from coilwork_ir.kernels.nodes import (
     Kernel,
     KernelCall,
     Member,
+    Proposal,
     Schedule,
     Store,
 )
@@ -82,11 +85,22 @@ def _store(store: Store, names: Names) -> str:
     return text if store.mask is None else f"{text} mask {names[store.mask]}"
 
 
+def format_proposals(proposals: Iterable[Proposal], indent: str) -> list[str]:
+    """Lines that say how templates want kernels to run."""
+    lines: list[str] = []
+    for one in proposals:
+        lines.append(f"{indent}propose @{one.kernel} {{")
+        lines += [f"{indent}  candidate {quoted(c.directives)} {quoted(c.reason)}" for c in one.candidates]
+        lines.append(f"{indent}}}")
+    return lines
+
+
 def format_schedule(schedule: Schedule, *, origins: bool = True, decisions: bool = True) -> str:
     """Canonical text of `schedule`; without `origins` and `decisions` it depends only on what is computed."""
     lines = [f"schedule @{schedule.name} {{"]
     lines += format_header(schedule.symbols, schedule.inputs, schedule.constants, "  ")
     lines += [format_kernel(kernel, origins=origins, indent="  ") for kernel in schedule.kernels]
+    lines += format_proposals(schedule.proposals, "  ")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for step in schedule.steps:
         if isinstance(step, KernelCall):

@@ -15,7 +15,16 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
 from coilwork_ir.kernels.cores.verify import CORE_RULES, check_core
-from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
+from coilwork_ir.kernels.nodes import (
+    Kernel,
+    KernelCall,
+    Proposal,
+    RangeKind,
+    Schedule,
+    Store,
+    TensorArg,
+    TileName,
+)
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.kernels.verify_contraction import CONTRACTION_RULES, check_contraction
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
@@ -100,6 +109,9 @@ SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **LOOP_RULES,
         "unique-kernel": Rule("every kernel is listed once", "list equal kernels once"),
         "kernel-exists": Rule("a call names a kernel of the schedule", "add the kernel"),
+        "proposal": Rule(
+            "a proposal is for a kernel that is listed, once, and has candidates", "name each kernel once"
+        ),
         "call-arity": Rule(
             "a call gives one buffer per tensor argument and one size per size symbol", "pass what is missing"
         ),
@@ -344,6 +356,15 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
 # Schedules
 
 
+def check_proposals(proposals: Iterable[Proposal], kernels: Mapping[str, Kernel], place: Place) -> None:
+    """Check that `proposals` are for `kernels`, as rule `proposal` says."""
+    seen: set[str] = set()
+    for one in proposals:
+        if one.kernel not in kernels or one.kernel in seen or not one.candidates:
+            place.fail("proposal", f"@{one.kernel} is unknown, proposed for twice, or has no candidate")
+        seen.add(one.kernel)
+
+
 def verify_schedule(schedule: Schedule) -> None:
     """Check `schedule` and its kernels against `SCHEDULE_RULES` and `KERNEL_RULES`.
 
@@ -357,6 +378,7 @@ def verify_schedule(schedule: Schedule) -> None:
         if kernels.setdefault(kernel.name, kernel) is not kernel:
             place.fail("unique-kernel", f"@{kernel.name} is listed twice")
         verify_kernel(kernel)
+    check_proposals(schedule.proposals, kernels, place)
     declared = {buffer.name: buffer for buffer in schedule.buffers}
     if len(declared) != len(schedule.buffers):
         place.fail("buffer-declared", "a name is listed twice")

@@ -4,7 +4,7 @@ file of them per device; `data_file.py` reads these, and `by_device.py` finds th
 """
 
 from coilwork_ir.machine.by_device import FindModel, find_like_model
-from coilwork_ir.machine.data_file import TUNING, MachineFileError, read_entries, read_model
+from coilwork_ir.machine.data_file import TUNING, MachineFileError, list_borrowed, read_entries, read_model
 from coilwork_ir.machine.model import MachineModel, change_figures
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MachineModel",
     "change_figures",
     "find_like_model",
+    "list_borrowed",
     "read_entries",
     "read_model",
 ]

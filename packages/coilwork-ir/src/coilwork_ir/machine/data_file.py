@@ -8,8 +8,10 @@ both ways.)
     bound = { value = 1.5, unit = "launches", source = "memory-set" }
 
 Comments are lines of their own. `[stand-in]` says of subjects whose figures serve for those that were not
-measured on this device: `scans = "sm_90"`. What the file itself says of such a subject is this device's
-own. `[sources]` is the last table: what each source is, for people.
+measured on this device: `scans = "sm_90"`; `rest` is the device whose figures serve for all that is left
+out. What the file itself says is this device's own, and `list_borrowed` says what is not. A device that
+stands in has a file beside this one, or here in `tuning/`. `[sources]` is the last table: what each source
+is, for people.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ TUNING: Final = Path(__file__).parent / "tuning"
 """The folder of the data files of devices that are measured here."""
 
 STAND_IN: Final = "stand-in"
+REST: Final = "rest"
 SOURCES: Final = "sources"
 _VALUE: Final = " = { value = "
 _UNIT: Final = ', unit = "'
@@ -66,11 +69,21 @@ def read_model(path: Path) -> MachineModel:
     """
     read = read_file(path)
     known = get_type_hints(MachineModel)
-    unknown = [name for name in (*read.subjects, *read.stand_ins) if name not in known or name == "name"]
+    said = {*read.subjects, *read.stand_ins} - {REST}
+    unknown = [name for name in said if name not in known or name == "name"]
     if unknown:
         raise MachineFileError(f"{path}: no subject is called {', '.join(sorted(set(unknown)))}")
     subjects = {name: _subject(path, name, kind, read) for name, kind in known.items() if name != "name"}
     return MachineModel(name=path.stem, **subjects)
+
+
+def list_borrowed(path: Path) -> Mapping[str, str]:
+    """The figures that the data file at `path` lacks, by `subject.name`, each with the device that it has it from."""
+    read, own = read_file(path), read_entries(path)
+    kinds = {name: kind for name, kind in get_type_hints(MachineModel).items() if name != "name"}
+    names = [f"{subject}.{field.name}" for subject, kind in kinds.items() for field in fields(kind)]
+    rest = read.stand_ins.get(REST, "")
+    return {n: read.stand_ins.get(n.partition(".")[0], rest) for n in names if n not in own}
 
 
 def read_entries(path: Path) -> Mapping[str, Entry]:
@@ -136,10 +149,12 @@ def _subject(path: Path, name: str, kind: type[Any], read: MachineFile) -> Any:
     given = read.subjects.get(name, {})
     types = {field.name: field.type for field in fields(kind)}
     values: dict[str, int | float] = {}
-    if name in read.stand_ins:
-        other = path.with_name(f"{read.stand_ins[name]}.toml")
+    device = read.stand_ins.get(name) or read.stand_ins.get(REST)
+    if device is not None:
+        beside = path.with_name(f"{device}.toml")
+        other = beside if beside.exists() else TUNING / beside.name
         rest = read_file(other)
-        if name in rest.stand_ins:
+        if name in rest.stand_ins and not given.keys() >= types.keys():
             raise MachineFileError(
                 f"{path}: {other.stem} cannot stand in for {name}: it has a stand-in itself"
             )

@@ -26,6 +26,8 @@ class Memory:
         streamed_written_share: share of what it reads that such a kernel may write.
         launch_bytes: bytes that are moved in the time of a launch: what a kernel of its own has to spare.
         recomputed_bytes: bytes of a value from which on not saving it for a backward is worth a look.
+        strided_bytes: what moves at least for one element of an access that runs across memory.
+        layout_gain_us: what other strides must save: kernels that were equal may differ by them.
     """
 
     fetched_bytes: int
@@ -34,6 +36,8 @@ class Memory:
     streamed_written_share: float
     launch_bytes: int
     recomputed_bytes: int
+    strided_bytes: int
+    layout_gain_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +185,19 @@ class Products:
         most_strip: the same at most.
         least_piece: terms of a sum's piece at least.
         most_pieces: pieces of a sum at most.
-        least_gain_share: share of the call's time that a kernel must gain for rows that are no whole
-            vectors.
+        least_gain_share: share of the call's time that a kernel, or padding, must gain for rows that are no
+            whole vectors.
         least_gain_us: what it must gain at least.
         strip_depth_bytes: bytes of the depth of a skinny product's strip.
+        aligned_rate: a library's rate where all sizes are whole vectors.
+        padded_rate: its rate with aligned rows, as padding of rows is weighed by.
+        padded_slowdown: times as long that it takes where rows are not aligned.
+        single_rate: its rate in f32 with aligned rows.
+        single_slowdown: times as long that it takes in f32 where rows are not aligned.
+        copied_bytes_per_us: bytes that a copy of an operand or of a result moves.
+        copy_us: the start of such a copy.
+        row_tile: rows of whole tiles of a library's kernels.
+        least_columns: columns that a kernel for matrix units computes at least.
     """
 
     vector_bytes: int
@@ -200,6 +213,15 @@ class Products:
     least_gain_share: float
     least_gain_us: float
     strip_depth_bytes: int
+    aligned_rate: float
+    padded_rate: float
+    padded_slowdown: float
+    single_rate: float
+    single_slowdown: float
+    copied_bytes_per_us: float
+    copy_us: float
+    row_tile: int
+    least_columns: int
 
     @property
     def halves_per_vector(self) -> int:
@@ -211,6 +233,21 @@ class Products:
         return (self.unaligned_rate_1, self.unaligned_rate_2, self.unaligned_rate_4)[
             (size & -size).bit_length() - 1
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """Calls of libraries in place of several operators.
+
+    Attributes:
+        epilogue_bytes: bytes of a product's result from which on an activation is left to the library's kernel.
+        attention_bytes: bytes of scores from which on attention that is written out becomes one call.
+        trained_attention_bytes: the same where gradients follow.
+    """
+
+    epilogue_bytes: int
+    attention_bytes: int
+    trained_attention_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +406,30 @@ class Grids:
             address, take more registers.
         most_row_warps: warps of a row's program: with more, threads wait for each other.
         search_loads: loads in turn from which on a kernel is a search.
+        padded_row_share: share of a power of two of lanes that a row has to fill, to be walked with the
+            others empty.
+        padded_row_lanes: lanes of the longest row that is walked so.
+        near_table_bytes: bytes of a table that lookups find near the threads.
+        narrow_share: share of bytes at unit stride in narrow accesses, below which wide ones gain more
+            than the others lose.
+        near_elements: elements between neighbours that still share a line of cache with others.
+        least_row: points of a row that is worth a program's while.
+        whole_blocks: points of whole blocks: a row of a multiple of them is walked without masks.
+        many_blocks: whole blocks of a row from which on what is masked in the last one is little.
+        two_row_points: points of a row, in blocks no longer than which a program still has enough to do.
+        long_shifted_row: points from which on a row that begins anywhere is worth a loop.
+        shifted_share: share of bytes in rows that begin within a vector, from which on lanes are
+            shifted for them.
+        part_bytes: bytes of a part of a joined row that keep accesses wide and sectors whole.
+        counted_row: points of one row of bins that are worth programs which count.
+        counted_points: points in all that are.
+        counted_per_bin: points of a row for each of its bins that are.
+        paired_share: share of the loads of two rows one by one, up to which rows are done in pairs.
+        coarse_points: points of a kernel from which on threads do several.
+        coarse_share: share of loads that several points of a thread may leave.
+        longest_window: points of a window for which a thread has registers.
+        early_rows: whole rows in registers that are on their way at a time.
+        longest_odd_row: points of a row in registers, up to which a version for odd sizes pays.
     """
 
     line_bytes: int
@@ -409,6 +470,27 @@ class Grids:
     elements_one_by_one: int
     most_row_warps: int
     search_loads: int
+    padded_row_share: float
+    padded_row_lanes: int
+    near_table_bytes: int
+    narrow_share: float
+    near_elements: int
+    least_row: int
+    whole_blocks: int
+    many_blocks: int
+    two_row_points: int
+    long_shifted_row: int
+    shifted_share: float
+    part_bytes: int
+    counted_row: int
+    counted_points: int
+    counted_per_bin: int
+    paired_share: float
+    coarse_points: int
+    coarse_share: float
+    longest_window: int
+    early_rows: int
+    longest_odd_row: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +511,14 @@ class Loops:
         longest_ahead_bytes: rows that stay in the first cache with what is written.
         costly: instructions per point from which on a pass takes longer than memory does.
         many_channels: channels from which on what is the same for all of them is computed once, and kept.
+        least_lanes: elements of a range that make a vector worth its while.
+        enough_results: results of a reduction that leave threads enough to share.
+        reduction_pieces: pieces at most of a reduction of fewer results.
+        short_reduction: points of a row that leaves lanes nothing to do, if there are many such rows.
+        many_short_rows: rows from which on they are many.
+        matrix_call_us: one more call of a library that multiplies the matrices of a batch one by one.
+        least_library_terms: terms of a product in a batch that is left to the library.
+        packed_rows: rows of a library's product up to which packing its frozen weight shows in a call.
     """
 
     block: int
@@ -444,6 +534,14 @@ class Loops:
     longest_ahead_bytes: int
     costly: int
     many_channels: int
+    least_lanes: int
+    enough_results: int
+    reduction_pieces: int
+    short_reduction: int
+    many_short_rows: int
+    matrix_call_us: float
+    least_library_terms: int
+    packed_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,6 +561,7 @@ class MachineModel:
     scans: Scans
     inlining: Inlining
     products: Products
+    libraries: Libraries
     convolutions: Convolutions
     row_walks: Walks
     sorts: Sorts

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.nodes import Kernel, Proposal
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 
@@ -249,6 +249,7 @@ class Program:
         inputs: parameters in order.
         constants: tensors known at compile time; defined on entry.
         kernels: the kernels that `Launch` names.
+        proposals: how templates want some of them to run.
         instructions: the last one is `Return`.
         peak_bytes: predicted peak of memory allocated by the program on its main device, where sizes are static; over
             symbols otherwise; `None` when data-dependent. Inputs and constants are not counted.
@@ -259,5 +260,6 @@ class Program:
     inputs: tuple[GraphInput, ...]
     constants: tuple[Constant, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
     instructions: tuple[Instruction, ...]
     peak_bytes: Expr | None = None

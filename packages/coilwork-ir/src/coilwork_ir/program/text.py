@@ -21,8 +21,8 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.parsing import read_kernel
-from coilwork_ir.kernels.printing import format_kernel
+from coilwork_ir.kernels.parsing import read_kernel, read_proposals
+from coilwork_ir.kernels.printing import format_kernel, format_proposals
 from coilwork_ir.loops.headers import read_header
 from coilwork_ir.loops.parsing import RELATIONS
 from coilwork_ir.loops.printing import format_header
@@ -83,6 +83,7 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
     lines = [f"{indent}program @{program.name} {{"]
     lines += format_header(program.symbols, program.inputs, program.constants, inner)
     lines += [format_kernel(kernel, origins=origins, indent=inner) for kernel in program.kernels]
+    lines += format_proposals(program.proposals, inner)
     if program.peak_bytes is not None:
         lines.append(f"{inner}peak `{format_expr(program.peak_bytes)}`")
     for instruction in program.instructions:
@@ -233,6 +234,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
     kernels: list[Kernel] = []
     while reader.peek("kernel"):
         kernels.append(read_kernel(reader))
+    proposals = read_proposals(reader)
     peak = _backquoted(reader, symbols) if reader.accept("peak") else None
     instructions = _read_instructions(reader, symbols)
     return Program(
@@ -241,6 +243,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
         inputs=inputs,
         constants=constants,
         kernels=tuple(kernels),
+        proposals=proposals,
         instructions=instructions,
         peak_bytes=peak,
     )

@@ -13,7 +13,7 @@ from typing import Final
 from coilwork_ir.buffers import Argument, Buffer, GraphInput, Item, ListValue, Ref
 from coilwork_ir.index import Expr, as_int, provably_lt
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.kernels.verify import check_proposals, verify_kernel
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import (
     Alloc,
@@ -62,6 +62,9 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "unique-kernel": Rule("every kernel is listed once", "list equal kernels once"),
         "kernel-exists": Rule("a launch names a kernel of the program", "add the kernel"),
+        "proposal": Rule(
+            "a proposal is for a kernel that is listed, once, and has candidates", "name each kernel once"
+        ),
         "launch-arity": Rule(
             "a launch gives one buffer per tensor argument and one size per size symbol",
             "pass what is missing",
@@ -143,6 +146,7 @@ class _Checker:
             if self.kernels.setdefault(kernel.name, kernel) is not kernel:
                 place.fail("unique-kernel", f"@{kernel.name} is listed twice")
             verify_kernel(kernel)
+        check_proposals(program.proposals, self.kernels, place)
         count = len(program.instructions)
         for position, instruction in enumerate(program.instructions):
             if isinstance(instruction, Return) != (position == count - 1):

@@ -99,6 +99,16 @@ def _not_negative(name: str) -> Rule:
     return rule
 
 
+def _positive(name: str) -> Rule:
+    """The list of this name has no number below 1 in it: eager's kernels find no place in windows of that size."""
+
+    def rule(arguments: Arguments) -> bool:
+        given = arguments.get(name)
+        return not isinstance(given, list | tuple) or not any(surely(number < 1) for number in given)
+
+    return rule
+
+
 def _sampled(spatial: int) -> Rule:
     """There are random samples for every image and channel of `self`, one for each of its dimensions that are pooled."""
 
@@ -259,10 +269,12 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             f"adaptive_max_pool{spatial}d_backward": _with_elements_behind_the_batch("grad_output")
             for spatial in (2, 3)
         },
-        "fractional_max_pool2d": _sampled(2),
-        "fractional_max_pool3d": _sampled(3),
+        **{
+            f"fractional_max_pool{spatial}d": _all_of(_sampled(spatial), _positive("kernel_size"))
+            for spatial in (2, 3)
+        },
+        **{f"fractional_max_pool{spatial}d_backward": _positive("kernel_size") for spatial in (2, 3)},
         "index_select": _all_of(_of_dimensions(0, 1, name="index"), _chosen_once),
-        "put": _with_elements("self"),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
             _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),
@@ -273,6 +285,8 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "native_layer_norm_backward": _normalized,
         **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _of_dimensions(2)),
         "segment_reduce": _along("data", "axis"),
+        **dict.fromkeys(("index_fill", "put"), _with_elements("self")),
+        "embedding": _with_elements("weight"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
         "slice_scatter": _with_dimensions("self"),

@@ -9,12 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.product_rates import HALVES_PER_VECTOR
 from coilwork_lowering.layout.formats import hinted_bytes
 from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.layout.products import (
-    BYTES_PER_US,
-    LAUNCH_US,
     Product,
     aligned_us,
     is_unaligned,
@@ -22,11 +19,6 @@ from coilwork_lowering.layout.products import (
 )
 
 _aten: Final = torch.ops.aten
-# Rows of a block are a multiple of these: whole tiles of products' kernels, and blocks that begin between vectors nowhere.
-_ROWS: Final = 128
-# What a kernel for matrix units computes at least, in columns, however few there are.
-_LEAST_COLUMNS: Final = 64
-_SECTOR: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +53,12 @@ class ByRows:
         self.names: list[str] = []
         self.saved_us = 0.0
 
-    def judge(self, product: Product, why: str, worthwhile: tuple[float, float]) -> str:
+    def judge(self, product: Product, why: str) -> str:
         """Compute `product` by rows if that is possible and worth it; a sentence on what was done.
 
         Args:
             product: one whose columns are no whole vectors.
             why: it cannot be padded.
-            worthwhile: microseconds that it must save, and the share of what is lost.
         """
         name = product.node.name
         planned = self._planned(product)
@@ -76,8 +67,8 @@ class ByRows:
         lost_us = product.lost_by_sizes_us
         cost_us = planned.blocks_us - product.enlarged_us
         what = f"sizes of no whole vectors lose {lost_us:.1f} us, blocks cost {cost_us:.1f} us"
-        least, share = worthwhile
-        if lost_us - cost_us < max(least, share * lost_us):
+        figures = product.figures
+        if lost_us - cost_us < max(figures.least_gain_us, figures.least_gain_share * lost_us):
             return f"{name} as captured: {why}; by rows: {what}"
         total = product.node.meta["val"].shape[0]
         self._apply(product, planned)
@@ -97,18 +88,19 @@ class ByRows:
         if product.padding[0]:
             return "the inner size is no whole vectors"
         total, wide = int(shape[0]), int(shape[1])
-        columns = wide - wide % HALVES_PER_VECTOR
+        figures = product.figures
+        columns = wide - wide % figures.halves_per_vector
         itemsize = product.node.meta["val"].element_size()
         most = self.room // max(columns * itemsize, 1)
-        if not columns or most < min(total, _ROWS):
+        if not columns or most < min(total, figures.row_tile):
             return "a block has no room"
-        rows = total if most >= total else _rows_of_block(total, most)
+        rows = total if most >= total else _rows_of_block(total, most, figures.row_tile)
         for part in (
             self._slice(left.meta["val"], 0, 0, rows),
             self._slice(right.meta["val"], 1, 0, columns),
             self._slice(right.meta["val"], 1, columns, wide),
         ):
-            if is_unaligned(part):
+            if is_unaligned(part, figures.vector_bytes):
                 return "an operand has unaligned rows"
             if 1 not in part.stride()[-2:]:
                 return "an operand is copied for each product"
@@ -184,10 +176,10 @@ class ByRows:
         return insert_call(self.graph, node, node, target, args, value, kwargs)
 
 
-def _rows_of_block(total: int, most: int) -> int:
+def _rows_of_block(total: int, most: int, tile: int) -> int:
     """Rows of as few blocks as there can be, about alike, of `most` rows each."""
-    blocks = ceil(total / (most // _ROWS * _ROWS))
-    return ceil(total / blocks / _ROWS) * _ROWS
+    blocks = ceil(total / (most // tile * tile))
+    return ceil(total / blocks / tile) * tile
 
 
 def _modelled_us(product: Product, rows: int, columns: int) -> float:
@@ -198,15 +190,17 @@ def _modelled_us(product: Product, rows: int, columns: int) -> float:
         int(left.shape[-1]),
         result.element_size(),
     )
+    figures = product.figures
     found = 0.0
     for start in range(0, total, rows):
         count = min(rows, total - start)
         block = count * columns * itemsize
         moved = (count * inner + inner * columns) * itemsize + block
-        found += aligned_us(2 * count * inner * columns, moved) + LAUNCH_US
-        found += 2 * block / BYTES_PER_US + LAUNCH_US
+        found += aligned_us(2 * count * inner * columns, moved, figures) + figures.copy_us
+        found += 2 * block / figures.copied_bytes_per_us + figures.copy_us
     few = wide - columns
-    found += unaligned_us(2 * total * inner * _LEAST_COLUMNS, few, hinted_bytes(left)) + LAUNCH_US
+    flops = 2 * total * inner * figures.least_columns
+    found += unaligned_us(flops, few, hinted_bytes(left), figures) + figures.copy_us
     # each row's end is a sector of its own
-    found += total * 2 * _SECTOR / BYTES_PER_US + LAUNCH_US
+    found += total * 2 * product.machine.memory.fetched_bytes / figures.copied_bytes_per_us + figures.copy_us
     return found

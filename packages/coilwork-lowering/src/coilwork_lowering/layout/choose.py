@@ -31,7 +31,7 @@ def lay_out_convolutions(
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
     laid_out, decision = _in_channels_last(gm, options)
-    made, copies = copy_operands_with_gaps(laid_out, options.devices)
+    made, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
     if copies:
         reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
         decision = replace(decision, reason=reason, dense_copies=copies)

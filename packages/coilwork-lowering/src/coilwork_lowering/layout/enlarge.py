@@ -14,13 +14,10 @@ from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.insertion import insert_call
-from coilwork_lowering.layout.products import BYTES_PER_US, LAUNCH_US, Product, is_unaligned
+from coilwork_lowering.layout.products import Product, is_unaligned
 from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
 
 _aten: Final = torch.ops.aten
-# What must be saved: microseconds, and of the time lost to unaligned kernels, of which the model knows little, a share.
-_WORTHWHILE_US: Final = 5.0
-_WORTHWHILE_SHARE: Final = 0.2
 # Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only as
 # long as the product runs, beside the product's own tensors. Larger ones show in the peak: that of a vocabulary's weight is
 # larger than all that a model of a short batch has in memory.
@@ -97,12 +94,13 @@ class Enlarging:
             self._leave(product, str(result))
             return
         copied = [o.copied_bytes for o in planned if o.copied_bytes]
-        cost_us = sum(2 * n / BYTES_PER_US + LAUNCH_US for n in copied)
         if result is not None and result.copied:
-            cost_us += 2 * hinted_bytes(product.node.meta["val"]) / BYTES_PER_US + LAUNCH_US
+            copied.append(hinted_bytes(product.node.meta["val"]))
+        figures = product.figures
+        cost_us = sum(2 * n / figures.copied_bytes_per_us + figures.copy_us for n in copied)
         lost_us = product.lost_by_sizes_us
         what = f"sizes of no whole vectors lose {lost_us:.1f} us, padding them costs {cost_us:.1f} us"
-        if lost_us - cost_us < max(_WORTHWHILE_US, _WORTHWHILE_SHARE * lost_us):
+        if lost_us - cost_us < max(figures.least_gain_us, figures.least_gain_share * lost_us):
             self._leave(product, what)
             return
         self._apply(product, planned, result)
@@ -115,7 +113,7 @@ class Enlarging:
         if self.by_rows is None:
             self.reasons.append(f"{product.node.name} as captured: {why}")
             return
-        self.reasons.append(self.by_rows.judge(product, why, (_WORTHWHILE_US, _WORTHWHILE_SHARE)))
+        self.reasons.append(self.by_rows.judge(product, why))
 
     # what would have to be done
 
@@ -139,11 +137,11 @@ class Enlarging:
         for place, tensor, pads in wanted:
             needed = {k: n for k, n in pads.items() if n}
             if not needed:
-                if place in product.places and is_unaligned(tensor.meta["val"]):
+                if place in product.places and is_unaligned(tensor.meta["val"], product.figures.vector_bytes):
                     return f"{tensor.name}: rows stay unaligned"
                 continue
             operand = self._operand(place, tensor, needed)
-            if place in product.places and not self._ends_aligned(operand):
+            if place in product.places and not self._ends_aligned(operand, product.figures.vector_bytes):
                 return f"{operand.base.name}: rows stay unaligned"
             found.append(operand)
         copied = sum(operand.copied_bytes for operand in found)
@@ -180,10 +178,10 @@ class Enlarging:
             (node,) = node.users
         return views_over(base, self._narrowed(base.meta["val"], pads), self.mode) is not None
 
-    def _ends_aligned(self, operand: _Operand) -> bool:
+    def _ends_aligned(self, operand: _Operand, vector_bytes: int) -> bool:
         """Whether rows of the padded base are whole vectors."""
         with self.mode:
-            return not is_unaligned(self._enlarged(operand.base.meta["val"], operand.pads))
+            return not is_unaligned(self._enlarged(operand.base.meta["val"], operand.pads), vector_bytes)
 
     def _result(self, product: Product) -> _Result | str | None:
         """How the wider result will be read, None if it gets no wider; or what stands in the way."""

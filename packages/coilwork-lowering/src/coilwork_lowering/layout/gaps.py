@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_lowering.facts.convolutions import convolution_of
 from coilwork_lowering.layout.formats import (
     channels_last_format,
@@ -27,19 +28,17 @@ from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 _aten: Final = torch.ops.aten
-# A smaller copy is a launch, ATen's and ours alike.
-_FEWEST_BYTES: Final = 1 << 20
 
 
 def copy_operands_with_gaps(
-    gm: torch.fx.GraphModule, devices: tuple[str, ...]
+    gm: torch.fx.GraphModule, devices: tuple[str, ...], find_model: FindModel = find_like_model
 ) -> tuple[torch.fx.GraphModule, int]:
     """`gm` with a dense copy of each large operand of a convolution on `devices` that has gaps, and how many there are.
 
     The copy is such that the convolution's results keep their strides; where none is, the call stays as it was. `gm` is never
     changed: without any copy it is returned itself.
     """
-    if not any(_operands_with_gaps(node, devices) for node in gm.graph.nodes):
+    if not any(_operands_with_gaps(node, devices, find_model) for node in gm.graph.nodes):
         return gm, 0
     mode = fake_mode_of(gm)
     if mode is None:
@@ -47,7 +46,7 @@ def copy_operands_with_gaps(
     graph = copied_graph(gm.graph)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in list(graph.nodes):
-        for operand in _operands_with_gaps(node, devices):
+        for operand in _operands_with_gaps(node, devices, find_model):
             copy = copies.get(operand)
             if copy is None:
                 copy = _copied(graph, node, operand, mode)
@@ -62,14 +61,19 @@ def copy_operands_with_gaps(
     return result, len(copies)
 
 
-def _operands_with_gaps(node: torch.fx.Node, devices: tuple[str, ...]) -> tuple[torch.fx.Node, ...]:
+def _operands_with_gaps(
+    node: torch.fx.Node, devices: tuple[str, ...], find_model: FindModel
+) -> tuple[torch.fx.Node, ...]:
     found = []
     call = convolution_of(node)
     for position in () if call is None else call.operands:
         operand = node.args[position]
         value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
         if isinstance(operand, torch.fx.Node) and isinstance(value, torch.Tensor):
-            if value.device.type in devices and hinted_bytes(value) >= _FEWEST_BYTES and _has_gaps(value):
+            if value.device.type not in devices or not _has_gaps(value):
+                continue
+            # a smaller copy is a launch, ATen's and ours alike
+            if hinted_bytes(value) >= find_model(str(value.device)).memory.launch_bytes:
                 found.append(operand)
     return tuple(dict.fromkeys(found))
 

@@ -10,7 +10,6 @@ from typing import Final
 import torch
 
 from coilwork_ir.graph_marks import OWN_PADDING
-from coilwork_ir.product_rates import VECTOR_BYTES
 from coilwork_lowering.facts.generated import is_computed, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
@@ -29,11 +28,8 @@ from coilwork_lowering.torch_compat.graphs import copied_graph
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""
 
-# Padding is read and written with the rows, about this often, at this many bytes per microsecond.
+# Padding is read and written with the rows, about this often.
 _TOUCHES: Final = 3
-_BYTES_PER_US: Final = 4.0e6
-# What a product must save: kernels over padded rows cannot take rows as one long dimension.
-_WORTHWHILE_US: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +77,7 @@ def pad_products(
     `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is dropped
     where `val` changed).
     """
-    slow = tuple(p.node.name for p in find_products(gm, options.devices) if _is_slow(p))
+    slow = tuple(p.node.name for p in find_products(gm, options.devices, options.find_model) if _is_slow(p))
     mode = fake_mode_of(gm) if slow and options.pad_products else None
     if mode is None:
         return gm, PaddingDecision(products=len(slow))
@@ -89,7 +85,7 @@ def pad_products(
     named = {node.name: node for node in graph.nodes}
     sizes, rows = Enlarging(graph, mode, by_rows=options.by_rows and not joint), _Padding(mode)
     for name in slow:
-        product = product_of(named[name], options.devices)
+        product = product_of(named[name], options.devices, options.find_model)
         if product is not None and can_enlarge(product):
             sizes.judge(product)
     cut = () if sizes.by_rows is None else tuple(sizes.by_rows.names)
@@ -97,7 +93,7 @@ def pad_products(
         if name in cut:
             continue
         # sizes that are no whole vectors make aligned rows useless
-        product = product_of(named[name], options.devices)
+        product = product_of(named[name], options.devices, options.find_model)
         if product is not None and not any(product.padding) and _has_unaligned_rows(product):
             rows.judge(product)
     rows.apply()
@@ -124,7 +120,7 @@ def _is_slow(product: Product) -> bool:
 
 
 def _has_unaligned_rows(product: Product) -> bool:
-    return any(is_unaligned(t.meta["val"]) for t in product.tensors)
+    return any(is_unaligned(t.meta["val"], product.figures.vector_bytes) for t in product.tensors)
 
 
 class _Padding:
@@ -149,29 +145,32 @@ class _Padding:
     def judge(self, product: Product) -> None:
         """Pad what `product` needs padded, if all of it can be and that is worth it."""
         wanted: dict[torch.fx.Node, Mapping[torch.fx.Node, torch.Tensor]] = {}
+        figures = product.figures
+        vector = figures.vector_bytes
         for tensor in product.tensors:
             owner = owner_of(tensor)
             known = self.made.get(owner) or wanted.get(owner)
-            if not is_unaligned(tensor.meta["val"] if known is None else known[tensor]):
+            if not is_unaligned(tensor.meta["val"] if known is None else known[tensor], vector):
                 continue
             obstacle = "rows stay unaligned" if known is not None else _obstacle(owner)
             if not obstacle:
-                values = self.padded(owner)
+                values = self.padded(owner, vector)
                 obstacle = "a view needs dense rows" if values is None else ""
                 if values is not None:
                     wanted[owner] = values
-                    if is_unaligned(values[tensor]):
+                    if is_unaligned(values[tensor], vector):
                         obstacle = "a view starts or steps between vectors"
             if obstacle:
                 self.reasons.append(f"{product.node.name} as captured: {owner.name}: {obstacle}")
                 return
-        more = sum(_padding_bytes(values[owner]) for owner, values in wanted.items())
-        cost_us = _TOUCHES * more / _BYTES_PER_US + _bias_us(product, wanted)
+        more = sum(_padding_bytes(values[owner], vector) for owner, values in wanted.items())
+        cost_us = _TOUCHES * more / figures.copied_bytes_per_us + _bias_us(product, wanted)
         saved_us = product.lost_us - cost_us
         what = (
             f"unaligned kernels lose {product.lost_us:.1f} us, padding by {more} bytes costs {cost_us:.1f} us"
         )
-        if saved_us < _WORTHWHILE_US:
+        # kernels over padded rows cannot take rows as one long dimension
+        if saved_us < figures.least_gain_us:
             self.reasons.append(f"{product.node.name} as captured: {what}")
             return
         self.made.update(wanted)
@@ -180,11 +179,13 @@ class _Padding:
         self.padding_bytes += more
         self.reasons.append(f"{product.node.name} with padded rows: {what}")
 
-    def padded(self, owner: torch.fx.Node) -> Mapping[torch.fx.Node, torch.Tensor] | None:
+    def padded(self, owner: torch.fx.Node, vector_bytes: int) -> Mapping[torch.fx.Node, torch.Tensor] | None:
         """Fake tensors of `owner` with padded rows and of all its views; None if a view has no strides then."""
         old = owner.meta["val"]
         with self.mode:
-            value = torch.empty_strided(old.shape, _padded_strides(old), dtype=old.dtype, device=old.device)
+            value = torch.empty_strided(
+                old.shape, _padded_strides(old, vector_bytes), dtype=old.dtype, device=old.device
+            )
         return views_over(owner, value, self.mode)
 
 
@@ -206,12 +207,12 @@ def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:
     """A bias is added in the product's own kernel to dense results; else it is copied into the result before."""
     if product.node not in wanted or product.added is None:
         return 0.0
-    return 2 * hinted_bytes(product.node.meta["val"]) / _BYTES_PER_US
+    return 2 * hinted_bytes(product.node.meta["val"]) / product.figures.copied_bytes_per_us
 
 
-def _padded_strides(tensor: torch.Tensor) -> tuple[Size, ...]:
+def _padded_strides(tensor: torch.Tensor, vector_bytes: int) -> tuple[Size, ...]:
     """Row-major strides, rows padded to the alignment."""
-    per = VECTOR_BYTES // tensor.element_size()
+    per = vector_bytes // tensor.element_size()
     below: Size = -(-tensor.shape[-1] // per) * per
     strides: list[Size] = [1]
     for size in reversed(tensor.shape[1:-1]):
@@ -221,7 +222,7 @@ def _padded_strides(tensor: torch.Tensor) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
-def _padding_bytes(tensor: torch.Tensor) -> int:
+def _padding_bytes(tensor: torch.Tensor, vector_bytes: int) -> int:
     length = int(tensor.shape[-1])
-    per = VECTOR_BYTES // tensor.element_size()
+    per = vector_bytes // tensor.element_size()
     return hinted_bytes(tensor) // max(length, 1) * (-length % per)

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 import torch
 
+from coilwork_ir.machine import FindModel, MachineModel, find_like_model
+from coilwork_ir.machine.model import Products
 from coilwork_ir.operators import ProductRoles, find_info
-from coilwork_ir.product_rates import ALIGNED_RATE, HALVES_PER_VECTOR, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
-
-@dataclass(frozen=True, slots=True)
-class _Speed:
-    """Floating point operations per microsecond of large products, and how many times slower unaligned ones are."""
-
-    flops_per_us: float
-    slowdown: float
-
-
-# Measured on an H200: 8192 x 768 x 50257 in bf16 takes 0.9 ms aligned and 6.7 ms unaligned. Products in f32 without
-# TF32 do not use the matrix units; they lose their vector loads.
-_SPEED: Final[Mapping[torch.dtype, _Speed]] = {
-    torch.bfloat16: _Speed(7.0e8, 7.0),
-    torch.float16: _Speed(7.0e8, 7.0),
-    torch.float32: _Speed(5.0e7, 1.3),
-}
-
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
-BYTES_PER_US: Final = 4.0e6
-LAUNCH_US: Final = 3.0
-"""What copies are modelled to take, beside the start of each."""
+_CARING: Final = frozenset({*_HALVES, torch.float32})
+"""Types of elements whose kernels care for alignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +31,19 @@ class Product:
         added: position of what is added to the product; None if nothing is. It is copied into the result
             beforehand.
         tensors: what has a leading dimension in it: its two matrices and its result.
+        machine: what was measured of its device.
     """
 
     node: torch.fx.Node
     places: tuple[int, int]
     added: int | None
     tensors: tuple[torch.fx.Node, ...]
+    machine: MachineModel
+
+    @property
+    def figures(self) -> Products:
+        """What was measured of products."""
+        return self.machine.products
 
     @property
     def flops(self) -> int:
@@ -64,8 +54,10 @@ class Product:
     @property
     def lost_us(self) -> float:
         """Time that kernels for unaligned rows take longer than aligned ones, as modelled."""
-        speed = _SPEED[self.tensors[2].meta["val"].dtype]
-        return self.flops / speed.flops_per_us * (speed.slowdown - 1)
+        figures = self.figures
+        if self.tensors[2].meta["val"].dtype in _HALVES:
+            return self.flops / figures.padded_rate * (figures.padded_slowdown - 1)
+        return self.flops / figures.single_rate * (figures.single_slowdown - 1)
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -80,7 +72,8 @@ class Product:
         if result.dtype not in _HALVES or any(_is(size, 1) for size in sizes):
             return (0, 0)
         decides = _is(left.stride()[-1], 1) or _is(right.stride()[-2], 1)
-        return (_lacking(sizes[0]) if decides else 0, _lacking(sizes[1]))
+        vector = self.figures.halves_per_vector
+        return (_lacking(sizes[0], vector) if decides else 0, _lacking(sizes[1], vector))
 
     @property
     def lost_by_sizes_us(self) -> float:
@@ -89,12 +82,13 @@ class Product:
         if not flops or not (inner or columns):
             return 0.0
         slowest = min((size & -size for size, _ in self._odd))
-        return unaligned_us(flops, slowest, self._moved_bytes) - self.enlarged_us
+        return unaligned_us(flops, slowest, self._moved_bytes, self.figures) - self.enlarged_us
 
     @property
     def enlarged_us(self) -> float:
         """Time of the product with padded sizes, as modelled."""
-        return aligned_us(self.flops * prod(1 + more / size for size, more in self._odd), self._moved_bytes)
+        flops = self.flops * prod(1 + more / size for size, more in self._odd)
+        return aligned_us(flops, self._moved_bytes, self.figures)
 
     @property
     def _odd(self) -> list[tuple[int, int]]:
@@ -107,18 +101,18 @@ class Product:
         return sum(hinted_bytes(t.meta["val"]) for t in self.tensors)
 
 
-def aligned_us(flops: float, moved_bytes: int) -> float:
+def aligned_us(flops: float, moved_bytes: int, figures: Products) -> float:
     """Time of a large product whose sizes are whole vectors, as modelled."""
-    return max(flops / ALIGNED_RATE, moved_bytes / BYTES_PER_US)
+    return max(flops / figures.aligned_rate, moved_bytes / figures.copied_bytes_per_us)
 
 
-def unaligned_us(flops: float, size: int, moved_bytes: int) -> float:
+def unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -> float:
     """Time of a large product with such a `size`, as modelled."""
-    return max(flops / UNALIGNED_RATES[size & -size], moved_bytes / BYTES_PER_US)
+    return max(flops / figures.unaligned_rate(size), moved_bytes / figures.copied_bytes_per_us)
 
 
-def _lacking(size: int | torch.SymInt) -> int:
-    return -size % HALVES_PER_VECTOR if type(size) is int else 0
+def _lacking(size: int | torch.SymInt, vector: int) -> int:
+    return -size % vector if type(size) is int else 0
 
 
 def is_product(node: torch.fx.Node) -> bool:
@@ -135,15 +129,19 @@ def _roles(node: torch.fx.Node) -> ProductRoles | None:
     return roles if roles is not None and roles.is_plain else None
 
 
-def find_products(gm: torch.fx.GraphModule, devices: Sequence[str]) -> Iterator[Product]:
+def find_products(
+    gm: torch.fx.GraphModule, devices: Sequence[str], find_model: FindModel = find_like_model
+) -> Iterator[Product]:
     """Products on `devices` of element types whose kernels care for alignment."""
     for node in gm.graph.nodes:
-        product = product_of(node, devices)
+        product = product_of(node, devices, find_model)
         if product is not None:
             yield product
 
 
-def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
+def product_of(
+    node: torch.fx.Node, devices: Sequence[str], find_model: FindModel = find_like_model
+) -> Product | None:
     """`node` as a product, if it is one on `devices` of an element type whose kernels care for alignment."""
     roles = _roles(node)
     if roles is None:
@@ -153,7 +151,7 @@ def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
     places, value = (names.index(roles.left), names.index(roles.right)), node.meta.get("val")
     if not isinstance(value, torch.Tensor) or len(node.args) <= places[1]:
         return None
-    if value.device.type not in devices or value.dtype not in _SPEED:
+    if value.device.type not in devices or value.dtype not in _CARING:
         return None
     tensors: list[torch.fx.Node] = []
     for tensor in (*(node.args[place] for place in places), node):
@@ -161,10 +159,11 @@ def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
             return None
         tensors.append(tensor)
     added = names.index(roles.added) if roles.added else None
-    return Product(node=node, places=places, added=added, tensors=tuple(tensors))
+    machine = find_model(str(value.device))
+    return Product(node=node, places=places, added=added, tensors=tuple(tensors), machine=machine)
 
 
-def is_unaligned(tensor: torch.Tensor) -> bool:
+def is_unaligned(tensor: torch.Tensor, vector_bytes: int) -> bool:
     """Whether a product reads or writes `tensor` in place, but no aligned kernel can: rows start between vectors.
 
     False where that is not known, and for what a product copies first: matrices with no dimension of stride 1.
@@ -179,7 +178,7 @@ def is_unaligned(tensor: torch.Tensor) -> bool:
     steps = [leading] if not _is(other, 1) else []
     steps += [s for n, s in zip(tensor.shape[:-2], tensor.stride()[:-2], strict=True) if not _is(n, 1)]
     places = [*steps, tensor.storage_offset()]
-    return any(type(place) is int and place * tensor.element_size() % VECTOR_BYTES != 0 for place in places)
+    return any(type(place) is int and place * tensor.element_size() % vector_bytes != 0 for place in places)
 
 
 def _is(size: int | torch.SymInt, number: int) -> bool:

@@ -30,8 +30,6 @@ aten = torch.ops.aten
 
 WHOLE_VECTOR: Final = 8
 """Numbers of which rows have a multiple: operands and results of others are padded first, where that pays (layout/padding.py)."""
-LEAST_BYTES: Final = 2 << 20
-"""Of a result; an estimate, not measured. A kernel for a smaller one takes the 2 us of a launch, and the library might not split its sums then, as it likes to for few rows."""
 
 _PRODUCT: Final = either(
     call("aten.addmm.default", self=tensor("bias"), mat1=tensor("left"), mat2=tensor("right")),
@@ -102,7 +100,10 @@ def _is_large(match: Match) -> bool:
     """Sizes that are not known count as large."""
     sizes = [hint_of(size) for size in match.result.shape]
     known = [size for size in sizes if size is not None]
-    return len(known) < len(sizes) or math.prod(known) * match.result.element_size() >= LEAST_BYTES
+    if len(known) < len(sizes):
+        return True
+    size = math.prod(known) * match.result.element_size()
+    return bool(size >= match.machine("left").libraries.epilogue_bytes)
 
 
 def _back_in_its_type(match: Match) -> bool:

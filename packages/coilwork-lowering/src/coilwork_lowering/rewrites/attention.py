@@ -15,19 +15,11 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_lowering.rewrites.condition import Condition, dtype_among, of_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
 from coilwork_lowering.torch_compat.sizes import hint_of, surely
-
-LEAST_BYTES: Final = 8 << 20
-"""On CPUs, written-out attention with fewer bytes of scores is as fast. Measured in f32 with heads of 64 numbers on one core: 24 heads
-of 128 x 128, 1.9 ms written out and 2.1 as one operator; 12 heads of 512 x 512, 13.8 and 11.1."""
-
-LEAST_BYTES_IN_TRAINING: Final = 64 << 20
-"""The same with a backward, which is faster written out (5.8 ms and 7.3; 35.7 and 41.0), but keeps the scores in memory."""
 
 _SCORES: Final = call("matmul", self=tensor("query"), other=tensor("key"))
 _SCALED: Final = either(
@@ -190,16 +182,14 @@ def _attend(
 
 def pays(match: Match, scores: tuple[Any, ...]) -> bool:
     """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count as large."""
-    query = match.value("query")
-    if not has_trait(query.device.type, PROCESSOR):
-        return True
+    query, figures = match.value("query"), match.machine("query").libraries
     trained = torch.is_grad_enabled() and any(
         match.value(name).requires_grad for name in ("query", "key", "values")
     )
     sizes = [hint_of(size) for size in scores]
     known = [size for size in sizes if size is not None]
-    least = LEAST_BYTES_IN_TRAINING if trained else LEAST_BYTES
-    return len(known) < len(sizes) or prod(known) * query.element_size() >= least
+    least = figures.trained_attention_bytes if trained else figures.attention_bytes
+    return len(known) < len(sizes) or bool(prod(known) * query.element_size() >= least)
 
 
 def _pays(match: Match) -> bool:

@@ -120,7 +120,8 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
 
 def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
     """Where the replaced calls come from; `None` if nothing was replaced."""
-    for match in matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo):
+    found = matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model)
+    for match in found:
         if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
             if _put_in_place(match, rewrite, place):

@@ -55,5 +55,5 @@ def freeze(
     laid_out, _ = lay_out_convolutions(gm, layout)
     laid_out, _ = pad_products(laid_out, layout)
     if packs:
-        laid_out, _ = pack_weights(laid_out, frozen)
+        laid_out, _ = pack_weights(laid_out, frozen, layout.find_model)
     return gm, fired, split_constants(laid_out, frozen)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from coilwork_ir.machine import FindModel, MachineModel, find_like_model
 from coilwork_lowering.rewrites.pattern import Call, Either, Items, Pattern, Tensor, Value, roots_of
 from coilwork_lowering.rewrites.vocabulary import Vocabulary
 
@@ -23,6 +24,7 @@ class Match:
         nodes: the calls of the pattern, roots included.
         vocabulary: how to read the graph.
         memo: what conditions found out about one call, for the other matches of the run that hold it.
+        find_model: what is measured of a device.
     """
 
     roots: tuple[fx.Node, ...]
@@ -30,6 +32,11 @@ class Match:
     nodes: tuple[fx.Node, ...]
     vocabulary: Vocabulary
     memo: dict[Hashable, Any] = field(default_factory=dict)
+    find_model: FindModel = find_like_model
+
+    def machine(self, name: str) -> MachineModel:
+        """What is measured of the device of the captured node `name`."""
+        return self.find_model(str(self.value(name).device))
 
     def value(self, name: str) -> Any:
         """The fake tensor of the captured node `name`."""
@@ -61,10 +68,11 @@ def matches_at(
     also: tuple[Pattern, ...],
     vocabulary: Vocabulary,
     memo: dict[Hashable, Any],
+    find_model: FindModel = find_like_model,
 ) -> Iterator[Match]:
     """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it.
 
-    `memo` as in `Match`.
+    `memo` and `find_model` as in `Match`.
     """
     for state in _fit(pattern, node, _State(), vocabulary):
         for roots, whole in _further(also, (node,), state, vocabulary):
@@ -75,6 +83,7 @@ def matches_at(
                     nodes=whole.nodes,
                     vocabulary=vocabulary,
                     memo=memo,
+                    find_model=find_model,
                 )
 
 

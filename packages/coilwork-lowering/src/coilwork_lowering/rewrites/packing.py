@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import fx
 
 from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
+from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.convolutions import FORWARD
 from coilwork_lowering.facts.origins import inherited
@@ -25,11 +26,10 @@ from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 from coilwork_lowering.torch_compat.operators import overload_called, packed_types
 
-MOST_ROWS: Final = 256
-"""Rows of a product, or positions of a convolution, up to which laying out the weight shows in a call: beyond, it is lost in the sums."""
 
-
-def pack_weights(gm: fx.GraphModule, frozen: Iterable[int]) -> tuple[fx.GraphModule, int]:
+def pack_weights(
+    gm: fx.GraphModule, frozen: Iterable[int], find_model: FindModel = find_like_model
+) -> tuple[fx.GraphModule, int]:
     """`gm` with the weights packed that the inputs at positions `frozen` decide, and how many calls read such weights.
 
     `gm` itself, and 0, where torch lacks oneDNN or nothing is packed. Results round as oneDNN rounds them.
@@ -44,7 +44,11 @@ def pack_weights(gm: fx.GraphModule, frozen: Iterable[int]) -> tuple[fx.GraphMod
     found = 0
     for node in list(graph.nodes):
         read = vocabulary.read(node)
-        if read is None or not _is_packable(read, constants, types) or not _has_few_rows(node, read):
+        if (
+            read is None
+            or not _is_packable(read, constants, types)
+            or not _has_few_rows(node, read, find_model)
+        ):
             continue
         with graph.inserting_before(node), mode:
             packed = _packed_call(graph, node, read)
@@ -92,8 +96,11 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
     return bool(value.dtype in types and value.dim() in ranks and (bias is None or bias.dim() == 1))
 
 
-def _has_few_rows(node: fx.Node, read: Read) -> bool:
-    """Whether the weight is known to be used for few rows or positions; sizes of operands are then known, too."""
+def _has_few_rows(node: fx.Node, read: Read, find_model: FindModel) -> bool:
+    """True if the weight is known to be used for few rows or positions; sizes of operands are then known, too.
+
+    Laying out the weight then shows in a call: beyond, it is lost in the sums.
+    """
     operands = _operands(read)
     assert operands is not None
     result, operand = list(node.meta["val"].shape), list(operands.value.meta["val"].shape)
@@ -105,7 +112,8 @@ def _has_few_rows(node: fx.Node, read: Read) -> bool:
         return False
     # of one row in f32 the libraries are equally fast
     least = 2 if node.meta["val"].dtype is torch.float32 else 1
-    return bool(channels > 0 and least <= rows <= MOST_ROWS)
+    most = find_model(str(node.meta["val"].device)).loops.packed_rows
+    return bool(channels > 0 and least <= rows <= most)
 
 
 def _packed_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import fx
 
+from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_lowering.rewrites.condition import Condition
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, roots_of
@@ -37,6 +38,7 @@ class Rewrite:
         inexact: results may round otherwise than the captured calls; such a rewrite needs numerics `fast`.
         random: the replacement draws its random numbers in another way.
         restrides: the result's strides may differ, because the conditions see to it that nobody cares.
+        find_model: what is measured of a device, for conditions that ask what pays there.
         uuid: of rewrites that users add: changes whenever they change. Empty: what is compiled is not cached.
     """
 
@@ -51,6 +53,7 @@ class Rewrite:
     inexact: bool = False
     random: bool = False
     restrides: bool = False
+    find_model: FindModel = field(default=find_like_model, repr=False, compare=False)
     uuid: str = ""
 
     def __post_init__(self) -> None:

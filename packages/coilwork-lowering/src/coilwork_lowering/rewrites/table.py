@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from coilwork_lowering.options import RewriteOptions
@@ -37,10 +38,14 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
 def chosen(level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()) -> tuple[Rewrite, ...]:
     """The rewrites of `level` that `options` allow, and the user's `own` of that level behind them.
 
-    A user's own rewrite is allowed whatever it says of itself: who adds it wants it.
+    Their conditions ask `options.find_model` what pays. A user's own rewrite is allowed whatever it says of itself: who adds it wants it.
     """
     return (
-        *(rewrite for rewrite in REWRITES if rewrite.level == level and _is_allowed(rewrite, options)),
+        *(
+            replace(rewrite, find_model=options.find_model)
+            for rewrite in REWRITES
+            if rewrite.level == level and _is_allowed(rewrite, options)
+        ),
         *(rewrite for rewrite in own if rewrite.level == level and rewrite.name not in options.skip),
     )
 

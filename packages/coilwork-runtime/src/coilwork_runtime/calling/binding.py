@@ -136,7 +136,7 @@ def _encode(row: Row, functions: Mapping[str, Callable[..., Any]]) -> tuple[Any,
             extra = row.constant
         case Act.MARKED:
             extra = read_creation
-        case Act.MADE | Act.INSTEAD:
+        case Act.MADE | Act.INSTEAD | Act.BEFORE:
             extra = functions[row.name]
     values = (row.act, *row.value, *row.source, row.flags)
     return *map(int, values), extra, recorded, of_parts, _flat(row.takes), _flat(row.gives)

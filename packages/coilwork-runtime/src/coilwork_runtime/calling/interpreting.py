@@ -71,8 +71,10 @@ class InterpretedCall:
     functions: Mapping[str, Callable[..., Any]]
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
-        values = _Values(given={position: args[position] for position in self.roles.kept}, args=args)
         rows = self.roles.rows
+        for row in reversed(rows[len(rows) - self.roles.before :]):
+            args = self.functions[row.name](args)
+        values = _Values(given={position: args[position] for position in self.roles.kept}, args=args)
         first = 0
         for number in reversed(range(len(rows))):
             row = rows[number]
@@ -99,7 +101,7 @@ class InterpretedCall:
             _finish_input(row, number, values)
         elif row.act is Act.IS:
             values.write(row.value, values.read(row.source))
-        elif row.act is not Act.INSTEAD:
+        elif row.act not in (Act.INSTEAD, Act.BEFORE):
             values.write(row.value, _RESULTS[row.act](row, values.read(row.value), values))
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.executor.callbacks import find_operator
 from coilwork_runtime.executor.forms import Launcher
@@ -85,7 +86,7 @@ def load_interpreted(
     `launchers` has one for each kernel by name, `constants` the tensors by key.
 
     Raises:
-        ProgramBytesError: the bytes are damaged, or of another version.
+        ProgramBytesError: the bytes are damaged, of another version, or call an operator that there is not.
         KeyError: a kernel or constant is missing.
     """
     tables, parts = read_program(data)
@@ -322,7 +323,7 @@ class _Maker:
         return check_and_bind if is_checked else bind
 
     def _check(self, slot: int, layout: Layout, *, is_aligned: bool) -> Action:
-        place, name, dtype = self._slots[slot], self._part.slots[slot], _dtype(layout)
+        place, name, dtype = self._slots[slot], self._part.slots[slot], layout.dtype
         sizes, strides = self._layout(layout)
 
         def check(frame: Frame) -> None:
@@ -337,7 +338,7 @@ class _Maker:
         return check_aligned if is_aligned else check
 
     def _allocate(self, slot: int, layout: Layout) -> Action:
-        place, dtype = self._slots[slot], _dtype(layout)
+        place, dtype = self._slots[slot], layout.dtype
         allocate, where = _find_allocator(layout.device)
         if _is_fixed(layout):
             make = functools.partial(allocate, *self._fixed(layout), dtype, *where)
@@ -363,7 +364,7 @@ class _Maker:
 
     def _carve(self, slot: int, pool_slot: int, offset_register: int, layout: Layout) -> Action:
         place, pool, offset = self._slots[slot], self._slots[pool_slot], self._registers[offset_register]
-        dtype = _dtype(layout)
+        dtype = layout.dtype
         if _is_fixed(layout) and offset_register & CONSTANT:
             start = self._rest[offset - self._first_kept]
             see = find_pool_part(start, *self._fixed(layout), dtype)
@@ -384,7 +385,7 @@ class _Maker:
     ) -> Action:
         """Memory seen anew; the source is gone behind it if it `ends`."""
         place, source, offset = self._slots[slot], self._slots[source_slot], self._registers[register]
-        dtype = _dtype(layout)
+        dtype = layout.dtype
         sizes, strides = self._layout(layout)
         fixed_sizes, fixed_strides = self._fixed(layout) if _is_fixed(layout) else ((), ())
 
@@ -572,7 +573,7 @@ class _Maker:
 
     def _settle_own(self, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """Results of a nested program in memory of their own: it may return its operand, or one tensor twice."""
-        laid_out = [(self._slots[slot], _dtype(layout), *self._layout(layout)) for slot, layout in outputs]
+        laid_out = [(self._slots[slot], layout.dtype, *self._layout(layout)) for slot, layout in outputs]
 
         def settle(frame: Frame) -> None:
             for place, dtype, sizes, strides in laid_out:
@@ -581,7 +582,7 @@ class _Maker:
         return settle
 
     def _settle(self, slot: int, layout: Layout, is_aligned: bool) -> Action:
-        place, dtype = self._slots[slot], _dtype(layout)
+        place, dtype = self._slots[slot], layout.dtype
         ensure = ensure_aligned_layout if is_aligned else ensure_layout
         if _is_fixed(layout):
             fixed_sizes, fixed_strides = self._fixed(layout)
@@ -627,15 +628,21 @@ def _is_fixed(layout: Layout) -> bool:
     return all(number & CONSTANT for number in (*layout.sizes, *layout.strides))
 
 
-def _dtype(layout: Layout) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, layout.dtype)
-    return dtype
-
-
 def _find_direct(target: str) -> Callable[..., Any]:
-    """An operator overload, without the frame that torch's object for it costs each call."""
-    found = find_operator(target)()
-    return direct_operator(found)
+    """An operator overload, without the frame that torch's object for it costs each call.
+
+    Raises:
+        ProgramBytesError: there is none of this name.
+    """
+    try:
+        return direct_operator(find_operator(target)())
+    except (AttributeError, RuntimeError) as error:
+        raise ProgramBytesError(
+            "missing-operator",
+            f"a program calls {target}, which is not registered here",
+            reason=str(error),
+            remedy="import the library that registers it before the program is loaded",
+        ) from error
 
 
 def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:

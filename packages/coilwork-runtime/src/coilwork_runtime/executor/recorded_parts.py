@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+import torch
+
 from coilwork_runtime.executor.recorded_calls import ProgramReader, Tables, read_heading, refuse_damage
 
 CONSTANT: Final = 1 << 31
@@ -51,7 +53,7 @@ class Kind(IntEnum):
 class Layout:
     """How a tensor lies; sizes and strides are registers."""
 
-    dtype: str
+    dtype: torch.dtype
     device: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -193,7 +195,11 @@ class _PartReader:
         return kind, self._slot() if kind is Kind.TENSOR else number()
 
     def _layout(self) -> Layout:
-        dtype, device, rank = self._in.text(), self._in.text(), self._in.u32()
+        dtype, device, rank = getattr(torch, self._in.text()), self._in.text(), self._in.u32()
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{dtype} is no element type")
+        # raises for a device that this torch has not
+        torch.device(device)
         sizes, strides = (tuple(self._register() for _ in range(rank)) for _ in range(2))
         return Layout(dtype, device, sizes, strides)
 
@@ -214,9 +220,17 @@ class _PartReader:
         place = self._in.text()
         return Step(code, place, _OPERANDS[code](self))
 
+    def _operation(self) -> int:
+        number = self._in.below_byte(7)
+        if not number:
+            raise ValueError("they hold an operation of no known kind")
+        return number
+
     def _compute(self) -> tuple[Any, ...]:
         into = self._in
-        return (into.listing(lambda: (into.u8(), self._variable(), self._register(), self._register())),)
+        return (
+            into.listing(lambda: (self._operation(), self._variable(), self._register(), self._register())),
+        )
 
     def _bind(self) -> tuple[Any, ...]:
         return self._variable(), self._slot(), self._in.u32(), self._flag(), self._in.i32()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ class Act(IntEnum):
     SHOWN = 13
     MADE = 14
     INSTEAD = 15
+    BEFORE = 16
 
 
 class Place(IntEnum):
@@ -77,26 +79,28 @@ class Roles(NamedTuple):
     """All rows of a convention, from the program outwards.
 
     Attributes:
-        takes: how many inputs there are.
+        takes: how many inputs there are, as rows speak of them.
         gives: how many results the caller gets; -1: all.
         rows: the rows.
         kept: the inputs that rows ask for after the call.
+        before: how many of the last rows make the inputs of what the caller gives.
     """
 
     takes: int
     gives: int
     rows: tuple[Row, ...]
     kept: tuple[int, ...]
+    before: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         """The callables of Python that it needs."""
-        return tuple(row.name for row in self.rows if row.act in (Act.MADE, Act.INSTEAD))
+        return tuple(row.name for row in self.rows if row.act in (Act.MADE, Act.INSTEAD, Act.BEFORE))
 
 
 _HEAD: Final = re.compile(r"takes (\d+)(?: gives (\d+))?")
 _LINE: Final = re.compile(r"(in|out|hidden) (\d+) (.*)")
-_CALL: Final = re.compile(r"call (\w+) (?:(instead)|takes (.*) gives (.*))")
+_CALL: Final = re.compile(r"call (\w+) (?:(instead|before)|takes (.*) gives (.*))")
 _VALUE: Final = r"(in|out|hidden) (\d+)"
 _PLACES: Final[Mapping[str, Place]] = MappingProxyType(
     {"in": Place.IN, "out": Place.OUT, "hidden": Place.HIDDEN}
@@ -116,20 +120,23 @@ def parse_roles(text: str) -> Roles:
     rows = tuple(_parse_row(line) for line in lines)
     takes = int(head[1])
     kept: dict[int, None] = {}
+    before = len(list(takewhile(lambda row: row.act is Act.BEFORE, reversed(rows))))
+    if any(row.act is Act.BEFORE for row in rows[: len(rows) - before]):
+        raise ValueError("a role speaks of inputs of the caller, who gives others")
     for row in rows:
         used = (row.value, row.source, *row.takes, *row.gives)
         if any(place is Place.IN and position >= takes for place, position in used):
             raise ValueError("a role speaks of an input that there is not")
         asked = (row.source, *row.takes, *((row.value,) if row.act is Act.SET else ()))
         kept.update((position, None) for place, position in asked if place is Place.IN)
-    return Roles(takes, -1 if head[2] is None else int(head[2]), rows, tuple(kept))
+    return Roles(takes, -1 if head[2] is None else int(head[2]), rows, tuple(kept), before)
 
 
 def _parse_row(line: str) -> Row:
     call = _CALL.fullmatch(line)
     if call is not None:
         if call[2]:
-            return Row(Act.INSTEAD, name=call[1])
+            return Row(Act.INSTEAD if call[2] == "instead" else Act.BEFORE, name=call[1])
         return Row(Act.MADE, name=call[1], takes=_parse_values(call[3]), gives=_parse_values(call[4]))
     one = _LINE.fullmatch(line)
     if one is not None:

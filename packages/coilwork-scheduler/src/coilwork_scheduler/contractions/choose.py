@@ -7,13 +7,14 @@ it is, for a template. `REGISTRY` holds the implementations, by the form of what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.loops import Contraction, Convolution, Graph, Node, View
+from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce, View
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
@@ -26,6 +27,7 @@ from coilwork_scheduler.contractions.implementations import (
     IMPLEMENTATIONS,
     NO_NUMBERS,
     Implementation,
+    NamesBlocks,
     Quote,
     Surroundings,
 )
@@ -49,7 +51,7 @@ def implement_contractions(
     options: ScheduleOptions,
     journal: Journal,
     registry: Registry,
-) -> Graph:
+) -> Implemented:
     """`graph` without contractions: each is what the cheapest of the `registry` makes of it.
 
     A convolution that a template computes for less stays.
@@ -57,7 +59,7 @@ def implement_contractions(
     Each decision is recorded. Linear in the size of the graph.
     """
     if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
-        return graph
+        return Implemented(graph=graph)
     around = Surroundings(
         graph=graph,
         facts=facts,
@@ -78,14 +80,27 @@ def implement_contractions(
         journal=journal,
     )
     nodes: list[Node] = []
+    blocks: dict[str, NamesBlocks] = {}
     for node in graph.nodes:
         if isinstance(node, Contraction):
-            nodes += chooser.implement(node, targets.of(node.output.device))
+            made, row = chooser.implement(node, targets.of(node.output.device))
+            nodes += made
+            if isinstance(row, NamesBlocks):
+                sums = (b for one in made if isinstance(one, Reduce) for b in defined(one))
+                blocks |= {buffer.name: row for buffer in sums}
         elif isinstance(node, Convolution):
             nodes += chooser.implement_convolution(node)
         else:
             nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
+    return Implemented(graph=replace(graph, nodes=tuple(nodes)), blocks=blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implemented:
+    """A graph whose contractions are calls and loops, and who says in which blocks the sums of its buffers run."""
+
+    graph: Graph
+    blocks: Mapping[str, NamesBlocks] = field(default_factory=lambda: MappingProxyType({}))
 
 
 MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation[MatrixProduct]]
@@ -136,20 +151,23 @@ class _Chooser:
     targets: Targets
     journal: Journal
 
-    def implement(self, node: Contraction, target: Target) -> tuple[Node, ...]:
-        """The nodes that compute `node`; loops, where it has no form that implementations are asked about."""
+    def implement(self, node: Contraction, target: Target) -> tuple[tuple[Node, ...], object]:
+        """The nodes that compute `node`, and the implementation that built them.
+
+        Loops of nobody's, where it has no form that implementations are asked about.
+        """
         buffers, asked = self.around.facts.buffers, self.around.options.contractions
         note = partial(self._note, "contraction", node)
         if (product := matrix_product_of(node, buffers)) is not None:
             row = _chosen(product, target, self.products, asked, note)
             if row is not None:
-                return row.build(product, target)
+                return row.build(product, target), row
         elif (grouped := grouped_product_of(node, buffers)) is not None:
             of_groups = _chosen(grouped, target, self.grouped, asked, note)
             if of_groups is not None:
-                return of_groups.build(grouped, target)
+                return of_groups.build(grouped, target), of_groups
         note(True, "no library multiplies what has this form")
-        return self.around.sums(target).build(node)
+        return self.around.sums(target).build(node), None
 
     def implement_convolution(self, node: Convolution) -> tuple[Node, ...]:
         """The nodes that compute `node`: itself, if a template does, and loops, where no library does.

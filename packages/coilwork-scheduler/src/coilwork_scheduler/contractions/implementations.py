@@ -18,17 +18,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import ClassVar, Final, Literal, Protocol, TypeVar
+from typing import ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.device_traits import CUBLAS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, bounds, provably_divisible
+from coilwork_ir.kernels import Candidate, Kernel
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, View
 from coilwork_ir.loops.matrix_products import BATCHED_PRODUCT, PRODUCT, MatrixProduct
 from coilwork_ir.machine.model import Products
+from coilwork_ir.mapping.product_blocks import propose_candidates
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Op, loads, postorder
+from coilwork_ir.scalar import Op, find_contraction, loads, postorder
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost import CostModel, KernelWork
@@ -88,6 +91,18 @@ class Implementation(Protocol[FormT]):
 
     def build(self, form: FormT, target: Target, /) -> tuple[Node, ...]:
         """The nodes that compute `form`."""
+        ...
+
+
+@runtime_checkable
+class NamesBlocks(Protocol):
+    """An implementation that also says how the kernels of its sums run."""
+
+    def name_blocks(self, kernel: Kernel, target: Target, /) -> tuple[Candidate, ...]:
+        """The blocks that `kernel`, which adds products that it built, is to run in, best guess first.
+
+        It sees the kernel with its prologues and its epilogue. None: the generator decides.
+        """
         ...
 
 
@@ -288,6 +303,11 @@ class SumsOfProducts:
         """Loops like others."""
         pieces = self._pieces(product, target)
         return self.around.sums(target).build(product.node, pieces=pieces)
+
+    def name_blocks(self, kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
+        """Blocks by the product's sides and the device, on GPUs."""
+        is_product = find_contraction(kernel_roots(kernel)) is not None
+        return propose_candidates(kernel, target) if is_product else ()
 
     def _pieces(self, product: MatrixProduct, target: Target) -> int:
         """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough.

@@ -45,6 +45,17 @@ def unit_stride(offset: Expr) -> frozenset[Expr]:
     return frozenset(found)
 
 
+def nearest(offset: Expr, most: int) -> frozenset[Expr]:
+    """The range symbols along which the flat `offset` moves by the fewest elements, up to `most` of them."""
+    steps: dict[Expr, int] = {}
+    for symbol in offset.free_symbols:
+        step = stride_of(offset, symbol) if symbol.extent is not None else None
+        if step is not None and step.is_const and 0 < step.value <= most:
+            steps[symbol] = step.value
+    least = min(steps.values(), default=0)
+    return frozenset(symbol for symbol, step in steps.items() if step == least)
+
+
 def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
     """Every scalar graph of `draft`, stores first, in order."""
     values: list[Scalar] = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, substitute, symbol
-from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
+from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
@@ -150,12 +150,14 @@ class KernelTable:
         self._known: dict[str, Kernel] = {}
         self._names: set[str] = set()
 
-    def add(self, kernel: Kernel, target: str = "") -> Kernel:
+    def add(self, kernel: Kernel, target: str = "", candidates: tuple[Candidate, ...] = ()) -> Kernel:
         """The kernel with the structure of `kernel` that was added first, under its final name.
 
-        `target` is the name of the target it is for, if that is not the graph's main one.
+        `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are how
+        a template wants it to run: kernels that are to run otherwise are others.
         """
         text = f"{target}\n{structure(kernel)}" if target else structure(kernel)
+        text = "\n".join([text, *(f"candidate {one.directives}" for one in candidates)])
         found = self._known.get(text)
         if found is not None:
             return found

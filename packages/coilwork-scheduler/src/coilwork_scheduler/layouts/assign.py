@@ -42,8 +42,6 @@ from coilwork_scheduler.sizes import SizeHints
 
 # What a change must save of the bytes of the loops around it: less is within the model's error.
 _LEAST_SHARE: Final = 16
-# What it must save in microseconds: kernels that were equal may differ by it, and each is compiled.
-_LEAST_US: Final = 0.1
 
 
 def assign_layouts(
@@ -214,6 +212,7 @@ class _Group:
         self.terms = [self._term(site) for site in sites]
         device = around.buffers[sites[0].memory[0]].device
         self.bytes_per_us = around.bytes_per_us(device)
+        self.gain_us = around.targets.of(device).machine.memory.layout_gain_us
 
     def _term(self, site: Site) -> Term:
         names = (*site.memory, *(c.name for c in site.choices))
@@ -306,7 +305,8 @@ class _Group:
         return lost >= self._least_gain()
 
     def _least_gain(self) -> float:
-        return _LEAST_US * self.bytes_per_us * SCALE
+        # kernels that were equal may differ by less, and each is compiled
+        return self.gain_us * self.bytes_per_us * SCALE
 
     def _keep_what_gains_little(self, choice: list[int]) -> None:
         """Set memory back to its captured strides where a change of it and of what it touches saves too little."""

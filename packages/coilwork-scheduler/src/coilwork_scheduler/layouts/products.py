@@ -1,7 +1,7 @@
 """Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before each call.
 
 A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is
-where rows begin between vectors, measured rates say (`coilwork_ir.product_rates`).
+where rows begin between vectors, measured rates say.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.layouts import dense_order, nested_strides
 from coilwork_ir.loops.matrix_products import ACTIVATED_PRODUCT, BATCHED_PRODUCT, PRODUCT
 from coilwork_ir.loops.view_strides import Strides
-from coilwork_ir.product_rates import ALIGNED_RATE, UNALIGNED_RATES, VECTOR_BYTES
 from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, Copy, LayoutOf, Site
 
 # A copy is written, and read again by the product.
 _COPIED: Final = 3
-# On a CPU, what one more call takes where ATen multiplies the matrices of a batch one by one: measured with
-# batches of 8 to 64 products of 16 to 64 rows in f32. Products of fewer terms than these it adds itself, in any layout.
-_MATRIX_US: Final = 1.1
-_FEWEST_TERMS: Final = 400
 _HALVES: Final = (DType.BF16, DType.F16)
 _PRODUCTS: Final = frozenset({PRODUCT, BATCHED_PRODUCT, ACTIVATED_PRODUCT})
 
@@ -116,7 +111,10 @@ class ProductSite:
         if not is_matrix:
             return size, False
         leading = self._leading(buffer, strides)
-        slow = any(step * buffer.dtype.itemsize % VECTOR_BYTES for step in leading)
+        slow = any(
+            step * buffer.dtype.itemsize % self.around.targets.of(buffer.device).machine.products.vector_bytes
+            for step in leading
+        )
         return size if leading else _COPIED * size, slow
 
     def least(self) -> int:
@@ -190,7 +188,8 @@ def _lost_to_alignment(left: Buffer, output: Buffer, around: Around) -> int:
     if output.dtype not in _HALVES or not around.targets.of(output.device).is_gpu:
         return 0
     flops = 2.0 * around.sizes.numel(output.shape) * around.sizes.value(left.shape[-1])
-    us = flops / UNALIGNED_RATES[1] - flops / ALIGNED_RATE
+    figures = around.targets.of(output.device).machine.products
+    us = flops / figures.unaligned_rate_1 - flops / figures.aligned_rate
     return int(us * around.bytes_per_us(output.device)) * SCALE
 
 
@@ -198,10 +197,14 @@ def _spent_on_calls(left: Buffer, output: Buffer, around: Around) -> int:
     """What a call for each matrix costs, where a CPU's library could take all of them at once."""
     *batch, rows, columns = around.extents(output)
     terms = rows * columns * around.sizes.value(left.shape[-1])
-    is_gpu = around.targets.of(output.device).is_gpu
-    if not batch or is_gpu or output.dtype not in (DType.F32, DType.F64) or terms < _FEWEST_TERMS:
+    target = around.targets.of(output.device)
+    if not batch or target.is_gpu or output.dtype not in (DType.F32, DType.F64):
         return 0
-    return int(batch[0] * _MATRIX_US * around.bytes_per_us(output.device)) * SCALE
+    loops = target.machine.loops
+    # of fewer terms it adds products itself, in any layout
+    if terms < loops.least_library_terms:
+        return 0
+    return int(batch[0] * loops.matrix_call_us * around.bytes_per_us(output.device)) * SCALE
 
 
 def _nest(captured: Sequence[int], inner: Sequence[int]) -> tuple[int, ...]:

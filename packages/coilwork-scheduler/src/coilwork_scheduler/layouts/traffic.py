@@ -25,8 +25,6 @@ from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, 
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
 
-# Bytes that memory moves at least for one element. A norm across rows of f32 takes 94 us on an H200 where along them it takes 13.
-SECTOR: Final = 32
 # Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from the cache. A modelled share.
 TILED: Final = 2
 _NOT_AFFINE: Final = -1
@@ -80,7 +78,8 @@ class NodeTraffic:
         self.extents = tuple(extents[r] for r in self.ranges)
         along = [k for k, r in enumerate(self.ranges) if r in axes] if keeps_rows else []
         self._along = along or list(range(len(self.ranges)))
-        self._most = TILED if isinstance(node, Pointwise) else SECTOR
+        self._sector = around.targets.of(defined(node)[0].device).machine.memory.strided_bytes
+        self._most = TILED if isinstance(node, Pointwise) else self._sector
         self._node = node
         self._around = around
         self._sizes = sizes
@@ -251,24 +250,24 @@ class NodeTraffic:
         symbol, extent = self.ranges[k], self.extents[k]
         if step != _NOT_AFFINE or symbol in touch.looked_up:
             return extent if step == 1 else 1
-        most = min(extent, max(1, SECTOR // touch.buffer.dtype.itemsize))
+        most = min(extent, max(1, self._sector // touch.buffer.dtype.itemsize))
         places = [self._sizes.value(substitute(offset, {symbol: as_expr(i)})) for i in range(most)]
         return next((i for i in range(1, most) if abs(places[i] - places[i - 1]) != 1), most)
 
     def _factor(self, steps: tuple[int, ...], run: int, inner: int, itemsize: int) -> int:
         """How often, in eighths, a byte counts where a kernel runs along range `inner`."""
-        most = max(1, min(self._most, SECTOR // itemsize)) * SCALE
+        most = max(1, min(self._most, self._sector // itemsize)) * SCALE
         step = steps[inner]
         if step == 0:
             return SCALE
         if step != 1 and run == 1:
-            apart = SECTOR // itemsize if step == _NOT_AFFINE else step
+            apart = self._sector // itemsize if step == _NOT_AFFINE else step
             return min(apart * SCALE, most)
-        if step == 1 and run * itemsize < SECTOR:
+        if step == 1 and run * itemsize < self._sector:
             # short rows that lie side by side are one long one
             onward = [e for s, e in zip(steps, self.extents, strict=True) if s == run]
             run *= max(onward, default=1)
-        return min(most, max(SCALE, SCALE * SECTOR // (run * itemsize)))
+        return min(most, max(SCALE, SCALE * self._sector // (run * itemsize)))
 
 
 def weigh_loop(position: int, node: Node, around: Around) -> Site | None:

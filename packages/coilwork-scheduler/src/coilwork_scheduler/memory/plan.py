@@ -151,12 +151,14 @@ class _Planner:
         if schedule.steps:
             self._release()
         self.out.append(Return(values=schedule.outputs))
+        kept = tuple(kernel for kernel in schedule.kernels if not _has_no_points(kernel))
         return Program(
             name=schedule.name,
             symbols=schedule.symbols,
             inputs=schedule.inputs,
             constants=schedule.constants,
-            kernels=tuple(kernel for kernel in schedule.kernels if not _has_no_points(kernel)),
+            kernels=kept,
+            proposals=tuple(one for one in schedule.proposals if one.kernel in {k.name for k in kept}),
             instructions=tuple(self.out),
             peak_bytes=self.meter.peak(),
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.capabilities import Capabilities, RowWalks
-from coilwork_ir.index import Expr, extent_of, stride_of
+from coilwork_ir.index import Expr, extent_of, stride_of, substitute
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import defined
 from coilwork_ir.ops import SCALAR_OPS
@@ -15,7 +15,7 @@ from coilwork_ir.scalar import Load, Op, postorder
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.kernels.accesses import unit_stride
+from coilwork_scheduler.kernels.accesses import nearest
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.families import Family
 
@@ -24,8 +24,8 @@ from coilwork_scheduler.splitting.families import Family
 class Shape:
     """A family's likely figures: results, points per result, programs of one kernel for all, bytes read.
 
-    Results are `across` if neighbours in memory are of different ones, and `crossed` if enough of what is read lies
-    along them.
+    Results are `across` if neighbours in memory are of different ones, and `crossed` if enough of what is
+    read lies along them.
     """
 
     results: int
@@ -83,11 +83,30 @@ class Figures:
     def direction(
         self, access: Load, parallel: frozenset[Expr], reduced: frozenset[Expr]
     ) -> Literal["along", "across"] | None:
-        """How `access` lies: neighbours in memory are of one result, or of several; `None`: of neither, or of both."""
-        unit = unit_stride(self.facts.buffers[access.buffer].offset_of(access.index))
-        if bool(unit & parallel) == bool(unit & reduced):
+        """How `access` lies: along one result, or across several; `None` if neither, or both."""
+        near = self.near(access)
+        if bool(near & parallel) == bool(near & reduced):
             return None
-        return "across" if unit & parallel else "along"
+        return "across" if near & parallel else "along"
+
+    def near(self, access: Load, over: Mapping[Expr, Expr] | None = None) -> frozenset[Expr]:
+        """The ranges, of those that ranges are `over`, of the nearest neighbours that `access` reads.
+
+        There are none if a sector of memory does not have several of them.
+        """
+        buffer = self.facts.buffers[access.buffer]
+        fetched = self.targets.of(buffer.device).machine.memory.fetched_bytes
+        offset = buffer.offset_of(access.index)
+        most = fetched // 2 // buffer.dtype.itemsize
+        return nearest(substitute(offset, over) if over else offset, most)
+
+    def near_bytes(self, family: Family, axes: Sequence[Expr], over: Mapping[Expr, Expr]) -> dict[Expr, int]:
+        """Bytes of `family` whose nearest neighbours lie along each of `axes`; its own are `over` these."""
+        found: dict[Expr, int] = {}
+        for access in family.rows:
+            for axis in self.near(access, over).intersection(axes):
+                found[axis] = found.get(axis, 0) + self.touched(access)
+        return found
 
     def wanted(self, family: Family, shape: Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""

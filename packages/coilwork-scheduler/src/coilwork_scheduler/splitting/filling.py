@@ -7,6 +7,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.splitting.boxes import boxed_axes
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import Figures
@@ -61,6 +62,9 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     order, refined = family.axes, dict[Expr, Expr]()
     if not ordered:
         order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
+        if rows.crossed_share is not None:
+            near = figures.near_bytes(family, order, refined)
+            order, refined = boxed_axes(order, refined, near, share=rows.crossed_share)
     pieces = cut_axes(
         order if refined else family.axes,
         order,

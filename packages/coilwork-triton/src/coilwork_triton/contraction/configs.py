@@ -1,73 +1,97 @@
-"""Which blocks to try for a contraction: from its sizes and the device, best guess first.
-
-- Skinny ones, of at most 64 rows, are a walk over the other factor, which is read once: a program takes a strip of it, up to 256
-  bytes deep, with several such blocks on their way. Narrow strips, so that there are some for each multiprocessor; what
-  is still missing to fill the device are parts of the sum, which the scheduler cuts.
-- Others are bound by the matrix units. A block of 128 x 256 results reads its factors least often and is the most that
-  the registers of two groups of four warps hold; fewer results fit smaller blocks.
-- In f32 there are no units that multiply exactly: each thread has a square of results in registers.
+"""Launches of a contraction: those that its blocks are, by its sizes or as a template names them, and what a search
+may try around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError, ParseError, VerifyError
 from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.mapping import Loop, Number, Open, Order, Tile, Warps, parse_mapping
+from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.product_blocks import LEAST_SIDE, Blocks, Factors, Work, names_of, propose_blocks
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.refusals import (
-    LEAST,
     MOST_DEPTH,
     MOST_RESULTS,
     MOST_STAGES,
     MOST_WARPS,
     RESULTS_PER_THREAD,
+    find_tile,
 )
-from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS, next_power_of_two
+from coilwork_triton.iteration.parameters import chosen
+from coilwork_triton.iteration.refusals import refuse
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS
+
+# Rows of blocks that programs go through together, so that they share columns in the cache.
+GROUPED: Final = 8
+_WARPS: Final = 4
+_NAMED: Final = (Tile, Loop, Warps, Order)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a contraction comes to.
+def read_candidates(
+    kernel: Kernel, factors: Factors, texts: Sequence[str], check: Callable[[Config], None]
+) -> tuple[Config, ...]:
+    """The launches of `kernel` that `texts` name, as far as `check` takes them.
 
-    Attributes:
-        rows, columns, length: estimated points.
-        left_bytes, right_bytes: size of an element of each factor in memory.
-        dtype: what is multiplied.
+    Raises:
+        EmitError: there is none, for the reason that the first text is none.
     """
+    found: dict[Config, None] = {}
+    faults: list[EmitError] = []
+    for text in texts:
+        try:
+            one = _read_candidate(kernel, factors, text)
+            check(one)
+            found.setdefault(one)
+        except (EmitError, VerifyError, ParseError) as error:
+            faults.append(refuse_candidate(kernel, text, error))
+    if not found and faults:
+        raise faults[0]
+    return tuple(found)
 
-    rows: int
-    columns: int
-    length: int
-    left_bytes: int
-    right_bytes: int
-    dtype: DType
 
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
+def _read_candidate(kernel: Kernel, factors: Factors, text: str) -> Config:
+    """The launch that `text` names: both tiles, the loop over terms, and perhaps warps and an order."""
+    mapping = parse_mapping(text)
+    odd = next((one for one in mapping.directives if not isinstance(one, _NAMED)), None)
+    if odd is not None:
+        raise refuse(kernel, odd.keyword(), f"a product's template names no `{odd.text}`")
+    sides = {"y": factors.rows, "x": factors.columns}
+    tiles = {letter: find_tile(kernel, mapping, side) for letter, side in sides.items()}
+    loop, order, warps = mapping.find(Loop), mapping.find(Order), mapping.find(Warps)
+    wanted: dict[str, Number] = {}
+    for letter, tile in tiles.items():
+        if tile is None:
+            names = ", ".join(names_of(kernel, sides[letter]))
+            raise refuse(kernel, "tile", f"it names no block of {names}")
+        wanted[BLOCKS[letter]] = tile.by
+    if loop is None or loop.ranges != names_of(kernel, factors.axes):
+        raise refuse(kernel, "loop", "it names no block of terms")
+    wanted |= {BLOCKS["r"]: loop.by, GROUP: order.by if order else GROUPED, STAGES: loop.stages}
+    count = warps.count if warps else _WARPS
+    if any(isinstance(number, Open) for number in (*wanted.values(), count)):
+        raise refuse(kernel, "choose", "a candidate leaves nothing open")
+    meta = tuple((name, chosen(number)) for name, number in wanted.items())
+    return Config(meta=meta, num_warps=chosen(count), num_stages=1)
 
 
 def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates. Each block fits the device's shared memory with all its stages."""
-    if min(work.rows, work.columns) <= target.machine.products.skinny_rows:
-        found = _skinny(work, target)
-    else:
-        found = _exact(work) if work.dtype is DType.F32 else _square(work)
-    fitting = [_fitted(block, work, target) for block in found]
-    return tuple(_config(block) for block in dict.fromkeys(fitting))[:limit]
+    return tuple(_config(block) for block in propose_blocks(work, target))[:limit]
 
 
 def fixed(work: Work, target: Target) -> tuple[Config, ...]:
     """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and columns there are."""
-    block = _Block(64, 64, 32, 4, 2) if work.dtype is DType.F32 else _Block(64, 128, 64, 4, 3)
+    block = Blocks(rows=64, columns=64, depth=32, warps=4, stages=2)
+    if work.dtype is not DType.F32:
+        block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
     each = block.depth * 4 * (block.rows + block.columns)
     return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
 
@@ -81,7 +105,7 @@ def space_of(
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
         numel = whole.get(letter)
-        sizes = [n for n in _powers_of_two(LEAST, most) if numel is None or provably_divisible(numel, n)]
+        sizes = [n for n in _powers_of_two(LEAST_SIDE, most) if numel is None or provably_divisible(numel, n)]
         values[name] = tuple(sorted({*proposed, *sizes}))
     values[GROUP] = (1, 4, 8, 16)
     values[STAGES] = tuple(range(1, MOST_STAGES + 1))
@@ -95,48 +119,9 @@ def space_of(
     return SearchSpace(values=tuple(values.items()), limits=limits)
 
 
-def _skinny(work: Work, target: Target) -> list[_Block]:
-    short = max(LEAST, next_power_of_two(min(work.rows, work.columns)))
-    right = work.rows <= work.columns
-    depth = target.machine.products.strip_depth_bytes // (work.right_bytes if right else work.left_bytes)
-    # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips are
-    if short <= 16:
-        shapes = ((32, depth, 4, 4), (64, depth, 4, 3), (32, depth // 2, 4, 5))
-    elif short <= 32:
-        shapes = ((64, depth // 2, 4, 4), (32, depth // 2, 4, 5), (128, depth // 2, 4, 3))
-    else:
-        shapes = ((128, depth // 2, 4, 3), (64, depth // 2, 4, 4), (128, depth // 4, 4, 4))
-    found = [_Block(short, long, deep, warps, stages) for long, deep, warps, stages in shapes]
-    return found if right else [replace(b, rows=b.columns, columns=b.rows) for b in found]
-
-
-def _square(work: Work) -> list[_Block]:
-    if work.rows * work.columns < 128 * 128 * 256:
-        return [_Block(64, 128, 64, 4, 4), _Block(64, 64, 64, 4, 5), _Block(128, 128, 64, 8, 4)]
-    # these take longest to compile, and a third was never the fastest
-    return [_Block(128, 256, 64, 8, 3), _Block(128, 128, 64, 4, 4)]
-
-
-def _exact(work: Work) -> list[_Block]:
-    return [_Block(64, 64, 32, 4, 2), _Block(128, 64, 16, 8, 2), _Block(32, 64, 32, 4, 2)]
-
-
-def _fitted(block: _Block, work: Work, target: Target) -> _Block:
-    """`block` no larger than the work, and with fewer stages if they do not fit otherwise."""
-    block = replace(
-        block,
-        rows=min(block.rows, max(LEAST, next_power_of_two(work.rows))),
-        columns=min(block.columns, max(LEAST, next_power_of_two(work.columns))),
-        depth=min(block.depth, max(LEAST, next_power_of_two(work.length))),
-    )
-    each = block.depth * (block.rows * work.left_bytes + block.columns * work.right_bytes)
-    stages = max(1, min(block.stages, target.shared_memory_bytes // each))
-    return replace(block, stages=stages)
-
-
-def _config(block: _Block) -> Config:
+def _config(block: Blocks) -> Config:
     sides = (("y", block.rows), ("x", block.columns), ("r", block.depth))
-    meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, 8), (STAGES, block.stages))
+    meta = (*((BLOCKS[letter], size) for letter, size in sides), (GROUP, GROUPED), (STAGES, block.stages))
     return Config(meta=meta, num_warps=block.warps, num_stages=1)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
-from coilwork_ir.index import Expr, as_int, bounds, evaluate, provably_divisible
+from coilwork_ir.index import Expr, provably_divisible
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.mapping import (
@@ -22,23 +22,19 @@ from coilwork_ir.mapping import (
     Order,
     Tile,
     Warps,
+    verify_mapping,
 )
+from coilwork_ir.mapping.product_blocks import Factors, factors_of, names_of, whole_sides, work_of
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
-from coilwork_triton.contraction.refusals import (
-    Factors,
-    check_product,
-    factors_of,
-    names_of,
-    whole_sides,
-)
+from coilwork_triton.contraction.configs import fixed, propose, read_candidates, space_of
+from coilwork_triton.contraction.refusals import check_product
 from coilwork_triton.contraction.shape import ContractionShape, parameters_of, places_of, shape_of
 from coilwork_triton.iteration.open_choices import plan_choices
 from coilwork_triton.iteration.parameters import chosen, launch_config
 from coilwork_triton.iteration.tiles import needs_64_bits
 from coilwork_triton.launch.open_numbers import limits_between, open_numbers
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, UNKNOWN_EXTENT, WARPS
+from coilwork_triton.launch.parameters import BLOCKS, GROUP, STAGES, WARPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +67,13 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     """
     factors, invariant = factors_of(kernel), options.batch_invariant
     work = work_of(factors)
-    found = fixed(work, target) if invariant else propose(work, target, options.max_configs)
+    if invariant:
+        found = fixed(work, target)
+    elif options.candidates:
+        check = partial(_check_launch, kernel, factors, target, options)
+        found = read_candidates(kernel, factors, options.candidates, check)[: options.max_configs]
+    else:
+        found = propose(work, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in found)
     space = (
         SearchSpace()
@@ -83,6 +85,19 @@ def propose_product(kernel: Kernel, target: Target, options: TritonOptions) -> P
     limits = limits_between(numbers, configs, space)
     mapping = replace(mapping, directives=(*mapping.directives, *limits))
     return PlannedProduct(kernel=kernel, mapping=mapping, configs=configs, target=target)
+
+
+def _check_launch(
+    kernel: Kernel, factors: Factors, target: Target, options: TritonOptions, config: Config
+) -> None:
+    """Refuse a launch that is not legal, or has no text.
+
+    Raises:
+        VerifyError, EmitError: by the name of the directive.
+    """
+    mapping = outline(kernel, factors, open_numbers((config,), SearchSpace()), options)
+    verify_mapping(kernel, mapping)
+    check_product(kernel, factors, mapping, target)
 
 
 def plan_given_product(
@@ -146,20 +161,6 @@ def outline(
     )
 
 
-def work_of(factors: Factors) -> Work:
-    """What a product comes to."""
-    points = whole_sides(factors)
-    left, right = factors.memory_bytes
-    return Work(
-        rows=_estimate(points["y"]),
-        columns=_estimate(points["x"]),
-        length=_estimate(points["r"]),
-        left_bytes=left,
-        right_bytes=right,
-        dtype=factors.node.left.dtype,
-    )
-
-
 def _whole(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
     """The points of sides that all blocks divide, by letter."""
     return {
@@ -167,15 +168,3 @@ def _whole(factors: Factors, configs: tuple[Config, ...]) -> dict[str, Expr]:
         for letter, numel in whole_sides(factors).items()
         if letter != "z" and all(provably_divisible(numel, dict(c.meta)[BLOCKS[letter]]) for c in configs)
     }
-
-
-def _estimate(numel: Expr) -> int:
-    exact = as_int(numel)
-    if exact is not None:
-        return exact
-    return max(1, evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols}))
-
-
-def _typical(size: Expr) -> int:
-    low, high = bounds(size)
-    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))

@@ -13,12 +13,9 @@ warps 8    index i32    contract
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, product
+from coilwork_ir.index import product
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import (
     Choose,
@@ -37,14 +34,11 @@ from coilwork_ir.mapping import (
     find_all,
 )
 from coilwork_ir.mapping.numbers import values_of
-from coilwork_ir.scalar import Contraction, Load, Scalar, find_contraction, find_parts, postorder
+from coilwork_ir.mapping.product_blocks import LEAST_SIDE, Factors, names_of
 from coilwork_ir.target import Target
-from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.iteration.refusals import refuse
 from coilwork_triton.iteration.tiles import needs_64_bits
 
-# The least side of a block that matrix units take.
-LEAST: Final = 16
 # The longest sides of blocks, of results and along the sum.
 MOST_RESULTS: Final = 256
 MOST_DEPTH: Final = 512
@@ -54,63 +48,6 @@ MOST_WARPS: Final = 8
 RESULTS_PER_THREAD: Final = 128
 _TAKES: Final = (Tile, FlatGrid, Order, Loop, Unit, Warps, Index, Contract, Limit, Choose)
 _NEEDS: Final = (FlatGrid, Order, Loop, Unit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factors:
-    """The contraction `node` of a kernel, and the ranges of its rows, columns, sum, and of all others."""
-
-    node: Contraction
-    rows: tuple[Range, ...]
-    columns: tuple[Range, ...]
-    axes: tuple[Range, ...]
-    others: tuple[Range, ...]
-
-    @property
-    def memory_bytes(self) -> tuple[int, int]:
-        """Sizes of an element of each factor in memory."""
-        dtype = self.node.left.dtype
-        return _memory_bytes(self.node.left, dtype), _memory_bytes(self.node.right, dtype)
-
-    @property
-    def unit(self) -> Unit:
-        """What multiplies."""
-        return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
-
-
-def factors_of(kernel: Kernel) -> Factors:
-    """The contraction of `kernel`, which has one.
-
-    Raises:
-        EmitError: its factors share ranges in no way that products do, or Triton adds in another type.
-    """
-    node = find_contraction(roots_of(kernel))
-    assert node is not None
-    parts = find_parts(
-        node.left, node.right, [r.symbol for r in kernel.ranges if r.kind == "parallel"], node.axes
-    )
-    if parts is None:
-        raise EmitError("contraction", "the factors do not tell rows, columns and a batch apart")
-    if node.dtype is not DType.F32:
-        raise EmitError(
-            "contraction", f"no products of {node.left.dtype.text} that are added in {node.dtype.text}"
-        )
-    ranges = {r.symbol: r for r in kernel.ranges}
-    known = frozenset((*parts.rows, *parts.columns, *node.axes))
-    return Factors(
-        node=node,
-        rows=tuple(ranges[s] for s in parts.rows),
-        columns=tuple(ranges[s] for s in parts.columns),
-        axes=tuple(ranges[s] for s in node.axes),
-        # ranges of one point belong to no part
-        others=tuple(r for r in kernel.ranges if r.symbol not in known),
-    )
-
-
-def names_of(kernel: Kernel, ranges: tuple[Range, ...]) -> tuple[str, ...]:
-    """Names of `ranges`, outermost first."""
-    wanted = {r.symbol for r in ranges}
-    return tuple(r.symbol.name for r in kernel.ranges if r.symbol in wanted)
 
 
 def find_tile(kernel: Kernel, mapping: Mapping, ranges: tuple[Range, ...]) -> Tile | None:
@@ -190,9 +127,9 @@ def _loop(kernel: Kernel, factors: Factors, loop: Loop) -> Iterator[tuple[str, s
 
 
 def _sizes(keyword: str, number: Number, most: int) -> Iterator[tuple[str, str]]:
-    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST <= n <= most]
+    odd = [n for n in values_of(number) if n & (n - 1) or not LEAST_SIDE <= n <= most]
     if odd:
-        yield keyword, f"blocks are powers of two from {LEAST} to {most}, and {odd[0]} is none"
+        yield keyword, f"blocks are powers of two from {LEAST_SIDE} to {most}, and {odd[0]} is none"
 
 
 def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
@@ -208,17 +145,3 @@ def _memory(kernel: Kernel, factors: Factors, mapping: Mapping, target: Target) 
     left, right = factors.memory_bytes
     if stages * r * (y * left + x * right) > target.shared_memory_bytes:
         yield "tile", f"{stages} blocks of each factor do not fit the shared memory"
-
-
-def whole_sides(factors: Factors) -> dict[str, Expr]:
-    """The points of each side, by the letter of its tile."""
-    sides = {"y": factors.rows, "x": factors.columns, "r": factors.axes, "z": factors.others}
-    return {letter: product(r.extent for r in side) for letter, side in sides.items()}
-
-
-def _memory_bytes(factor: Scalar, dtype: DType) -> int:
-    """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of `dtype`."""
-    found = [node for node in postorder((factor,)) if isinstance(node, Load)]
-    most = max((len(node.index[0].free_symbols) for node in found), default=0)
-    sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
-    return max(sizes, default=dtype.itemsize)

@@ -16,9 +16,10 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.mapping import Index, Mapping, Number
 from coilwork_ir.mapping import Tile as TileOf
 from coilwork_ir.mapping.numbers import values_of
+from coilwork_ir.mapping.product_blocks import Factors, factors_of, names_of
 from coilwork_ir.scalar import Contraction
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.refusals import Factors, check_product, factors_of, names_of
+from coilwork_triton.contraction.refusals import check_product
 from coilwork_triton.iteration.parameters import Place
 from coilwork_triton.iteration.parameters import places_of as find_places
 from coilwork_triton.iteration.shape import Shape
@@ -73,6 +74,7 @@ def shape_of(kernel: Kernel, mapping: Mapping, target: Target) -> ContractionSha
 
     def blocks(first: Tile, second: Tile) -> Shape:
         return Shape(
+            grids=target.machine.grids,
             tiles=(*(() if batch is None else (batch,)), replace(first, axis=0), replace(second, axis=1)),
             walk="looped",
             parameters=tuple(numbers),

@@ -14,6 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
+from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Combine, Combining, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.ragged import is_ragged
@@ -89,10 +90,11 @@ class Work:
 
 
 class KernelAnalysis:
-    """Facts about `kernel`."""
+    """Facts about `kernel`, on a device of which `machine` was measured."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.kernel = kernel
+        self.machine = machine
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
@@ -130,7 +132,7 @@ class KernelAnalysis:
             stream_bytes=whole_sizes(kernel.ranges, self.accesses),
             operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
             load_chain=loads_in_turn(self.roots),
-            is_scattered=loads_apart(kernel, self.roots),
+            is_scattered=loads_apart(kernel, self.roots, self.machine),
             is_segmented=self.is_segmented,
             rereads_rows=_rereads_rows(kernel),
             accumulators=max(

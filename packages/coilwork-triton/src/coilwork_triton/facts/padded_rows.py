@@ -15,16 +15,14 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int, stride_of
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.machine.model import Grids
 from coilwork_triton.facts.vectors import Access, row_width
 
-# Of its lanes, those that a row has to fill.
-_FULL: Final = 7 / 8
-# A warp has as many threads, and of longer rows a block has too few to share anything between.
+# A warp has as many threads.
 _FEWEST_LANES: Final = 32
-_MOST_LANES: Final = 512
 
 
-def lanes_of_rows(kernel: Kernel, touched: Sequence[Access]) -> int:
+def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
     """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth while; else 0.
 
     `touched` are its accesses.
@@ -37,7 +35,8 @@ def lanes_of_rows(kernel: Kernel, touched: Sequence[Access]) -> int:
         return 0
     length = extents[-1] or 0
     lanes = 1 << max(0, length - 1).bit_length()
-    if not (_FEWEST_LANES <= lanes <= _MOST_LANES and _FULL * lanes <= length < lanes):
+    fills = grids.padded_row_share * lanes <= length < lanes
+    if not (_FEWEST_LANES <= lanes <= grids.padded_row_lanes and fills):
         return 0
     whole = [a for a in touched if all(s in a.index.free_symbols for s in real)]
     # windows are read again by their neighbours, which flat blocks keep near each other

@@ -28,25 +28,13 @@ from coilwork_ir.index import (
     substitute,
 )
 from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.machine import MachineModel
+from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 
 _WIDE: Final = 16
-# Bytes that memory delivers at least.
-_SECTOR: Final = 32
-# Bytes of a table that lookups find near the threads.
-_CACHED: Final = 1 << 17
-# Of the bytes at unit stride; below it, what wide accesses gain outweighs what the others lose.
-_SHARE: Final = 1 / 3
-# Elements between neighbours that still share a line of cache with others.
-_NEAR: Final = 8
 # Ranges of which positions are divided twice for each element.
 _DIVIDED: Final = 3
-# Points of a row that is worth a program's while.
-LEAST_ROW: Final = 256
-# A row of a multiple of these is walked without masks.
-WHOLE_BLOCKS: Final = 1024
-# At most an eighth of so many blocks is masked.
-_MANY_BLOCKS: Final = 8
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
@@ -82,7 +70,7 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
     return tuple(found.values())
 
 
-def loads_apart(kernel: Kernel, values: Iterable[Scalar]) -> bool:
+def loads_apart(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel) -> bool:
     """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of their own.
 
     Either its places are that far apart, or they are looked up for each point. What stays in a cache next to the
@@ -91,12 +79,13 @@ def loads_apart(kernel: Kernel, values: Iterable[Scalar]) -> bool:
     real = _real(kernel.ranges)
     if not real:
         return False
-    large = {a.name for a in kernel.args if not provably_le(a.span * a.dtype.itemsize, as_expr(_CACHED))}
+    cached, sector = as_expr(machine.grids.near_table_bytes), machine.memory.fetched_bytes
+    large = {a.name for a in kernel.args if not provably_le(a.span * a.dtype.itemsize, cached)}
     for node in postorder(tuple(values)):
         if isinstance(node, Load) and node.buffer in large:
             step = stride_of(node.index[0], real[-1])
             far = None if step is None else as_int(step)
-            if far is not None and abs(far) * node.dtype.itemsize >= _SECTOR:
+            if far is not None and abs(far) * node.dtype.itemsize >= sector:
                 return True
             if any(varies_along(looked_up, real[-1]) for looked_up in node.indirect):
                 return True
@@ -120,7 +109,10 @@ def whole_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int
 
 
 def in_rows(
-    ranges: Sequence[Range], touched: Sequence[Access], likely: Mapping[Expr, int] = MappingProxyType({})
+    ranges: Sequence[Range],
+    touched: Sequence[Access],
+    grids: Grids,
+    likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
     """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
 
@@ -135,23 +127,25 @@ def in_rows(
     if extent is None:
         return False
     if as_int(extent) is None and extent.free_symbols <= likely.keys():
-        return evaluate(extent, {size.name: likely[size] for size in extent.free_symbols}) >= LEAST_ROW
-    if not provably_le(LEAST_ROW, extent):
+        guesses = {size.name: likely[size] for size in extent.free_symbols}
+        return evaluate(extent, guesses) >= grids.least_row
+    if not provably_le(grids.least_row, extent):
         return False
     lanes = max((a.lanes for a in _whole(real, touched)), default=1)
-    if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
+    if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes, grids):
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
     # columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it does not: `padded_rows.py`. To divide
     # by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_in_own_order(real, a) for a in touched)
-    return not own_order and _mostly_narrow(real, touched, flat=True)
+    return not own_order and _mostly_narrow(real, touched, grids, flat=True)
 
 
 def in_pieces(
     ranges: Sequence[Range],
     touched: Sequence[Access],
+    grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
     """True if columns over `ranges`, along whose innermost one memory has neighbours, are better walked row by row of their numbers.
@@ -167,7 +161,7 @@ def in_pieces(
     known = {size.name: number for size, number in likely.items()}
     if as_int(inner.extent) is None and not inner.extent.free_symbols <= likely.keys():
         return False
-    if evaluate(inner.extent, known) < LEAST_ROW:
+    if evaluate(inner.extent, known) < grids.least_row:
         return False
     if as_int(inner.extent) is None:
         # the same for all forms of a kernel, whatever multiples they take
@@ -180,13 +174,14 @@ def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
     return not access.store and stride_of(access.index, real[-1]) is None
 
 
-def _in_blocks(extent: Expr, lanes: int) -> bool:
+def _in_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
     """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one is little.
 
     The mask has to be the same for each `lanes` points, or no access is wide.
     """
-    many = provably_le(as_expr(_MANY_BLOCKS * WHOLE_BLOCKS), extent)
-    return provably_divisible(extent, WHOLE_BLOCKS) or (many and provably_divisible(extent, lanes))
+    whole = grids.whole_blocks
+    many = provably_le(as_expr(grids.many_blocks * whole), extent)
+    return provably_divisible(extent, whole) or (many and provably_divisible(extent, lanes))
 
 
 def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
@@ -194,26 +189,31 @@ def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
     return real[-1] not in free and not free.isdisjoint(real)
 
 
-def needs_scalar_access(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> bool:
+def needs_scalar_access(
+    ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool
+) -> bool:
     """True if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
 
     Args:
         ranges: the kernel's ranges; the last one is the one along which elements are neighbours.
         touched: its accesses.
+        grids: what was measured.
         flat: the walk is over flat positions of the ranges, not along the last one alone.
     """
     real = _real(ranges)
-    return _mostly_narrow(real, touched, flat=flat) and not (flat and _mostly_divides(real, touched))
+    if not _mostly_narrow(real, touched, grids, flat=flat):
+        return False
+    return not (flat and _mostly_divides(real, touched, grids))
 
 
-def even_width(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> int:
+def even_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool) -> int:
     """How many neighbours along the last of `ranges` each access may have at a time, where that is one number for all; else 1.
 
     Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See `needs_scalar_access`. What is read
     again along other ranges counts as well: threads have as many as the widest access takes.
     """
     real = _real(ranges)
-    if not real or any(_near(a, real[-1]) for a in _whole(real, touched)):
+    if not real or any(_near(a, real[-1], grids) for a in _whole(real, touched)):
         return 1
     widths = _widths(real, touched, flat=flat)
     return widths.pop() if len(widths) == 1 else 1
@@ -273,24 +273,24 @@ def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
     return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
 
 
-def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> bool:
+def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids, *, flat: bool) -> bool:
     if not real:
         return False
     whole = _whole(real, touched)
     along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
     narrow = [a for a in along if _narrow(real, a, flat=flat)]
-    near = [a for a in whole if _near(a, real[-1])]
+    near = [a for a in whole if _near(a, real[-1], grids)]
     lost = sum(a.itemsize for a in (*narrow, *near))
-    return lost > 0 and lost >= _SHARE * sum(a.itemsize for a in (*along, *near))
+    return lost > 0 and lost >= grids.narrow_share * sum(a.itemsize for a in (*along, *near))
 
 
-def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access]) -> bool:
+def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
     """True if points take most of their time to find out where they are, as those of a padding do, and stores could be wide.
 
     Threads whose elements are neighbours share some of that, and store them at once.
     """
     stores = [a for a in touched if a.store]
-    near = [a for a in touched if _near(a, real[-1])]
+    near = [a for a in touched if _near(a, real[-1], grids)]
     # one element at a place of its own, as of a reflected row, is no window
     alone = len(near) == 1 and stride_of(near[0].index, real[-1]) is None
     copied = alone and len(_whole(real, stores)) == len(stores)
@@ -298,7 +298,7 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access]) -> bool:
     return divided and bool(stores) and not any(_narrow(real, a, flat=True) for a in stores)
 
 
-def _near(access: Access, inner: Expr) -> bool:
+def _near(access: Access, inner: Expr, grids: Grids) -> bool:
     """True if neighbouring points touch elements that are near each other, but no neighbours in order.
 
     As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be had, and where a
@@ -310,7 +310,7 @@ def _near(access: Access, inner: Expr) -> bool:
     if step is None:
         return True
     distance = as_int(step)
-    return distance is not None and distance != 1 and 0 < abs(distance) <= _NEAR
+    return distance is not None and distance != 1 and 0 < abs(distance) <= grids.near_elements
 
 
 def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:

@@ -16,8 +16,6 @@ from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.launch.parameters import power_of_two_below
 
-# Points of a row, in blocks no longer than which a program still has enough to do.
-_LEAST: Final = 512
 _ONE: Final = as_expr(1)
 
 
@@ -26,7 +24,7 @@ def wants_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Two
     `roots`, and is in `shape`, ask which row they are in.
     """
     found = two_rows_of(kernel, shape)
-    if found is None or found.length < _LEAST:
+    if found is None or found.length < shape.grids.two_row_points:
         return None
     tile, length = found.tile, found.length
     roots = tuple(roots)

@@ -84,6 +84,7 @@ def _plain(kernel: Kernel, mapping: Mapping, target: Target, program: str) -> Sh
     sharing = _sharing(kernel, mapping, target)
     evicted = (arg for one in find_all(mapping.directives, Evict) for arg in one.args)
     return Shape(
+        grids=target.machine.grids,
         tiles=tiles,
         walk=_walk(mapping),
         parameters=tuple(numbers),

@@ -14,6 +14,7 @@ from coilwork_ir.index import (
     product,
     symbol,
 )
+from coilwork_ir.machine.model import Grids
 from coilwork_triton.iteration.sharing import Sharing
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.two_rows import TwoRows
@@ -26,6 +27,7 @@ class Shape:
     """All of a kernel's tiles and what follows from them.
 
     Attributes:
+        grids: what was measured of the device.
         tiles: in block order: z, y, x, w, r, those present; r is first where threads are to lie along x whatever is looked up.
         walk: how the r tile is walked.
         parameters: names of the compile-time parameters of a launch, in the order of the kernel's signature.
@@ -47,6 +49,7 @@ class Shape:
         together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
     """
 
+    grids: Grids
     tiles: tuple[Tile, ...]
     walk: Walk
     parameters: tuple[str, ...]

@@ -17,16 +17,11 @@ from coilwork_ir.index import (
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.ragged import is_ragged
-from coilwork_triton.facts.vectors import LEAST_ROW, Access
+from coilwork_triton.facts.vectors import Access
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
 
-# Points of rows that are worth a loop: shorter ones take less time element by element, if neighbouring threads have neighbours (a softmax
-# of rows of 8,189 in bf16 58 us, and 71 in a loop; of 16,381 338 and 270).
-_LONG: Final = 8193
-# Of the bytes at unit stride, those of rows that begin within a vector, from which on lanes are shifted for them.
-_SHARE: Final = 1 / 3
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
@@ -53,7 +48,7 @@ def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> 
 
 def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
     """Whether long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
-    long = shape.reduced is not None and provably_le(_LONG, shape.reduced.numel)
+    long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
     return long and lanes_lacking(kernel, shape, roots, least) > 0
 
 
@@ -74,7 +69,7 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
     comes from memory lies elsewhere within vectors than the rest.
     """
     tile = _only_axis(shape)
-    if tile is None or (tile.numel.is_const and not provably_le(LEAST_ROW, tile.numel)):
+    if tile is None or (tile.numel.is_const and not provably_le(shape.grids.least_row, tile.numel)):
         return None
     roots = tuple(roots)
     if is_ragged(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
@@ -97,7 +92,7 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
     usable = {p: part for p, part in found.items() if p[0] in aligned and part[0].lanes > 1}
     astray = [access for access, begin in map(found.__getitem__, own) if not _is_at_vector(access, begin)]
     share = sum(a.itemsize for a in astray) / sum(found[p][0].itemsize for p in own)
-    if share < _SHARE:
+    if share < shape.grids.shifted_share:
         rows = {
             p: Row(lanes=a.lanes, apart=_ZERO) for p, (a, begin) in usable.items() if _is_at_vector(a, begin)
         }

@@ -21,16 +21,15 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int, stride_of, symbol
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, postorder
 from coilwork_triton.facts.places import are_plain, stores_at
 
-# Bytes of a part along the innermost range that keep accesses wide and whole sectors together.
-_LEAST_BYTES: Final = 64
 _WIDE: Final = 16
 _CHOOSING: Final = frozenset({"where", "lt", "le", "gt", "ge", "bitwise_and"})
 
 
-def split_concat(kernel: Kernel) -> Kernel | None:
+def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
     """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to gain."""
     if (
         not are_plain(kernel.stores)
@@ -46,7 +45,7 @@ def split_concat(kernel: Kernel) -> Kernel | None:
     assert extent is not None
     length = extent // count
     inner = whole is kernel.ranges[-1].symbol
-    if inner and not all(_stays_wide(store, whole, length) for store in kernel.stores):
+    if inner and not all(_stays_wide(store, whole, length, grids) for store in kernel.stores):
         return None
     part = symbol(whole.name, extent=length)
     each = [stores_at(kernel.stores, {whole: part + number * length}) for number in range(count)]
@@ -59,13 +58,13 @@ def split_concat(kernel: Kernel) -> Kernel | None:
     )
 
 
-def _stays_wide(store: Store, inner: Expr, length: int) -> bool:
+def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
     size = store.value.dtype.itemsize
     step = stride_of(store.index, inner)
     return (
         step is not None
         and as_int(step) == 1
-        and length * size >= _LEAST_BYTES
+        and length * size >= grids.part_bytes
         and length * size % _WIDE == 0
     )
 

@@ -24,15 +24,11 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, product, stride_of
 from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import Const, Op, Scalar, placeholder
 from coilwork_triton.facts.vectors import varies_along
 
 MOST_BINS: Final = 1024
-# Points of one row of bins that are worth programs of their own, and points in all: fewer updates take no time.
-_LEAST_ROW: Final = 2048
-_LEAST_POINTS: Final = 1 << 14
-# Of a row, for each of its bins.
-_POINTS_EACH: Final = 2
 _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 
@@ -53,7 +49,7 @@ class Bins:
 
 
 def privatize_histogram(
-    kernel: Kernel, likely: Mapping[Expr, int] = MappingProxyType({})
+    kernel: Kernel, grids: Grids, likely: Mapping[Expr, int] = MappingProxyType({})
 ) -> Histogram | None:
     """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while by what
     is `likely` of its sizes.
@@ -69,7 +65,7 @@ def privatize_histogram(
     if not all(_vary(store, points) for store in kernel.stores):
         return None
     most = max(counts)
-    if not _many(kernel, rows, most, likely):
+    if not _many(kernel, rows, most, grids, likely):
         return None
     outer = tuple(replace(r, tile="y") for r in kernel.ranges[:rows])
     return Histogram(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
@@ -113,22 +109,22 @@ def _vary(store: Store, points: Sequence[Range]) -> bool:
     return any(varies_along(store.indirect[0], r.symbol) for r in points if r.extent is not as_expr(1))
 
 
-def _many(kernel: Kernel, rows: int, bins: int, likely: Mapping[Expr, int]) -> bool:
+def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Expr, int]) -> bool:
     """True if the points of a row of bins are many enough for programs of their own, as far as is known."""
     row = product(r.extent for r in kernel.ranges[rows:])
     points = product(r.extent for r in kernel.ranges)
     alone = rows == 0
-    long = _estimate(row, likely, unknown=alone) >= max(_LEAST_ROW, _POINTS_EACH * bins)
-    return long and _estimate(points, likely, unknown=True) >= _LEAST_POINTS
+    many = grids.counted_points
+    found = _estimate(row, likely, many if alone else None)
+    long = found >= max(grids.counted_row, grids.counted_per_bin * bins)
+    return long and _estimate(points, likely, many) >= many
 
 
-def _estimate(number: Expr, likely: Mapping[Expr, int], *, unknown: bool) -> int:
-    """What `number` is, or likely is; where nothing is known of it, many with `unknown`, else the least that
-    it may be.
-    """
+def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> int:
+    """What `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that it may be."""
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
-    return _LEAST_POINTS if unknown else bounds(number).lo or 0
+    return (bounds(number).lo or 0) if unknown is None else unknown
 
 
 def _values_of_type(node: Scalar) -> int | None:

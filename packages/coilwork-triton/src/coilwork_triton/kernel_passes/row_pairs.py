@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, symbol
@@ -23,12 +22,12 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Const, Load, Scalar, const, index_value, load, op, rewrite
 from coilwork_triton.facts.places import stores_at
 
-# Of the loads of two rows one by one.
-_SHARE: Final = 3 / 4
 
+def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Kernel | None:
+    """`kernel`, whose stores have no masks, with each two of its rows in one.
 
-def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int]) -> Kernel | None:
-    """`kernel`, whose stores have no masks, with each two of its rows in one; None if that leaves more than three quarters of its `loads`."""
+    None if that leaves more than the share `most` of its `loads`.
+    """
     if len(kernel.ranges) < 2:
         return None
     row = kernel.ranges[-2].symbol
@@ -38,7 +37,7 @@ def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int]) -> Kernel | None:
     pairs = [_paired(kernel, count, ahead) for ahead in (0, 1)]
     found = [(loads(pair), pair) for pair in pairs if pair is not None]
     least, best = min(found, key=lambda one: one[0], default=(0, None))
-    return best if best is not None and least <= _SHARE * 2 * loads(kernel) else None
+    return best if best is not None and least <= most * 2 * loads(kernel) else None
 
 
 def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:

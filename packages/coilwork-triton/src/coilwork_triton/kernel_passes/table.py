@@ -126,7 +126,7 @@ def _split_topk_range(draft: Draft, target: Target) -> Draft:
 
 
 def _split_concat(draft: Draft, target: Target) -> Draft:
-    found = split_concat(draft.kernel)
+    found = split_concat(draft.kernel, target.machine.grids)
     return draft if found is None else replace(draft, kernel=found)
 
 
@@ -134,7 +134,7 @@ def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
     if found is None:
         return draft
-    coarse = _coarse(draft, coarsen(found))
+    coarse = _coarse(draft, coarsen(found, target.machine.grids))
     # neighbours along the last range are read together and stored together
     if coarse is draft:
         return draft
@@ -143,7 +143,9 @@ def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
 
 
 def _coarsen(draft: Draft, target: Target) -> Draft:
-    return draft if draft.coarsening > 1 else _coarse(draft, coarsen(draft.kernel))
+    if draft.coarsening > 1:
+        return draft
+    return _coarse(draft, coarsen(draft.kernel, target.machine.grids))
 
 
 def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
@@ -151,7 +153,7 @@ def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
-    found = privatize_histogram(draft.kernel, draft.likely_sizes)
+    found = privatize_histogram(draft.kernel, target.machine.grids, draft.likely_sizes)
     return draft if found is None else replace(draft, kernel=found.kernel, bins=found.bins)
 
 

@@ -30,6 +30,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.machine.model import Grids
 from coilwork_ir.scalar import (
     IndexValue,
     Load,
@@ -45,10 +46,6 @@ _BYTES: Final = 16
 _MOST_POINTS: Final = 16
 # Scalars of all points of a step: text that is still compiled in a moment.
 _MOST_SCALARS: Final = 1024
-# Fewer points leave threads idle that steps need none of.
-_LEAST_POINTS: Final = 1024
-# Of the loads: with more of them left, it is not they that take the time.
-_SHARE: Final = 1 / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +56,26 @@ class CoarseKernel:
     points: int
 
 
-def coarsen(kernel: Kernel) -> CoarseKernel | None:
-    """`kernel` in the widest steps in which its points load at most half as often; None if there are none."""
-    if not _is_plain(kernel):
+def coarsen(kernel: Kernel, grids: Grids) -> CoarseKernel | None:
+    """`kernel` in the widest steps in which its points load much less often, by what was measured of `grids`.
+
+    None if there are none.
+    """
+    if not _is_plain(kernel, grids):
         return None
     narrow = _narrow(kernel)
-    slid = unroll_windows(kernel, narrow)
+    slid = unroll_windows(kernel, narrow, grids.longest_window)
     if slid is not None:
-        found = _widest(slid, _narrow(slid))
+        found = _widest(slid, _narrow(slid), grids)
         if found is not None:
             return found
     inner = kernel.ranges[-1].symbol
     if all(stride_of(load.index[0], inner) is as_expr(1) for load in narrow):
         return None
-    return _widest(kernel, narrow)
+    return _widest(kernel, narrow, grids)
 
 
-def _widest(kernel: Kernel, narrow: Sequence[Load]) -> CoarseKernel | None:
+def _widest(kernel: Kernel, narrow: Sequence[Load], grids: Grids) -> CoarseKernel | None:
     """`kernel`, of whose loads `narrow` are such, in the widest steps that pay."""
     if not narrow:
         return None
@@ -86,8 +86,9 @@ def _widest(kernel: Kernel, narrow: Sequence[Load]) -> CoarseKernel | None:
     while points > 1:
         if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
             found = _stepped(kernel, points)
-            if _loads(found) - wide <= _SHARE * len(narrow) * points:
-                rows = pair_rows(found, _loads) if 2 * points * len(order) <= _MOST_SCALARS else None
+            if _loads(found) - wide <= grids.coarse_share * len(narrow) * points:
+                fits = 2 * points * len(order) <= _MOST_SCALARS
+                rows = pair_rows(found, _loads, grids.paired_share) if fits else None
                 return CoarseKernel(kernel=rows or found, points=points)
         points //= 2
     return None
@@ -104,7 +105,7 @@ def _narrow(kernel: Kernel) -> list[Load]:
     return [load for load in _varying(kernel) if not _is_wide(kernel, load)]
 
 
-def _is_plain(kernel: Kernel) -> bool:
+def _is_plain(kernel: Kernel, grids: Grids) -> bool:
     """Nothing but stores, each of its own element for every point of a row of known length, of many rows."""
     if not kernel.ranges or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
         return False
@@ -117,7 +118,7 @@ def _is_plain(kernel: Kernel) -> bool:
     # what is unknown is taken to be large
     known = as_int(points)
     aligned = {a.name for a in kernel.args if a.aligned}
-    return (known is None or known >= _LEAST_POINTS) and all(
+    return (known is None or known >= grids.coarse_points) and all(
         store.mode == "store"
         and store.mask is None
         and not store.indirect

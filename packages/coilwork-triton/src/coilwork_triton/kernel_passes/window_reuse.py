@@ -15,26 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, stride_of
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load
 from coilwork_triton.facts.places import stores_at
 
-# Of a window along a row: for longer ones a point has more to store than it has registers.
-_LONGEST: Final = 8
 
-
-def unroll_windows(kernel: Kernel, loads: Sequence[Load]) -> Kernel | None:
+def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kernel | None:
     """`kernel` without the range along which `loads` slide as they do along its innermost range; None if there is none.
 
-    Its stores have no masks.
+    Its stores have no masks. Of a window of more than `longest` points a thread has more to store than registers.
     """
     inner = kernel.ranges[-1].symbol
     for place, r in enumerate(kernel.ranges[:-1]):
         length = None if r.symbol.extent is None else as_int(r.symbol.extent)
-        if length is None or not 1 < length <= _LONGEST or not _slides(loads, r.symbol, inner):
+        if length is None or not 1 < length <= longest or not _slides(loads, r.symbol, inner):
             continue
         stores = tuple(
             store for k in range(length) for store in stores_at(kernel.stores, {r.symbol: as_expr(k)})

@@ -29,6 +29,8 @@ class TritonOptions:
         likely: what the sizes of the kernel likely are, one number for each of its size symbols: they likely do
             not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. A mapping
             is proposed by it; results are the same.
+        candidates: how the template that made the kernel, a product, wants it to run: texts of directives, best guess
+            first (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one launch for all sizes.
     """
 
     index_dtype: IndexChoice = "auto"
@@ -37,6 +39,7 @@ class TritonOptions:
     batch_invariant: bool = False
     mappings: GivenMappings = ()
     likely: tuple[int, ...] = ()
+    candidates: tuple[str, ...] = ()
 
 
 def parse_options(options: Mapping[str, object]) -> TritonOptions:
@@ -66,6 +69,7 @@ def parse_options(options: Mapping[str, object]) -> TritonOptions:
         persistent_limit=_positive(options, "persistent_limit", TritonOptions().persistent_limit),
         mappings=read_option(options.get("mappings", ())),
         likely=_numbers(options, "likely"),
+        candidates=_texts(options, "candidates"),
     )
 
 
@@ -91,6 +95,15 @@ def _numbers(options: Mapping[str, object], name: str) -> tuple[int, ...]:
         if len(numbers) == len(value):
             return numbers
     raise EmitError("option-value", f"{name} is a list of numbers, 0 or more, not {value!r}")
+
+
+def _texts(options: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = options.get(name, ())
+    if isinstance(value, tuple | list):
+        texts = tuple(text for text in value if isinstance(text, str))
+        if len(texts) == len(value):
+            return texts
+    raise EmitError("option-value", f"{name} is a list of texts, not {value!r}")
 
 
 def _positive(options: Mapping[str, object], name: str, default: int) -> int:

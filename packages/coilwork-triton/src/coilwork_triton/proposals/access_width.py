@@ -40,26 +40,28 @@ def _is_near_anyway(q: _Question) -> bool:
 def _has_wide_accesses(q: _Question) -> bool:
     facts, groups, share = q.facts, q.proposal.groups, q.facts.coalescing
     ranges, touched = q.setting.kernel.ranges, q.setting.analysis.accesses
+    grids = q.setting.target.machine.grids
     if facts.work.is_segmented and "y" not in groups:
         # what single elements look up lies anywhere, and lanes in another order would have to be brought into
         # it at each step
         return False
     if "r" in groups and q.is_along_row:
-        return not needs_scalar_access(ranges, touched, flat=len(groups["r"]) > 1)
-    if (
-        "x" not in groups
-        or max(share.get("y", 0.0), share.get("z", 0.0)) > q.setting.target.machine.grids.transposed_share
-    ):
+        return not needs_scalar_access(ranges, touched, grids, flat=len(groups["r"]) > 1)
+    if "x" not in groups or max(share.get("y", 0.0), share.get("z", 0.0)) > grids.transposed_share:
         return True
     others = [r for r in ranges if r not in groups["x"]]
     return not needs_scalar_access(
-        [*others, *groups["x"]], touched, flat=len(groups["x"]) > 1 and not facts.padded
+        [*others, *groups["x"]], touched, grids, flat=len(groups["x"]) > 1 and not facts.padded
     )
 
 
 def _even_width(q: _Question) -> int:
+    setting = q.setting
     return even_width(
-        q.setting.kernel.ranges, q.setting.analysis.accesses, flat=len(q.proposal.groups["r"]) > 1
+        setting.kernel.ranges,
+        setting.analysis.accesses,
+        setting.target.machine.grids,
+        flat=len(q.proposal.groups["r"]) > 1,
     )
 
 

@@ -50,7 +50,7 @@ class Setting:
     @cached_property
     def analysis(self) -> KernelAnalysis:
         """Facts about the kernel."""
-        return KernelAnalysis(self.kernel)
+        return KernelAnalysis(self.kernel, self.target.machine)
 
     @cached_property
     def streamed(self) -> frozenset[str]:

@@ -37,7 +37,8 @@ class _Question:
 
 def _has_rows_apart(q: _Question) -> bool:
     analysis = q.setting.analysis
-    return q.is_line and in_rows(q.groups["x"], analysis.accesses, q.setting.draft.likely_sizes)
+    grids, likely = q.setting.target.machine.grids, q.setting.draft.likely_sizes
+    return q.is_line and in_rows(q.groups["x"], analysis.accesses, grids, likely)
 
 
 def _has_pieces_of_columns(q: _Question) -> bool:
@@ -47,7 +48,8 @@ def _has_pieces_of_columns(q: _Question) -> bool:
         return False
     if draft.share_along(q.groups["x"]) <= draft.share_along(q.groups["r"]):
         return False
-    return in_pieces(q.groups["x"], analysis.accesses, draft.likely_sizes)
+    grids = q.setting.target.machine.grids
+    return in_pieces(q.groups["x"], analysis.accesses, grids, draft.likely_sizes)
 
 
 def _has_segments_per_row(q: _Question) -> bool:
@@ -126,7 +128,7 @@ def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], i
     many = setting.target.machine.grids.enough_points * setting.target.multiprocessors
     if tuple(groups) != ("x",) or setting.is_flat or not provably_le(many, numels["x"]):
         return numels, 0
-    lanes = lanes_of_rows(setting.kernel, setting.analysis.accesses)
+    lanes = lanes_of_rows(setting.kernel, setting.analysis.accesses, setting.target.machine.grids)
     if lanes:
         numels["x"] = product(r.extent for r in groups["x"][:-1]) * lanes
     return numels, lanes

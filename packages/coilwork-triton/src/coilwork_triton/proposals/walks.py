@@ -109,8 +109,8 @@ WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
 def keeps_rows(setting: Setting, longest: int | None) -> bool:
     """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number of them.
 
-    As costs have it that schedulers reckon with (`coilwork_triton.capabilities`). What is read once in blocks of
-    neighbouring rows has nothing to keep.
+    As costs have it that schedulers reckon with (`coilwork_triton.capabilities`). What is read once in blocks
+    of neighbouring rows has nothing to keep.
     """
     kernel = setting.kernel
     reduced = {r.symbol for r in kernel.ranges if r.kind == "reduction"}

@@ -7,13 +7,9 @@ the program waits for this one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from coilwork_ir.scalar import Load, Op, Reduce, Scalar
 from coilwork_triton.values.values import Values
-
-# Whole rows that are on their way at a time: more would leave a thread no registers to compute with.
-_MOST: Final = 4
 
 
 def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
@@ -24,7 +20,7 @@ def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
         return []
     below = values.pending(values.top, [operand for node in first for operand in node.operands])
     wanted = [node for node in below if isinstance(node, Load) and values.reduced(node)]
-    if len(wanted) > _MOST:
+    if len(wanted) > values.shape.grids.early_rows:
         return []
     casts: dict[Scalar, list[Scalar]] = {load: [] for load in wanted}
     for node in order:

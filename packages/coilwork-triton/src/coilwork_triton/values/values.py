@@ -29,7 +29,7 @@ from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
-from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
+from coilwork_triton.facts.vectors import Access, runs_on
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile
@@ -331,7 +331,7 @@ class Values:
         for tile in self.shape.tiles:
             known = as_int(tile.numel)
             if len(self.shape.tiles) > 1 and tile.masked and tile.axis is not None and known is not None:
-                if known >= LEAST_ROW and runs_on(access, tile.index, tile.numel):
+                if known >= self.shape.grids.least_row and runs_on(access, tile.index, tile.numel):
                     return tile
         return None
 

@@ -71,7 +71,7 @@ static void read_row(PyObject* given, Roles& roles) {
   read_places(takes, roles, row.takes);
   read_places(gives, roles, row.gives);
   const bool changes_input = row.value.place == IN && row.act != SET_INPUT && row.act != DONATED_INPUT;
-  roles.before = roles.before || row.act == INSTEAD_OF_CALL || changes_input;
+  roles.before = roles.before || row.act == INSTEAD_OF_CALL || row.act == BEFORE_CALL || changes_input;
   if (extra != Py_None) {
     Py_INCREF(extra);
     row.extra = extra;

@@ -10,7 +10,7 @@ namespace coilwork {
 // As `Act` and `Place` in Python.
 enum Act : int {
   ALIGNED_INPUT, RESOLVED_INPUT, SET_INPUT, STRIDED_VALUE, DONATED_INPUT, NUMBER_RESULT, CONSTANT_RESULT, DETACHED_RESULT,
-  COUNTED_RESULT, VIEW_RESULT, SAME_RESULT, MARKED_RESULT, CREATED_RESULT, SHOWN_RESULT, MADE_RESULTS, INSTEAD_OF_CALL, ACTS
+  COUNTED_RESULT, VIEW_RESULT, SAME_RESULT, MARKED_RESULT, CREATED_RESULT, SHOWN_RESULT, MADE_RESULTS, INSTEAD_OF_CALL, BEFORE_CALL, ACTS
 };
 enum Place : int { IN, OUT, HIDDEN, NOWHERE, PLACES };
 
@@ -67,8 +67,35 @@ class RolesCall {
     Py_XDECREF(results_);
   }
 
-  // With the inputs in a list, which the program empties.
+  // With what the caller gives in a list, which is emptied.
   PyObject* run(PyObject* list) {
+    Reference made(nullptr);
+    for (size_t k = roles_.rows.size(); k && roles_.rows[k - 1].act == BEFORE_CALL; --k) {
+      made = checked(PyObject_CallOneArg(roles_.rows[k - 1].extra, list));
+      list = made.get();
+      if (!PyList_CheckExact(list)) {
+        PyErr_SetString(PyExc_TypeError, "what makes inputs gives a list");
+        throw_python();
+      }
+    }
+    return run_inner(list);
+  }
+
+  // With the inputs one by one, where nothing is to be done before the call.
+  PyObject* run(PyObject* const* args, size_t count) {
+    keep(args, static_cast<Py_ssize_t>(count));
+    take(PyObject_Vectorcall(roles_.inner, args, count, nullptr));
+    return finish(0);
+  }
+
+ private:
+  struct Copied {
+    size_t row;
+    PyObject *value, *copy;
+  };
+
+  // With the inputs in a list, which the program empties.
+  PyObject* run_inner(PyObject* list) {
     keep(PySequence_Fast_ITEMS(list), PyList_GET_SIZE(list));
     size_t first = 0;
     bool done = false;
@@ -87,19 +114,6 @@ class RolesCall {
     if (!done) take(roles_.separate ? call_separately(list) : PyObject_CallOneArg(roles_.inner, list));
     return finish(first);
   }
-
-  // With the inputs one by one, where nothing is to be done before the call.
-  PyObject* run(PyObject* const* args, size_t count) {
-    keep(args, static_cast<Py_ssize_t>(count));
-    take(PyObject_Vectorcall(roles_.inner, args, count, nullptr));
-    return finish(0);
-  }
-
- private:
-  struct Copied {
-    size_t row;
-    PyObject *value, *copy;
-  };
 
   void keep(PyObject* const* args, Py_ssize_t count) {
     kept_.reserve(roles_.kept.size());
