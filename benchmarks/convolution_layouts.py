@@ -1,8 +1,8 @@
 """Convolutions laid out by the scheduler's pass beside those that lowering's rewrite lays out.
 
-    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast] [--loops]
+    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast | --f32] [--loops]
 
-Each model of the suite is compiled twice in 16 bits: with the pass, and with the rewrite in its place. With a GPU
+Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with the rewrite in its place. With a GPU
 the kernels of both are timed (microseconds in which the GPU is busy, per call; a training call is forward and
 backward). Without one, and with `--predict`, the programs for a GPU that is not there are planned: kernels, what
 they move, kernels that only copy, and calls of convolutions with those among them that compute in channels-last.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -38,6 +38,8 @@ from coilwork_lowering.layout.cost import Convolution
 
 MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")
 TARGET: Final = "sm_90"
+Kind: TypeAlias = Literal["bf16", "autocast", "f32"]
+"""Types of parameters; `autocast` are those in `f32` that bf16 is made of."""
 _REPEATS: Final = 10
 
 
@@ -117,9 +119,9 @@ def makes_channels_last(call: ExternCall) -> bool:
     return bool(several) and all(as_int(b.strides[1]) == 1 for b in several)
 
 
-def plan(name: str, *, train: bool, autocast: bool, size: Size = Size.FULL) -> Count:
+def plan(name: str, *, train: bool, kind: Kind, size: Size = Size.FULL) -> Count:
     """The programs of one call of the model `name`, for a GPU that is not there."""
-    dtype = torch.float32 if autocast else torch.bfloat16
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
     case = find_case(name)
     instance = instantiate(
         case,
@@ -130,15 +132,15 @@ def plan(name: str, *, train: bool, autocast: bool, size: Size = Size.FULL) -> C
     torch._dynamo.reset()
     begin = time.process_time()
     with torch._dynamo.config.patch(dict(case.dynamo)):
-        _call(instance, planner, "cpu", train=train, autocast=autocast)()
+        _call(instance, planner, "cpu", train=train, kind=kind)()
     return count(planner.programs, time.process_time() - begin)
 
 
 def _call(
-    instance: Instance, compiler: Callable[..., object], device: str, *, train: bool, autocast: bool
+    instance: Instance, compiler: Callable[..., object], device: str, *, train: bool, kind: Kind
 ) -> Callable[[], None]:
     compiled = torch.compile(instance.module, backend=compiler, dynamic=False)
-    around = torch.autocast(device, dtype=torch.bfloat16) if autocast else nullcontext()
+    around = torch.autocast(device, dtype=torch.bfloat16) if kind == "autocast" else nullcontext()
 
     def call() -> None:
         with torch.set_grad_enabled(train):
@@ -151,17 +153,17 @@ def _call(
     return call
 
 
-def time_kernels(name: str, *, train: bool, autocast: bool) -> tuple[float, int]:
+def time_kernels(name: str, *, train: bool, kind: Kind) -> tuple[float, int]:
     """Microseconds of all kernels of one call, and their number."""
     case = find_case(name)
-    dtype = torch.float32 if autocast else torch.bfloat16
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
     setting = Setting(size=Size.FULL, device=torch.device("cuda"), dtype=dtype)
     torch._dynamo.reset()
     with torch._dynamo.config.patch(dict(case.dynamo)):
         instance = instantiate(case, setting, training=train)
         uncached = {"cache": False}
         compiler = lambda gm, inputs: backend(gm, inputs, options=uncached)  # noqa: E731
-        call = _call(instance, compiler, "cuda", train=train, autocast=autocast)
+        call = _call(instance, compiler, "cuda", train=train, kind=kind)
         for _ in range(3):
             call()
         times = kernel_times(call, repeats=_REPEATS)
@@ -173,7 +175,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.convolution_layouts", description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--modes", nargs="+", choices=("train", "infer"), default=["train"])
-    parser.add_argument("--autocast", action="store_true", help="parameters in f32, bf16 by autocast")
+    types = parser.add_mutually_exclusive_group()
+    types.add_argument(
+        "--autocast",
+        action="store_const",
+        const="autocast",
+        dest="kind",
+        default="bf16",
+        help="parameters in f32, bf16 by autocast",
+    )
+    types.add_argument(
+        "--f32", action="store_const", const="f32", dest="kind", help="f32 that rounds to TF32"
+    )
     parser.add_argument(
         "--loops",
         action="store_true",
@@ -191,10 +204,10 @@ def main(arguments: list[str]) -> int:
                 with around():
                     train = mode == "train"
                     if is_timed:
-                        us, launches = time_kernels(name, train=train, autocast=found.autocast)
+                        us, launches = time_kernels(name, train=train, kind=found.kind)
                         said = f"{us:10.1f} us busy in {launches} kernels"
                     else:
-                        said = str(plan(name, train=train, autocast=found.autocast, size=size))
+                        said = str(plan(name, train=train, kind=found.kind, size=size))
                 print(f"{name:14} {mode:5} {way:8} {said}", flush=True)
     return 0
 

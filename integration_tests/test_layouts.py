@@ -338,28 +338,43 @@ def test_training_steps_beside_eager(
         assert error <= 2 * allowed + 0.02 * float(wide.norm())
 
 
+def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype | None) -> Count:
+    """A training step with parameters of `dtype`, or under autocast."""
+    torch.manual_seed(0)
+    model, planner = made().train().to(dtype or torch.float32), Planner(target="sm_90")
+    torch._dynamo.reset()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is None):
+        found = torch.compile(model, backend=planner)(torch.zeros(shape, dtype=dtype or torch.float32))
+    found.sum().backward()
+    return count(planner.programs, 0.0)
+
+
 @pytest.mark.parametrize("made, _, shape", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
 def test_training_takes_no_more_than_with_lowerings_rewrite(
     made: Callable[[], nn.Module], _: object, shape: tuple[int, ...]
 ) -> None:
     """As many calls in channels-last, no more copies, and bytes within half a percent."""
 
-    def plan() -> Count:
-        torch.manual_seed(0)
-        model, planner = made().train(), Planner(target="sm_90")
-        torch._dynamo.reset()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = torch.compile(model, backend=planner)(torch.zeros(shape))
-        found.sum().backward()
-        return count(planner.programs, 0.0)
-
     with laid_out_by_the_pass():
-        by_pass = plan()
+        by_pass = plan_step(made, shape, None)
     with laid_out_by_lowering():
-        by_rewrite = plan()
+        by_rewrite = plan_step(made, shape, None)
     assert by_pass.channels_last >= by_rewrite.channels_last
     assert by_pass.moved_mb <= 1.005 * by_rewrite.moved_mb
     assert by_pass.copies <= by_rewrite.copies
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_copy_of_a_weight_serves_both_halves(dtype: torch.dtype) -> None:
+    """The image alone is copied twice: each half copies for itself what it is given, but for weights."""
+    with laid_out_by_the_pass():
+        by_pass = plan_step(Residual, (16, 3, 224, 224), dtype)
+    with laid_out_by_lowering():
+        by_rewrite = plan_step(Residual, (16, 3, 224, 224), dtype)
+    assert by_pass.channels_last == by_rewrite.channels_last
+    assert by_pass.copies == by_rewrite.copies + 1
+    image = 2 * 16 * 3 * 224 * 224 * dtype.itemsize / 1e6
+    assert by_pass.moved_mb <= 1.001 * (by_rewrite.moved_mb + image)
 
 
 def test_training_of_open_sizes_keeps_what_is_saved_channels_last() -> None:

@@ -79,7 +79,7 @@ def test_random_programs_agree() -> None:
                     assert error <= 1e-4, (seed, name)
 
 
-@pytest.mark.parametrize("driver", ["native", "python", "fx"])
+@pytest.mark.parametrize("driver", ["native", "python", "module", "fx"])
 def test_work_is_late_on_its_stream_and_its_memory_is_kept_until_then(sleeping: object, driver: str) -> None:
     program = program_on("cuda:0", LATE)
     x, w = inputs_on("cuda:0")
@@ -91,7 +91,7 @@ def test_work_is_late_on_its_stream_and_its_memory_is_kept_until_then(sleeping: 
             torch.testing.assert_close(one.cpu(), other.cpu(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("driver", ["native", "python", "fx"])
+@pytest.mark.parametrize("driver", ["native", "python", "module", "fx"])
 def test_a_call_that_fails_on_a_stream_leaves_the_current_one_as_it_was(driver: str) -> None:
     call = make_drivers(program_on("cuda:0", FAILING))[driver]
     before = torch.cuda.current_stream()

@@ -253,7 +253,7 @@ class _Reused:
         self._function = function
         self.good = good
         torch._dynamo.reset()
-        self._strict = self._compiled(_ours(strict=True))
+        self._strict, _ = self._compiled(_ours(strict=True))
 
     def judge(self, sample: Sample, wanted: Refusal) -> tuple[str, str]:
         """Status and detail of a call that eager refuses."""
@@ -265,16 +265,20 @@ class _Reused:
         ):
             return "ok", ""
         torch._dynamo.reset()
-        theirs = _watched(self._compiled(_aot_eager()), sample)
-        default = _watched(self._compiled(_ours(strict=False)), sample)
+        aot_eager, of_good = self._compiled(_aot_eager())
+        theirs = _watched(aot_eager, sample)
+        without, _ = self._compiled(_ours(strict=False))
+        default = _watched(without, sample)
         torch._dynamo.reset()
-        self._strict = self._compiled(_ours(strict=True))
+        self._strict, _ = self._compiled(_ours(strict=True))
+        if of_good.kind is not None and strict.kind is not None:
+            return "torch", f"tracing refuses the good call, too: {of_good.kind}: {of_good.text[:200]}"
         return _compared(wanted, strict, default, theirs)
 
-    def _compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, backend: Callable[..., Any]) -> tuple[Callable[..., Any], Refusal]:
+        """The function as `backend` compiles it, and what became of the good call."""
         compiled = _callable(self._function, backend, dynamic=True)
-        _watched(compiled, self.good)
-        return compiled
+        return compiled, _watched(compiled, self.good)
 
 
 def _compared(wanted: Refusal, strict: Refusal, default: Refusal, theirs: Refusal) -> tuple[str, str]:

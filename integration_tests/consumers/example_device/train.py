@@ -46,6 +46,10 @@ def pick(table: Tensor, index: Tensor) -> Tensor:
     return table[index] * 2
 
 
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    return (a.exp() @ b).tanh()
+
+
 def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Work on two devices."""
     return (x.sin() + x).cumsum(0), (y.to("cpu").exp() - 1).tanh()
@@ -73,6 +77,12 @@ def main() -> None:
         torch.allclose(torch.tensor(losses), torch.tensor(wanted), rtol=1e-4),
     )
     print("launches per step:", launches // STEPS > 4)
+
+    multiplied = torch.queued.count_products()
+    a, b = torch.rand(7, 33), torch.rand(33, 5)
+    found = torch.compile(multiply, backend="coilwork")(a.to("queued"), b.to("queued"))
+    calls = torch.queued.count_products() - multiplied
+    print("by its own library:", calls, torch.allclose(found.cpu(), multiply(a, b), atol=1e-5))
 
     stream = torch.Stream(device="queued")
     with stream, torch.no_grad():

@@ -6,6 +6,7 @@ many.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,15 +15,17 @@ from typing import Any
 import pytest
 import torch
 from random_kernels import check_kernel
-from random_mappings import RandomlyMapped
+from random_mappings import MORE, RandomlyMapped
 
 from coilwork_cpp.emission import plan_kernel, write_planned
 from coilwork_cpp.options import CppOptions
+from coilwork_cpp.planning.plan import CAPABILITIES
 from coilwork_cpp.planning.table import MAPPING_PASSES
 from coilwork_cpp.rewrites.table import KERNEL_PASSES, rewrite_launch
 from coilwork_ir.conformance import CASES, check_codegen, failures, random_kernel
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.mapping import Vector, Warps, find, format_mapping, parse_mapping, verify_mapping
 from coilwork_ir.passes import PassTable
 from coilwork_ir.target import Target, target
@@ -36,7 +39,7 @@ def test_random_mappings_of_the_conformance_kit(
     wanted = request.config.getoption("--random-mappings") // 2
     theirs = (" walked w", "combined {")
     # functions do not depend on mappings, and take long to build
-    cases = [c for c in CASES if not c.labels and not any(words in c.text for words in theirs)]
+    cases = [c for c in (*MORE, *CASES) if not c.labels and not any(words in c.text for words in theirs)]
     codes: Counter[str] = Counter()
     count = 0
     for seed in range(10_000):
@@ -58,9 +61,24 @@ def test_random_mappings_of_random_kernels(
     for seed in range(1000, 1000 + count - count // 2):
         codegen = RandomlyMapped(seed)
         kernel = random_kernel(seed)
-        options = {"split_elements": (0, 64, 16384)[seed % 3]}
+        options = {"split_elements": (0, 64, 16384)[seed % 3], "batch_invariant": seed % 5 == 0}
         run = quick_build(codegen.emit(kernel, machine, options))
         check_kernel(kernel, run, torch_dtype, seed, note="\n".join(codegen.drawn.values()))
+
+
+def test_every_directive_is_drawn(machine: Target) -> None:
+    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with it."""
+    drawn: Counter[type] = Counter()
+    kernels = [(random_kernel(1000 + number), number) for number in range(440)]
+    kernels += [(parse_kernel(case.text), number) for case in MORE for number in range(30)]
+    for kernel, number in kernels:
+        codegen = RandomlyMapped(number)
+        codegen.emit(kernel, machine, {"split_elements": 64, "batch_invariant": number % 5 == 0})
+        for text in codegen.drawn.values():
+            drawn.update(
+                kind for kind in CAPABILITIES if re.search(rf"^ *{kind.keyword()}\b", text, re.MULTILINE)
+            )
+    assert not [kind.__name__ for kind in CAPABILITIES if drawn[kind] < 3], drawn
 
 
 def _runner(build: Build) -> Callable[[KernelSource, Mapping[str, torch.Tensor], Mapping[str, int]], None]:

@@ -382,3 +382,35 @@ def test_on_a_cpu_gradients_follow_their_convolutions() -> None:
     for got, parameter in zip(gradients, net.parameters(), strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(got, parameter.grad, rtol=1e-2, atol=1e-4)
+
+
+def test_a_weight_that_the_scheduler_lays_out_is_copied_once_for_both_halves() -> None:
+    """Not one of a single point, which is both layouts; nor of few channels or groups, which no kernel converts."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 16, 3),
+        nn.Conv2d(16, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 1),
+        nn.Conv2d(16, 32, 3, groups=4),
+        nn.ConvTranspose2d(32, 16, 2),
+    ).bfloat16()
+    backend = Compiled(LayoutOptions(scheduled_devices=("cpu",)))
+    x = torch.randn(8, 3, 48, 48, dtype=torch.bfloat16)
+    torch.compile(module, backend=backend)(x).sum().backward()
+    ((captured, made, decision),) = backend.pairs
+    assert added(captured, made) == {("clone", ""): 2}
+    assert "; 2 weights are copied once for both halves" in decision.reason
+    (forward,) = backend.forwards
+    saved = [n for n in forward.graph.output_node().all_input_nodes if str(n.target) == "aten.clone.default"]
+    assert len(saved) == 2
+    # a step that would lose less than the copies cost
+    small = Compiled(backend.options)
+    torch._dynamo.reset()
+    torch.compile(module, backend=small)(x[:1, :, :16, :16]).sum().backward()
+    assert small.pairs[0][1] is small.pairs[0][0]
+    # forward alone copies for itself, and what is no scheduler's stays
+    for graph, options in (
+        (traced(module, x), backend.options),
+        (captured, LayoutOptions(layout="captured")),
+    ):
+        assert lay_out_convolutions(graph, options)[0] is graph

@@ -70,7 +70,7 @@ def draw_value(draw: random.Random) -> int:
 def outcome(compute: Any, *args: Any) -> object:
     try:
         return compute(*args)
-    except (OverflowError, ZeroDivisionError) as error:
+    except (RuntimeError, ZeroDivisionError) as error:
         return type(error), str(error).replace("by zero", "").replace("integer division or modulo ", "")
 
 
@@ -87,7 +87,7 @@ def test_both_machines_compute_the_same(extension: Any) -> None:
         bound = kind_of(outcome(lambda code=code, p=parameters, s=sizes: code.bind(p).evaluate(s)))
         assert bound == expected, (code, sizes, parameters)
         seen.add(expected if isinstance(expected, type) else "value")
-    assert seen == {OverflowError, ZeroDivisionError, "value"}
+    assert seen == {RuntimeError, ZeroDivisionError, "value"}
 
 
 def test_text_of_code_reads_back_to_the_same_values() -> None:
@@ -101,7 +101,7 @@ def test_text_of_code_reads_back_to_the_same_values() -> None:
             expected = kind_of(outcome(code.evaluate, sizes, block))
             found = kind_of(outcome(again.evaluate, sizes, block))
             # the ceiling of a quotient is written with two subtractions, which may not fit where it does
-            assert found in (expected, OverflowError), (code, sizes)
+            assert found in (expected, RuntimeError), (code, sizes)
 
 
 def kind_of(found: object) -> object:

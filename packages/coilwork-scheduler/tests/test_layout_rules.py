@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -307,6 +307,29 @@ def test_a_library_that_is_not_known_to_follow_gets_what_was_captured() -> None:
 def test_single_convolutions_in_f32_stay(device: str) -> None:
     found, _, _ = strides_after(convolutions(dtype="f32"), device)
     assert {found[name] for name in "abcd"} == {PLANES}
+
+
+@pytest.mark.parametrize(
+    "device, groups, window, strides",
+    [
+        ("sm_90", 1, 3, PIXELS),
+        ("sm_90", 64, 7, PLANES),
+        ("x86-64-avx512", 1, 3, PLANES),
+        ("gfx942", 1, 3, PLANES),
+    ],
+    ids=["gpu", "depthwise", "cpu", "unknown"],
+)
+def test_stacks_in_f32_run_channels_last_where_they_round_to_tf32(
+    device: str, groups: int, window: int, strides: str
+) -> None:
+    rounding = ScheduleOptions(tf32_convolutions=True)
+    graph = convolutions(dtype="f32", groups=groups, window=window)
+    found, after, _ = strides_after(graph, device, options=rounding)
+    assert {found[name] for name in "abcd"} == {strides}
+    check_schedule(after, device)
+    for options in (replace(rounding, convolution_layouts=False), replace(rounding, numerics="strict")):
+        found, _, _ = strides_after(graph, device, options=options)
+        assert {found[name] for name in "abcd"} == {PLANES}
 
 
 def training_step() -> Graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triton_sample_kernels import sorted_rows
 
-from coilwork_ir.conformance import Case
+from coilwork_ir.conformance import CASES, Case
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_kernel
 
@@ -93,6 +93,7 @@ MORE = (
     Case(name="open-rows", text=OPEN_ROWS, sizes=({"n0": 3, "n1": 37}, {"n0": 5, "n1": 32})),
     Case(name="counts", text=COUNTS, fills=(("in0", "index"),), limit=16),
     Case(name="steps", text=STEPS),
+    next(case for case in CASES if case.name == "rows-and-columns"),
     _first(5, 64, DType.F32),
     _first(20, 128, DType.I32),
 )

@@ -144,7 +144,23 @@ def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) 
     if rng.random() < 0.05:
         directives.append(rng.choice([Threads(), Invariant(lanes=16, block=16)]))
     mapping = Mapping(directives=tuple(directives))
+    if rng.random() < 0.15:
+        return _fixed(rng, kernel, mapping)
     return _vectorized(kernel, mapping, target) if rng.random() < 0.5 else mapping
+
+
+def _fixed(rng: random.Random, kernel: Kernel, mapping: Mapping) -> Mapping:
+    """`mapping` with a row per program and one order of its elements, whatever is beside it, if rows are walked."""
+    loop = mapping.find(Loop)
+    names = [r.symbol.name for r in kernel.ranges if r.kind == "parallel"]
+    if loop is None or _points(kernel, tuple(names)) > MOST_PROGRAMS:
+        return mapping
+    kept = [
+        one for one in mapping.directives if not isinstance(one, Tile | Lanes | Straddle | FlatGrid | Coarsen)
+    ]
+    tiles = [Tile(ranges=tuple(names), by=1)] if names else []
+    lanes = Lanes(ranges=(loop.ranges[-1],), by=rng.choice([1, 1, 1, 2]))
+    return Mapping(directives=(*tiles, *kept, Invariant(lanes=loop.by, block=loop.by), lanes))
 
 
 def _resized(rng: random.Random, one: Directive) -> Directive:

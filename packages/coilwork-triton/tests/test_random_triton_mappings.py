@@ -20,10 +20,11 @@ from coilwork_ir.conformance import CASES, Case, check_codegen, failures, random
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import Choose, Limit, Order, Unit, parse_mapping
 from coilwork_ir.mapping import Mapping as Directives
-from coilwork_ir.mapping import parse_mapping
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
+from coilwork_triton.iteration.refusals import TAKES
 
 H200 = target("sm_90")
 # What GPUs have no instruction for, and a check that fails, which ends the process.
@@ -69,6 +70,19 @@ def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytes
     count = request.config.getoption("--random-triton-mappings")
     for seed in range(2000, 2000 + count - count // 2):
         check(engine, RandomlyMapped(seed), random_case(seed))
+
+
+def test_every_directive_is_drawn() -> None:
+    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with it."""
+    drawn: Counter[type] = Counter()
+    cases = [case_of(number) for number in range(250)] + [random_case(seed) for seed in range(2000, 2250)]
+    for number, case in enumerate(cases):
+        codegen = RandomlyMapped(number if number < 250 else 1750 + number)
+        codegen.emit(parse_kernel(case.text), H200, {})
+        for text in codegen.drawn.values():
+            drawn.update({type(one) for one in parse_mapping(text).directives})
+    taken = {*TAKES, Unit, Order} - {Limit, Choose}
+    assert not [kind.__name__ for kind in taken if drawn[kind] < 3], drawn
 
 
 SUMS = """kernel @sums fast {

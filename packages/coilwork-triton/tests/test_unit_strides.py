@@ -6,6 +6,7 @@ import pytest
 
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.target import TARGETS
+from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.unit_strides import share_unit_strides
 from coilwork_triton.kernel_passes.table import KERNEL_PASSES, begin_draft
 
@@ -81,3 +82,14 @@ def test_points_in_steps_keep_the_shares_of_single_points() -> None:
     )
     draft = KERNEL_PASSES.run(begin_draft(kernel), H200)
     assert draft.coarsening > 1 and draft.unit_strides == begin_draft(kernel).unit_strides
+
+
+def test_a_single_column_that_neighbours_run_along_has_blocks_of_one_point() -> None:
+    kernel = parse_kernel(
+        "kernel @k fast {\nrange x0: `1` parallel x\nrange r0: `1` reduction r\n"
+        "arg in0: bf16 in span `2`\narg out0: f32 out span `1`\nbody {\n"
+        "t0 = load %in0[x0 + r0] : bf16\nt1 = cast(t0) : f32\nt2 = exp(t1)\n"
+        "t3 = reduce welford 0 (t2) over (r0)\nstore %out0[x0] = t3\n}\n}\n"
+    )
+    for config in TritonCodegen().emit(kernel, H200, {}).configs:
+        assert min(dict(config.meta).values()) >= 1 and config.num_warps >= 1

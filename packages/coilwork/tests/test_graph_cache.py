@@ -205,16 +205,26 @@ def test_damage_is_a_warning_and_a_recompile(
 
 
 @pytest.mark.parametrize("text", [b"def make_call(:", b"KERNELS = ()"], ids=["syntax", "contents"])
-def test_a_damaged_module_matters_to_who_runs_it(text: bytes, strictly: Compile, tmp_path: Path) -> None:
+def test_a_damaged_module_matters_to_no_call(text: bytes, strictly: Compile, tmp_path: Path) -> None:
+    """People read it; whoever runs the program reads its bytes."""
     cache = tmp_path / "cache"
-    for executor, is_hit in (("native", True), ("python", False)):
+    for executor in ("native", "python"):
         compile_again(strictly, cache, tmp_path / "t", executor=executor)
         replace_graphs(LocalStore(cache), {"module.py": text})
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             report = compile_again(strictly, cache, tmp_path / "t", executor=executor)
-        assert report["cache_hit"] is is_hit
-        assert any(isinstance(one.message, CacheCorruptionWarning) for one in told) is not is_hit
+        assert report["cache_hit"] is True and report["executor"] == executor
+        assert not any(isinstance(one.message, CacheCorruptionWarning) for one in told)
+
+
+def test_a_damaged_program_matters_to_python_as_well(strictly: Compile, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    compile_again(strictly, cache, tmp_path / "t", executor="python")
+    replace_graphs(LocalStore(cache), {"program.bin": b"coilwork"})
+    with pytest.warns(CacheCorruptionWarning, match="its program does not load"):
+        report = compile_again(strictly, cache, tmp_path / "t", executor="python")
+    assert report["cache_hit"] is False
 
 
 def test_entries_come_back_as_they_went(tmp_path: Path) -> None:

@@ -523,7 +523,7 @@ def test_gradients_of_types_that_eager_refuses(name: str) -> None:
     assert str(error.value).split("\n")[0] == str(refused.value).split("\n")[0]
 
 
-_WIDE = 1 << 40
+_WIDE, _MOST = 1 << 40, (1 << 63) - 1
 # programs that torch's meta functions take, with gradients: eager's kernels refuse them, or their gradients
 ONLY_KERNELS: dict[str, tuple[Program, Callable[[], tuple[Tensor, ...]]]] = {
     "huber_loss of a wider target": (
@@ -579,6 +579,34 @@ def test_what_only_eagers_kernels_refuse(name: str, strict: bool) -> None:
     with pytest.raises(refused.type) as error:
         train(compiled(program, strict=strict))
     assert str(error.value) == str(refused.value)
+
+
+LATER_NUMBERS: dict[str, tuple[Program, int, tuple[int, ...]]] = {
+    "a size": (lambda x, n: torch.ops.aten.zeros([2, n]) + x[0, 0], 3, (_MOST,)),
+    "a repetition": (lambda x, n: x.repeat(n, 1), 2, (_MOST,)),
+    "a border": (lambda x, n: nn.functional.pad(x, [n, 2]), 1, (_MOST,)),
+    "a row": (lambda x, n: torch.select_scatter(x, x[0], 1, n), 2, (_MOST, 4, -5)),
+    "a shift": (lambda x, n: torch.roll(x, [n, 1], [0, 1]), 2, (-_MOST - 1,)),
+    "a shift of all": (lambda x, n: torch.roll(x, n), 2, (-_MOST - 1,)),
+}
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_numbers_of_later_calls_that_eager_refuses(executor: str) -> None:
+    """Of open sizes, the code of a good call gets to the bad ones."""
+    x = torch.arange(16.0).reshape(4, 4)
+    options = {"strict": True, "executor": executor}
+    for name, (program, good, bad) in LATER_NUMBERS.items():
+        torch._dynamo.reset()
+        run = torch.compile(program, backend="coilwork", options=options, dynamic=True)
+        torch.testing.assert_close(run(x, good), program(x, good))
+        for number in bad:
+            with pytest.raises((RuntimeError, IndexError)) as refused:
+                program(x, number)
+            with pytest.raises(Exception) as error:
+                run(x, number)
+            assert error.type is refused.type, name
+        torch.testing.assert_close(run(x, good), program(x, good))
 
 
 def test_what_is_beside_those_is_compiled() -> None:

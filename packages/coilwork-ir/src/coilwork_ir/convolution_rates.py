@@ -2,8 +2,8 @@
 
 Bytes stand for time: what memory moves meanwhile.
 
-They hold for 16 bits on GPUs, and for `f32` on CPUs. On GPUs `f32` stays as captured in the scheduler's pass:
-whether it rounds to TF32 is a setting of torch's that no IR tells. Without, products run on the units of single
+They hold for 16 bits on GPUs, and for `f32` on CPUs. On GPUs `f32` stays as captured unless it rounds to TF32, a
+setting of torch's that the scheduler is told. Without, products run on the units of single
 threads (67 TFLOP/s by NVIDIA's data sheet of an H200), and as captured take 0.55 to 1.02 of the time of
 channels-last, but for depthwise ones; with it, on matrix units, they take 1.0 to 1.9 times as long, and 0.95 to 1.7
 in 16 bits: `python -m benchmarks.convolution_rates` on an H200, torch 2.11. What is not measured has no number

@@ -28,8 +28,6 @@ CPU_LIBRARIES: Final = "cpu_libraries"
 """ATen calls oneDNN and MKL, which have layouts and formats of their own."""
 SEQUENTIAL_RANDOM: Final = "sequential_random"
 """Its generator gives numbers one after the other, which code that draws them in parallel cannot give again."""
-MATRIX_UNIT: Final = "matrix_unit"
-"""It multiplies matrices of 16 bit floats by units for that."""
 FAST_F64: Final = "fast_f64"
 """Arithmetic of f64 takes twice that of f32, not many times."""
 CUBLAS: Final = "cublas"
@@ -42,7 +40,7 @@ DRIVER_GRAPHS: Final = "driver_graphs"
 DEVICE_TRAITS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "cpu": frozenset({ATEN_CPU, PROCESSOR, HOST_MEMORY, CPU_LIBRARIES, SEQUENTIAL_RANDOM}),
-        "cuda": frozenset({ATEN_CUDA, MATRIX_UNIT, CUBLAS, CUDNN, DRIVER_GRAPHS}),
+        "cuda": frozenset({ATEN_CUDA, CUBLAS, CUDNN, DRIVER_GRAPHS}),
         # shapes without memory
         "meta": frozenset(),
     }

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.capabilities import LEAST, Capabilities
-from coilwork_ir.device_traits import ATEN_CPU, CPU_LIBRARIES, CUBLAS, CUDNN, FAST_F64, MATRIX_UNIT, PROCESSOR
+from coilwork_ir.device_traits import ATEN_CPU, CPU_LIBRARIES, CUBLAS, CUDNN, FAST_F64, PROCESSOR
 from coilwork_ir.machine import TUNING, MachineModel, read_model
 
 
@@ -113,7 +113,7 @@ class Targets:
 
 
 _MIB: Final = 1 << 20
-_NVIDIA: Final = frozenset({MATRIX_UNIT, CUBLAS, CUDNN, FAST_F64})
+_NVIDIA: Final = frozenset({CUBLAS, CUDNN, FAST_F64})
 _PROCESSOR: Final = frozenset({PROCESSOR, ATEN_CPU, CPU_LIBRARIES})
 
 _BUILT_IN: Final[tuple[Target, ...]] = (
@@ -166,7 +166,6 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=1307.0,
         launch_us=6.0,
         features=("bf16", "fp8", "mfma"),
-        traits=frozenset({MATRIX_UNIT}),
     ),
     Target(
         name="x86-64-avx2",

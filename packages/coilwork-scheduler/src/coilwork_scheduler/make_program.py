@@ -19,6 +19,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import Targets
+from coilwork_scheduler.contractions.choose import REGISTRY, Registry
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -38,6 +39,7 @@ class ProgramContext:
         planning: settings of the memory planner.
         boundary: what the program's caller promises and takes; it stands for the fields of `scheduling` and
             `planning` that say the same of a graph alone.
+        registry: what may compute products, convolutions and attention.
         verify: check every IR between the stages.
         stage: a context around each stage, by name, which may time it.
         write: gets the name and the text of each file that explains what was done, if anyone wants them.
@@ -47,6 +49,7 @@ class ProgramContext:
     scheduling: ScheduleOptions
     planning: PlanOptions
     boundary: Boundary = NOTHING_KNOWN
+    registry: Registry = REGISTRY
     verify: bool = False
     stage: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     write: Callable[[str, str], None] | None = None
@@ -99,7 +102,7 @@ def _schedule(draft: ProgramDraft, context: ProgramContext) -> ProgramDraft:
     steps: list[tuple[str, Graph]] = []
     watch = None if write is None else lambda name, made: steps.append((name, made))
     with context.stage("schedule"):
-        scheduled = schedule(graph, context.targets, options, observe=watch)
+        scheduled = schedule(graph, context.targets, options, observe=watch, registry=context.registry)
     context.check(scheduled, verify_schedule)
     if write is not None:
         write(f"{graph.name}.schedule.txt", format_schedule(scheduled))

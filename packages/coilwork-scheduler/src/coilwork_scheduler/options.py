@@ -29,6 +29,7 @@ class ScheduleOptions:
             known (`auto`).
         convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they
             gain by it. Under `strict` numerics no call is: its library may add in another order.
+        tf32_convolutions: convolutions in `f32` round their operands to TF32 on GPUs, so matrix units compute them.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
             included.
@@ -67,6 +68,7 @@ class ScheduleOptions:
     combine: bool = True
     contractions: ContractionChoice = "auto"
     convolution_layouts: bool = True
+    tf32_convolutions: bool = False
     max_ops: int = 256
     max_body_size: int = 1024
     max_index_size: int = 256

@@ -1,5 +1,4 @@
-"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles it, and what makes a callable of
-that."""
+"""One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was compiled."""
 
 from __future__ import annotations
 

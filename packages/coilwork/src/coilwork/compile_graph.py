@@ -106,9 +106,8 @@ def compile_graph(
         compiled = _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
-    # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
-    # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would
-    # break a promise.
+    # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
+    # warning and the eager graph. Strict mode shows it, and so it is where eager would break a promise.
     except Exception as error:
         fault = judge_fault(
             error, job.graph_id, only_compiled=options.promises.only_compiled, is_refused=is_refused

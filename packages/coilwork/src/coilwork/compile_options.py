@@ -24,6 +24,7 @@ from coilwork_frontend.options import (
     option,
 )
 from coilwork_frontend.user_passes import GraphPass
+from coilwork_ir.device_traits import CUBLAS, list_types
 from coilwork_lowering.options import Accumulation, ConvolutionLayout, Numerics, Random, Sorting
 from coilwork_lowering.rewrites import Rewrite
 from coilwork_runtime.executor.choice import Convolutions, Executor, Products
@@ -47,7 +48,7 @@ _NATIVE: Final = Need(
     otherwise="the native executor alone does this, and wrapper={o.wrapper!r}, executor={o.executor!r} runs "
     "without it",
 )
-_ON_GPUS: Final = Need(who="GPUs", device_types=("cuda",), otherwise="its tensors are on {devices}")
+_ON_GPUS: Final = Need(who="GPUs", device_types=list_types(CUBLAS), otherwise="its tensors are on {devices}")
 _UNWATCHED: Final = Need(
     is_met=lambda o: o.check_nan == "off",
     otherwise="check_nan={o.check_nan!r} looks at each launch",

@@ -16,6 +16,7 @@ from coilwork_frontend.calling_convention.convention import Role, open_conventio
 from coilwork_frontend.calling_convention.operator_call import Call
 from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.graph_key import identify_graph
+from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait
 from coilwork_ir.operators import list_operators
 from coilwork_lowering import LayoutOptions
@@ -101,9 +102,9 @@ def open_job(
     gm = convention.gm
     if layout is None:
         layout = layout_options(options, joins_scheduler=True) if role == "inference" else DECIDED
-    # torch's own kernels read the setting when they run, ours when they are made
-    facts = (str(layout), convention.key_text, f"{deterministic=}")
-    key_text, code = identify_graph(gm, example_inputs, *facts)
+    # torch's own kernels read these settings when they run, ours when they are made
+    settings = f"{deterministic=}\ntf32={convolutions_use_tf32()}"
+    key_text, code = identify_graph(gm, example_inputs, str(layout), convention.key_text, settings)
     digest = hashlib.sha256((options.key_text() + code).encode()).hexdigest()
     graph_id = f"{role}_{digest[:10]}"
     return Job(

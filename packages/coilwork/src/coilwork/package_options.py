@@ -11,6 +11,7 @@ import torch
 from coilwork.compile_options import CompileOptions
 from coilwork.targets import model_of_device
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
+from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.rewrites import Rewrite, chosen
 from coilwork_lowering.rewrites.rewrite import Level
@@ -20,7 +21,7 @@ from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
 SCHEDULED: Final = ("cuda",)
-"""Types of devices whose convolutions in 16 bits the scheduler's pass lays out, in inference and in training."""
+"""Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
 
 
 def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
@@ -45,8 +46,7 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
     lowering `joins_scheduler`, whose pass decides over the graph that follows, or over both graphs of a training
-    step, convolutions in 16 bits are the scheduler's to lay out on GPUs whose library is known to follow its
-    operands.
+    step, convolutions are the scheduler's to lay out on GPUs whose library is known to follow its operands.
     """
     layout = options.conv_layout
     if layout == "auto" and options.numerics == "strict":
@@ -99,7 +99,10 @@ def _keeps_operators(options: CompileOptions) -> bool:
 
 
 def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
-    """The settings of the scheduler. `apart` are calls that share no kernel with others."""
+    """The settings of the scheduler. `apart` are calls that share no kernel with others.
+
+    It reads torch's TF32 setting, as `layout_options` does.
+    """
     return ScheduleOptions(
         numerics=options.numerics,
         inline=options.fusion,
@@ -107,6 +110,7 @@ def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozens
         combine=options.fusion and options.combine,
         contractions=options.contractions,
         convolution_layouts=options.conv_layout != "captured",
+        tf32_convolutions=convolutions_use_tf32(),
         batch_invariant=options.batch_invariant,
         apart=apart,
     )
@@ -130,6 +134,8 @@ def executor_options(options: CompileOptions) -> ExecutorOptions:
         convolutions=options.convolutions,
         rounds_freely=options.numerics == "fast" and not options.batch_invariant,
         replay=options.replay and options.check_nan == "off",
+        graph_devices=list_types(DRIVER_GRAPHS),
+        library_devices=list_types(CUBLAS),
     )
 
 

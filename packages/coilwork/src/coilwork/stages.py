@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from coilwork.backends.registry import codegen_for
+from coilwork.backends.registry import backend_of_target, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import OptionError
 from coilwork.job import Job
@@ -32,6 +32,7 @@ from coilwork_lowering import AddedGuard, Lowered
 from coilwork_lowering.prepare import LoweringContext, lower_captured
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime.executor.choice import Loadable
+from coilwork_scheduler.contractions.brought import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
@@ -211,13 +212,13 @@ def lower_to_program(
     boundary: Boundary = NOTHING_KNOWN,
     apart: frozenset[str] = frozenset(),
 ) -> Program:
-    """Loop graph -> schedule -> program; nested graphs of control flow likewise. `apart` are calls that share
-    no kernel with others."""
+    """Loop graph -> schedule -> program. `apart` are calls that share no kernel with others."""
     context = ProgramContext(
         targets=targets,
         scheduling=schedule_options(options, apart=apart),
         planning=PlanOptions(reuse=options.reuse, pools=options.pools),
         boundary=boundary,
+        registry=collect_implementations(targets, backend_of_target),
         verify=options.verify,
         stage=clock.stage,
         write=trace.write if trace.wanted else None,
@@ -228,8 +229,7 @@ def lower_to_program(
 def open_generation(
     program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
-    """What the kernels of `program` are generated for, and how. `likely` are values of size symbols, by which
-    generators propose versions."""
+    """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
     settings, known = generator_settings(options), likely_arguments(program, likely)
     return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 

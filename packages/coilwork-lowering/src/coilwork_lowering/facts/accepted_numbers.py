@@ -18,7 +18,7 @@ from coilwork_lowering.torch_compat.operators import Overload, is_list_of_sizes,
 from coilwork_lowering.torch_compat.sizes import holds, is_from_data, is_truth_value, surely
 
 _IN_EVERY_TYPE: Final = 127
-_LEAST_SIZE: Final = -1 << 62
+LEAST_SIZE: Final = -1 << 62
 """Of what is less torch's `SymInt` keeps no number but an expression."""
 _NUMBERS: Final = (int, float, torch.SymInt, torch.SymFloat)
 _FLOATS: Final = (float, torch.SymFloat)
@@ -87,7 +87,7 @@ def _are_listed_sizes(target: Overload, arguments: Mapping[str, object]) -> bool
     """Tell if all numbers in lists of sizes are such as torch takes for closed sizes."""
     given = (arguments.get(name) for name in _lists_of_sizes(target))
     numbers = (number for one in given if isinstance(one, list | tuple) for number in one)
-    return not any(isinstance(number, int) and number < _LEAST_SIZE for number in numbers)
+    return not any(isinstance(number, int) and number < LEAST_SIZE for number in numbers)
 
 
 def _is_as_required(arguments: Mapping[str, object], name: str, relation: Relation, bound: int) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from coilwork_ir.operators import list_operators
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name
-from coilwork_lowering.torch_compat.sizes import holds, surely
+from coilwork_lowering.torch_compat.sizes import holds, is_from_data, surely
 
 Arguments: TypeAlias = Mapping[str, object]
 Rule: TypeAlias = Callable[[Arguments], bool]
@@ -183,6 +183,19 @@ def _along(name: str, dim: str) -> Rule:
     return rule
 
 
+def _at_a_row(arguments: Arguments) -> bool:
+    """Tell if `self` has the row `index` along `dim`, which is guarded on. A row from data a check looks for."""
+    value, dim, index = (arguments.get(name) for name in ("self", "dim", "index"))
+    if not isinstance(value, torch.Tensor) or not isinstance(dim, int) or value.dim() == 0:
+        return True
+    if not isinstance(index, int | torch.SymInt):
+        return True
+    size: Any = value.shape[dim % value.dim()]
+    if is_from_data(index) or is_from_data(size):
+        return True
+    return holds(index >= -size) and holds(index < size)
+
+
 def _normalized(arguments: Arguments) -> bool:
     """Tell if weight and bias have the shape that is normalized, in which `input` ends."""
     shape = arguments.get("normalized_shape")
@@ -289,6 +302,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "embedding": _with_elements("weight"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
+        "select_scatter": _at_a_row,
         "slice_scatter": _with_dimensions("self"),
     }
 )

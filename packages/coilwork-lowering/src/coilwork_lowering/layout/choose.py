@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from coilwork_lowering.layout.cost import LayoutDecision, captured_cost, find_convolutions, judge
+from coilwork_lowering.layout.cost import (
+    LayoutDecision,
+    captured_cost,
+    find_convolutions,
+    find_scheduled_convolutions,
+    judge,
+)
 from coilwork_lowering.layout.gaps import copy_operands_with_gaps
 from coilwork_lowering.layout.rewrite import CannotRewriteError, rewrite_to_channels_last
+from coilwork_lowering.layout.shared_weights import copy_shared_weights
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat.fakes import fake_mode_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
@@ -17,8 +24,9 @@ from coilwork_lowering.torch_compat.graphs import copied_graph
 def lay_out_convolutions(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    """`gm` with its convolutions in channels-last, if that saves memory traffic, and with dense copies of operands that have gaps;
-    else `gm` itself.
+    """`gm` with its convolutions in channels-last, if that saves memory traffic, with one copy of each weight that
+    the scheduler is to lay out for both halves of a training step, and with dense copies of operands that have
+    gaps; else `gm` itself.
 
     Kernels for matrix units compute convolutions in channels-last, and convert operands and results of others, each
     time. Here operands become channels-last once, by copies in the graph; every later value has the strides that
@@ -31,6 +39,11 @@ def lay_out_convolutions(
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
     laid_out, decision = _in_channels_last(gm, options)
+    if laid_out is gm:
+        laid_out, shared = copy_shared_weights(gm, find_scheduled_convolutions(gm, options), options)
+        if shared:
+            reason = f"{decision.reason}; {shared} weights are copied once for both halves"
+            decision = replace(decision, reason=reason)
     made, copies = copy_operands_with_gaps(laid_out, options.devices, options.find_model)
     if copies:
         reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
@@ -46,7 +59,9 @@ def _in_channels_last(
     if not any(call.role == "leads" for call in convolutions):
         reason = "no convolution whose kernels prefer channels-last"
         if options.scheduled_devices:
-            reason += f", beside those in 16 bits on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
+            reason += (
+                f", beside those on {', '.join(options.scheduled_devices)}, which the scheduler lays out"
+            )
         return gm, LayoutDecision(channels_last=False, reason=reason)
     if options.layout == "auto" and captured_cost(convolutions) == 0:
         return gm, judge(convolutions, copies=0, copied_bytes=0, options=options)

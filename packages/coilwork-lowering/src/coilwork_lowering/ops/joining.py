@@ -26,6 +26,7 @@ from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
+from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
 from coilwork_lowering.ops.conversions import conversion_checks
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
@@ -150,6 +151,9 @@ def _roll(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = [wrap_dim(d, len(value.shape)) for d in call.integers("dims")]
     shifts = [as_size(s) for s in call["shifts"]]
+    for shift in shifts:
+        if as_int(shift) is None:
+            _check_shift(builder, call, shift)
     flat = not positions
     source = view_maps.reshape(value, (_count(value),)) if flat else value
     moves = {0: shifts[0]} if flat else {}
@@ -167,6 +171,12 @@ def _roll(builder: Builder, call: Call) -> Value:
         rolled = builder.pointwise(source.shape, call.dtype, call.device, body)
         return builder.copy(view_maps.reshape(rolled, value.shape), strides=call.strides(builder))
     return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
+
+
+def _check_shift(builder: Builder, call: Call, shift: Expr) -> None:
+    """Refuse, when the program runs, a shift that torch's `SymInt` keeps no number of, as eager does."""
+    least = Relation(lhs=as_expr(LEAST_SIZE), relation="le", rhs=shift)
+    lower_assertion(builder, least, "a shift is less than torch takes for a number", call.node)
 
 
 def _count(value: TensorValue) -> Expr:

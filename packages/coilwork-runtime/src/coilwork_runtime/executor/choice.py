@@ -41,6 +41,8 @@ class ExecutorOptions:
         convolutions: the same of convolutions.
         rounds_freely: results may differ from eager's in their last bits.
         replay: stretches of launches that repeat go to the driver as one graph.
+        graph_devices: types of devices whose driver takes graphs. Default: `cuda`.
+        library_devices: types of devices that the libraries called here compute on. Default: `cuda`.
     """
 
     executor: Executor = "auto"
@@ -50,6 +52,8 @@ class ExecutorOptions:
     convolutions: Convolutions = "auto"
     rounds_freely: bool = True
     replay: bool = True
+    graph_devices: tuple[str, ...] = ("cuda",)
+    library_devices: tuple[str, ...] = ("cuda",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +188,18 @@ def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibra
 
 def _graphs(graph: Loadable, options: ExecutorOptions) -> DriverGraphs | None:
     """Where the driver's graphs come from, for work that is the same in call after call."""
-    return DriverGraphs() if options.replay and _on_gpu(graph) else None
+    return DriverGraphs() if options.replay and _is_on(graph, options.graph_devices) else None
 
 
-def _on_gpu(graph: Loadable) -> bool:
-    return any(device.startswith("cuda") for device in graph.devices)
+def _is_on(graph: Loadable, types: tuple[str, ...]) -> bool:
+    return any(device.partition(":")[0] in types for device in graph.devices)
 
 
 def _by_library(graph: Loadable, options: ExecutorOptions, wanted: str) -> bool:
     """Tell if a library is called directly: where results should be eager's to the last bit, or the same
     whatever is beside them, only if it is asked for."""
-    return _on_gpu(graph) and wanted != "aten" and (wanted != "auto" or options.rounds_freely)
+    return (
+        _is_on(graph, options.library_devices)
+        and wanted != "aten"
+        and (wanted != "auto" or options.rounds_freely)
+    )

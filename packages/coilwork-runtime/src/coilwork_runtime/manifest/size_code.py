@@ -101,7 +101,7 @@ class SizeCode:
         """The value for these size arguments and compile-time parameters.
 
         Raises:
-            OverflowError: a value on the way does not fit 64 bits.
+            RuntimeError: a value on the way does not fit 64 bits. Eager raises one for sizes of tensors.
             ZeroDivisionError: something is divided by 0.
         """
         stack: list[int] = []
@@ -119,7 +119,7 @@ class SizeCode:
                 right = stack.pop()
                 stack[-1] = result = _BINARY[op](stack[-1], right)
                 if not SMALLEST <= result <= LARGEST:
-                    raise OverflowError("a size does not fit 64 bits")
+                    raise RuntimeError("a size does not fit 64 bits")
         return stack[0]
 
     def bind(self, parameters: Sequence[int]) -> SizeCode:

@@ -64,7 +64,7 @@ def implement_contractions(
         graph=graph,
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        name=_namer(facts),
+        name=FreshNames(facts.buffers).close_to,
         targets=targets,
         model=model,
         sizes=sizes,
@@ -118,10 +118,10 @@ class Registry:
         templates: kernels with a core, for convolutions, attention and its gradient as they are.
     """
 
-    products: tuple[MakeImplementation, ...]
-    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...]
-    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...]
-    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...]
+    products: tuple[MakeImplementation, ...] = ()
+    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...] = ()
+    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...] = ()
+    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...] = ()
     templates: tuple[MakeTemplate, ...] = ()
 
 
@@ -264,7 +264,3 @@ def _chosen(
         reason = row.loss
     note(False, reason, numbers)
     return library
-
-
-def _namer(facts: Dependence) -> Callable[[str], str]:
-    return FreshNames(facts.buffers).close_to

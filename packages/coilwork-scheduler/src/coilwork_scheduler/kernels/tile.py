@@ -14,6 +14,7 @@ from functools import cmp_to_key
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
@@ -27,8 +28,6 @@ _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
 # range: of a sliding window both its place and its elements have that, and one of them will do.
 OWN_TILE_SHARE: Final = 0.1
-# Elements from one neighbour to the next of which a sector of memory still has several.
-_NEAR: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +58,12 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     parallel_runs, indices = _collapse(parallel, indices)
     walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
+    # columns some elements apart share sectors of memory, too
+    near = target.machine.memory.fetched_bytes // DType.F32.itemsize if target.is_gpu and draft.reduced else 1
+    shares = _shares(touched, draft.parallel, near=near)
 
     # the unit stride of a run is that of its innermost range
-    near = _near_shares(touched, draft.parallel)
-    order = _coalesced_innermost(parallel_runs, [near[run.members[-1]] for run in parallel_runs])
+    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
     turned = _turned_shares(order, touched)
     ranges = _parallel_tiles(order, turned, single=bool(reduced))
     ranges += [TiledRange(symbol=run.symbol, kind="walked", tile="w") for run in walked_runs]
@@ -119,6 +120,17 @@ def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_
     return runs, indices
 
 
+def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> dict[Expr, float]:
+    """Shares of bytes whose nearest neighbours, up to `near` elements apart, lie along each of `ranges`."""
+    everything = sum(access.touched_bytes for access in touched) or 1
+    found = dict.fromkeys(ranges, 0)
+    for access in touched:
+        least = min((step for step in access.strides.values() if step > 0), default=0)
+        for s in ranges if 0 < least <= near else ():
+            found[s] += access.touched_bytes if access.strides[s] == least else 0
+    return {s: round(moved / everything, 6) for s, moved in found.items()}
+
+
 def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
     """For each of `order`, the share of bytes at unit stride along it alone, and not along the innermost one."""
     if not order:
@@ -131,22 +143,12 @@ def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[flo
     ]
 
 
-def _near_shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, int]:
-    """For each of `ranges`, the bytes whose nearest neighbours lie along it, a few elements apart at most."""
-    found = dict.fromkeys(ranges, 0)
-    for access in touched:
-        steps = [step for step in access.strides.values() if 0 < step <= _NEAR]
-        for s in ranges if steps else ():
-            found[s] += access.touched_bytes if access.strides[s] == min(steps) else 0
-    return found
-
-
-def _coalesced_innermost(runs: Sequence[_Run], near: Sequence[int]) -> list[_Run]:
-    """Move the range along which most neighbours lie innermost; ties keep the order."""
-    if not runs:
+def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
+    """Move the range with the largest share innermost; ties keep the order."""
+    if not order:
         return []
-    best = max(range(len(runs)), key=lambda k: (near[k], k))
-    return [*runs[:best], *runs[best + 1 :], runs[best]]
+    best = max(range(len(order)), key=lambda k: (order[k][1], k))
+    return [run for run, _ in (*order[:best], *order[best + 1 :], order[best])]
 
 
 def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:

@@ -54,7 +54,7 @@ _FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A convolution over two or three dimensions in floats of 16 bits, or the gradients of one.
+    """A convolution over two or three dimensions, or the gradients of one, in floats of 16 bits or in `f32`.
 
     Attributes:
         around: what is known.
@@ -85,6 +85,11 @@ class Call:
         return self.around.targets.of(self.read[0].device).is_gpu
 
     @property
+    def is_narrow(self) -> bool:
+        """Tell if it is in floats of 16 bits."""
+        return self.read[0].dtype in _HALVES
+
+    @property
     def is_captured_channels_last(self) -> bool:
         """Tell if the library computes in channels-last as captured: input or weight says so."""
         around = self.around
@@ -107,7 +112,13 @@ class Call:
     def has_slow_kernel(self) -> bool:
         """Tell if a GPU computes it slowly as captured."""
         window = self.around.extents(self.read[-1])[2:]
-        return self.is_on_gpu and has_slow_depthwise_kernel(self.groups, self.channels, window)
+        is_fast = not self.is_on_gpu or not self.is_narrow
+        return not is_fast and has_slow_depthwise_kernel(self.groups, self.channels, window)
+
+    @property
+    def is_slower_channels_last(self) -> bool:
+        """Tell if it may be slower in channels-last: groups in `f32` run as captured without conversion."""
+        return self.groups > 1 and not self.is_narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +167,7 @@ class TensorSite:
         return (
             TensorSite,
             (buffer.shape, buffer.dtype, kind),
-            (call.is_converted, call.is_on_gpu, call.needs_weight),
+            (call.is_converted, call.is_on_gpu, call.needs_weight, call.is_slower_channels_last),
         )
 
     @property
@@ -171,8 +182,9 @@ class TensorSite:
         if strides is None:
             return IMPOSSIBLE
         found = size = self._size
-        if not is_last and size:
-            found += self._lost * (_CONVOLUTIONS if self.call.has_gradients_behind else 1)
+        # what a call loses as captured or, of some, in channels-last
+        lost = (size if self.call.is_slower_channels_last else 0) if is_last else self._lost if size else 0
+        found += lost * (_CONVOLUTIONS if self.call.has_gradients_behind else 1)
         if self._has_copy(strides, is_last=is_last):
             # what makes the operand runs along one of both, and across the other
             found += TILED * size if self._fuses else self._copied_bytes
@@ -277,7 +289,8 @@ class TensorSite:
 
     @property
     def _launch(self) -> int:
-        return LAUNCH_BYTES if self.call.is_on_gpu else 0
+        # small graphs in `f32` stay as captured, and with them the rounding of their kernels
+        return LAUNCH_BYTES if self.call.is_on_gpu and self.call.is_narrow else 0
 
     @property
     def _is_result(self) -> bool:
@@ -298,7 +311,23 @@ class TensorSite:
 
 
 def weigh_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
-    """`node` as a convolution or its gradients that may lie otherwise, if it is one: a site for each tensor.
+    """`node` as a convolution in 16 bits or its gradients, if it is one: a site for each tensor."""
+    return _weigh(position, node, around, _HALVES)
+
+
+def weigh_rounded_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+    """`node` as a convolution in `f32` on a GPU or its gradients, if it is one: a site for each tensor.
+
+    It rounds its operands to TF32, so matrix units compute it.
+    """
+    is_on_gpu = isinstance(node, Extern) and any(
+        isinstance(b, Buffer) and around.targets.of(b.device).has(CUDNN) for b in node.outputs
+    )
+    return _weigh(position, node, around, (DType.F32,)) if is_on_gpu else ()
+
+
+def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) -> tuple[Site, ...]:
+    """`node` as a convolution in one of `types`, or its gradients, that may lie otherwise, if it is one.
 
     It is left as captured where all of it is channels-last already, since less is known of what others would
     gain without; where a size is one, so that strides do not tell a layout; where its result lies as none would
@@ -312,7 +341,7 @@ def weigh_convolution(position: int, node: Node, around: Around) -> tuple[Site, 
     made = tuple(b for b in node.outputs if isinstance(b, Buffer) and len(b.shape) == len(read[-1].shape))
     if len(read) != len(form.read) or not made or not isinstance(groups, int):
         return ()
-    if any(len(b.shape) not in (4, 5) or b.dtype not in _HALVES for b in (*read, *made)):
+    if any(len(b.shape) not in (4, 5) or b.dtype not in types for b in (*read, *made)):
         return ()
     activations = (*read[:-1], *made) if len(read) == 2 else read[:-1]
     shapes = [around.extents(buffer) for buffer in activations]

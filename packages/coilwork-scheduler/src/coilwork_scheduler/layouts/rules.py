@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_scheduler.layouts.attention import weigh_attention
-from coilwork_scheduler.layouts.convolutions import weigh_convolution
+from coilwork_scheduler.layouts.convolutions import weigh_convolution, weigh_rounded_convolution
 from coilwork_scheduler.layouts.products import weigh_product
 from coilwork_scheduler.layouts.sites import LayoutRule
 from coilwork_scheduler.layouts.traffic import weigh_loop
@@ -31,6 +31,14 @@ RULES: Final[tuple[LayoutRule, ...]] = (
         site=weigh_convolution,
         why="kernels for matrix units compute in channels-last, and convert what lies otherwise around each call",
         is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
+    ),
+    LayoutRule(
+        name="tf32-convolutions",
+        site=weigh_rounded_convolution,
+        why="on GPUs, matrix units compute those in `f32` that round their operands, and convert as others do",
+        is_asked=lambda options: (
+            options.convolution_layouts and options.tf32_convolutions and options.numerics != "strict"
+        ),
     ),
     LayoutRule(
         name="attention",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.splitting.boxes import boxed_axes
@@ -63,8 +64,15 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     if not ordered:
         order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
         if rows.crossed_share is not None:
-            near = figures.near_bytes(family, order, refined)
-            order, refined = boxed_axes(order, refined, near, share=rows.crossed_share)
+            machine = figures.target(family.members[0]).machine
+            order, refined = boxed_axes(
+                order,
+                refined,
+                figures.near_bytes(family, order, refined),
+                share=rows.crossed_share,
+                least=machine.memory.fetched_bytes // DType.BF16.itemsize,
+                most=machine.reductions.block_results,
+            )
     pieces = cut_axes(
         order if refined else family.axes,
         order,

@@ -30,7 +30,7 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
         if few <= 2 and few < warps:
             # few warps wait for few others: two sums each of 26 rows of 48 columns take 101 us with one, 545 with four
             alone.append((x, few))
-        if (x, warps) in blocks and width >= grids.wide_column_block:
+        if (x, warps) in blocks and width >= grids.wide_column_block and min(x, warps) > 1:
             # both came to the same: half as much for half as many threads instead, or for one warp, which waits for no other
             x, warps = x // 2, warps // 2
             if warps == 2:

@@ -58,21 +58,26 @@ def backend_of_device(device: str) -> Backend:
     )
 
 
-def codegen_for(target: Target) -> Codegen:
-    """The generator for `target`, of the back end whose kind of target it is.
+def backend_of_target(target: Target) -> Backend:
+    """The back end whose kind of target `target` is.
 
     Raises:
-        CompileError: no back end has one.
-        RegistrationError: a back end that was asked cannot be imported.
+        CompileError: there is none.
+        RegistrationError: one of those asked cannot be imported.
     """
     backend = BACKENDS.find_first(lambda one: target.kind in one.kinds)
     if backend is not None:
-        return backend.codegen(target)
+        return backend
     raise CompileError(
         "no-codegen",
         f"no code generator supports target {target.name}",
         remedy=f"install a package that registers a back end for it under the entry point group {GROUP!r}",
     )
+
+
+def codegen_for(target: Target) -> Codegen:
+    """The generator for `target`, as `backend_of_target`."""
+    return backend_of_target(target).codegen(target)
 
 
 def find_language(name: str, store: Store | None) -> Language | None:

@@ -1,7 +1,7 @@
 """The device `queued`, an example of one that Coilwork does not know.
 
-`queued.cpp` is the device as torch sees it, `device.py` how kernels are launched on it, and `backend.py` the value
-that Coilwork finds by its entry point. Torch calls `register` when it is imported.
+`queued.cpp` is the device as torch sees it, `device.py` how kernels are launched on it, `products.py` its library
+for matrices, and `backend.py` the value that Coilwork finds by its entry point. Torch calls `register` when it is imported.
 """
 
 from __future__ import annotations
@@ -34,5 +34,7 @@ def _module() -> ModuleType:
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     # for those who want to see that kernels got here
-    module.count_launches = ctypes.CDLL(str(LIBRARY)).queued_launched
+    library = ctypes.CDLL(str(LIBRARY))
+    module.count_launches = library.queued_launched
+    module.count_products = library.queued_multiplied
     return module

@@ -13,8 +13,10 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import CppCompiler, describe_cpu
+from coilwork_scheduler.contractions.choose import Registry
 from queued_device import NAME
 from queued_device.device import QueuedDevice
+from queued_device.products import LIBRARY
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class QueuedBackend:
 
     def codegen(self, target: Target) -> QueuedCodegen:
         return QueuedCodegen()
+
+    def implementations(self, target: Target) -> Registry:
+        """The library of the device, before ATen's."""
+        return LIBRARY
 
     def compiler(self, store: Store | None) -> CppCompiler:
         return CppCompiler()

@@ -8,7 +8,9 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
@@ -314,6 +316,37 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", read_number);
 }
 
+// The device's own library: matrices are multiplied behind the work of a stream, where the CPU's fallback waits.
+std::atomic<int64_t> multiplied{0};
+
+at::Tensor& multiply_out(const at::Tensor& left, const at::Tensor& right, at::Tensor& out) {
+  ++multiplied;
+  auto view = [](const at::Tensor& value) {
+    return [data = value.data_ptr(), size = value.sizes().vec(), stride = value.strides().vec(),
+            type = value.scalar_type()] { return at::from_blob(data, size, stride, at::TensorOptions(type)); };
+  };
+  streams().of(current).add([a = view(left), b = view(right), made = view(out)] {
+    at::Tensor result = made();
+    at::mm_out(result, a(), b());
+  });
+  return out;
+}
+
+at::Tensor multiply(const at::Tensor& left, const at::Tensor& right) {
+  at::Tensor out = at::empty({left.size(0), right.size(1)}, left.options());
+  return multiply_out(left, right, out);
+}
+
+TORCH_LIBRARY(queued, m) {
+  m.def("multiply(Tensor left, Tensor right) -> Tensor");
+  m.def("multiply.out(Tensor left, Tensor right, *, Tensor(a!) out) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(queued, PrivateUse1, m) {
+  m.impl("multiply", multiply);
+  m.impl("multiply.out", multiply_out);
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>()); }
@@ -355,6 +388,7 @@ extern "C" {
 int64_t queued_current() { return current; }
 int64_t queued_exchange(int64_t stream) { return std::exchange(current, stream); }
 int64_t queued_launched() { return launched; }
+int64_t queued_multiplied() { return multiplied; }
 int64_t queued_new() { return streams().add(); }
 
 // Puts a call of a C function behind the work of a stream. `checks` are `count_of_checks` messages, one of which a

@@ -88,7 +88,7 @@ static PyObject* translated(Make make) {
   } catch (const DividedByZero&) {
     PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
   } catch (const Overflow&) {
-    PyErr_SetString(PyExc_OverflowError, "a size does not fit 64 bits");
+    PyErr_SetString(PyExc_RuntimeError, "a size does not fit 64 bits");
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   }

@@ -56,7 +56,7 @@ class Runner {
       rethrow();
     } catch (const Overflow&) {
       WithPython python(call_);
-      PyErr_SetString(PyExc_OverflowError, "a size does not fit 64 bits");
+      PyErr_SetString(PyExc_RuntimeError, "a size does not fit 64 bits");
       rethrow();
     } catch (const Damaged& damaged) {
       WithPython python(call_);

@@ -1,0 +1,67 @@
+"""Programs with GPU kernels interpreted in Python: eager's results, without a text of ours being executed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from coilwork.backend import backend
+from coilwork_runtime import Builder, load_artifact, save_artifact
+
+pytestmark = pytest.mark.gpu
+# an audit hook stays for good, so there is one
+EXECUTED: list[str] = []
+
+
+def hear(event: str, args: tuple[Any, ...]) -> None:
+    if event == "exec" and args[0].co_filename.startswith("<coilwork"):
+        EXECUTED.append(args[0].co_filename)
+
+
+def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = torch.softmax(x @ w, -1) + x.sum(0)
+    return x.tanh()
+
+
+def test_training_and_artefacts_are_eager(tmp_path: Path) -> None:
+    sys.addaudithook(hear)
+    torch.manual_seed(0)
+    x = torch.randn(64, 64, device="cuda")
+    w = torch.randn(64, 64, device="cuda", requires_grad=True)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        options = {"strict": True, "executor": "python", "cache": False}
+        compiled = torch.compile(layers, backend=backend, dynamic=dynamic, options=options)
+        for rows in (64, 32):
+            w.grad = None
+            layers(x[:rows], w).sum().backward()
+            expected, w.grad = w.grad, None
+            found = compiled(x[:rows], w)
+            found.sum().backward()
+            torch.testing.assert_close(found, layers(x[:rows], w), rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(w.grad, expected, rtol=1e-2, atol=1e-2)
+    torch._dynamo.reset()
+    options = {"strict": True, "trace": str(tmp_path), "cache": False}
+    torch.compile(layers, backend=backend, options=options)(x, w.detach())
+    (folder,) = tmp_path.iterdir()
+    save_artifact(
+        tmp_path / "model.coilwork",
+        program=(folder / "program.bin").read_bytes(),
+        kernels=(folder / "kernels.bin").read_bytes(),
+        name="layers",
+        builder=Builder(),
+        constants={},
+    )
+    loaded = load_artifact(tmp_path / "model.coilwork")
+    assert loaded.executor == "python"
+    inputs = {True: (x, w.detach()), False: (w.detach(), x)}
+    # which of two inputs of one layout comes first is the graph's to say
+    results = [loaded(*given)[0] for given in inputs.values()]
+    expected = layers(x, w.detach())
+    assert any(torch.allclose(one, expected, rtol=1e-3, atol=1e-4) for one in results)
+    assert EXECUTED == []
