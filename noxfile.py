@@ -219,11 +219,17 @@ def alone(session: nox.Session) -> None:
     session.run(sys.executable, "devtools/packages_alone.py", *words, external=True)
 
 
+@nox.session(venv_backend="none")
+def structure(session: nox.Session) -> None:
+    """Sizes of the packages, who imports whom, what the meta-package holds: writes docs/structure.md."""
+    session.run(sys.executable, "devtools/structure.py", external=True)
+
+
 @nox.session
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
-    session.install(*QUIETLY, "hatchling", "pytest-xdist", *CONSTRAINTS)
+    session.install(*QUIETLY, "hatchling", "pytest-xdist", "vulture", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
                 "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs, env=WHILE_TESTING)
@@ -309,14 +315,15 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff's checks and its formatting. `nox -s lint -- fix` mends what it can."""
-    session.install(*QUIETLY, "ruff", *CONSTRAINTS)
+    """ruff's checks and its formatting, and code that nobody uses. `nox -s lint -- fix` mends what it can."""
+    session.install(*QUIETLY, "ruff", "vulture", *CONSTRAINTS)
     if "fix" in session.posargs:
         session.run("ruff", "check", "--fix", ".")
         session.run("ruff", "format", ".")
         return
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("python", "devtools/dead_code.py")
 
 
 @nox.session

@@ -21,10 +21,8 @@ from coilwork.job import open_job
 from coilwork.package_options import layout_options, rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.targets import declare
-from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
-from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
@@ -116,6 +114,8 @@ class Planner:
         graph = lowered.graph if job.convention.free else replace(lowered.graph, free_results=())
         self.graphs.append(graph)
         likely = likely_sizes(lowered.symbols, gm)
+        boundary = job.describe_boundary(graph, laid_out, lowered.symbols)
+        boundary = replace(boundary, likely=likely, marked_results=0)
         self.programs.append(
             lower_to_program(
                 graph,
@@ -123,10 +123,7 @@ class Planner:
                 options,
                 trace=Trace(None),
                 clock=StageClock(),
-                aligned=aligned_inputs(graph, laid_out, returned=job.convention.returned),
-                updates=names_at(graph, job.aligned_updates),
-                donated=names_at(graph, job.convention.donated),
-                likely=likely,
+                boundary=boundary,
             )
         )
         self.likely.append(likely_arguments(self.programs[-1], likely))

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coilwork.attempts import make_call
 from coilwork.compile_options import CompileOptions, Executor
-from coilwork.drive import boxed, make_call
 from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.capture.eager_fallback import box_graph
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
@@ -69,7 +70,7 @@ class AllLevels:
         compiled = run_stages(job, fallback=())
         levels = self._levels(job, compiled)
         self.graphs.append(role)
-        eager = boxed(gm)
+        eager = box_graph(gm)
 
         def call(args: list[Any]) -> Sequence[Any]:
             given = list(args)
@@ -91,7 +92,7 @@ class AllLevels:
         return call
 
     def _levels(self, job: Job, compiled: Compiled) -> Mapping[str, Call]:
-        constants = compiled.constants
+        constants = compiled.written.constants
         scheduled = schedule(
             compiled.graph,
             declare(Targets(main=TARGETS[compiled.target])),

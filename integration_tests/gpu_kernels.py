@@ -15,10 +15,11 @@ from torch import Tensor
 
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
-from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork.targets import declare
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
+from coilwork_ir.boundary import Boundary
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
@@ -64,9 +65,9 @@ class KernelsFor:
                 options,
                 trace=quiet,
                 clock=StageClock(),
-                donated=names_at(lowered.graph, job.convention.donated),
+                boundary=Boundary(donated=names_at(lowered.graph, job.convention.donated)),
             )
-            sources = emit_kernels(program, targets, options, trace=quiet)
+            sources = emit_kernels(program, open_generation(program, targets, options), options, quiet)
             module = emit_python(program, sources, target=name)
             for spec in execute_module(module, job.graph_id).specs:
                 if not spec.is_triton:

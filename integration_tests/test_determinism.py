@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork.backend import backend
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
-from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork.targets import declare
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
@@ -64,7 +64,8 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
     targets = declare(Targets(main=TARGETS["sm_90"]))
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
-    return [s.text for s in emit_kernels(program, targets, options, trace=Trace(None)).values()]
+    generation = open_generation(program, targets, options)
+    return [s.text for s in emit_kernels(program, generation, options, Trace(None)).values()]
 
 
 def test_kernels_for_gpus_add_no_floats_by_atomics_unless_asked() -> None:

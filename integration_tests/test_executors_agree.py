@@ -15,6 +15,7 @@ from coilwork.stages import run_stages
 from coilwork_cache import MemoryStore
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.errors import EmitError
+from coilwork_ir.index import as_int
 from coilwork_ir.program.text import parse_program
 from coilwork_runtime import Builder, LifetimeChecker, load_interpreted, load_native
 from coilwork_runtime.executor import recorded_parts
@@ -47,18 +48,18 @@ class BothExecutors:
         job = open_job(gm, example_inputs, role=role, options=self.options)
         compiled = run_stages(job, fallback=())
         data = emit_native(compiled.program)
-        assert data == compiled.native
+        assert data == compiled.written.program
         text = emit_python(compiled.program, compiled.sources, runtime=RUNTIME)
         module = execute_module(text, job.graph_id)
         launchers = Builder(self.store).build(module.specs)
-        python = module.make_call(launchers, compiled.constants)
-        interpreted = load_interpreted(data, launchers=launchers, constants=compiled.constants)
+        python = module.make_call(launchers, compiled.written.constants)
+        interpreted = load_interpreted(data, launchers=launchers, constants=compiled.written.constants)
         recorder, checker = NativeRecorder(), LifetimeChecker()
         unwatched, native, checked = (
             load_native(
                 data,
                 launchers=launchers,
-                constants=compiled.constants,
+                constants=compiled.written.constants,
                 fallback=lambda: interpreted,
                 store=self.store,
                 watch=watch,
@@ -81,7 +82,8 @@ class BothExecutors:
             assert _allocator_events(interpreted, given) == blocks
             self.events += len(events)
             self.calls += 1
-            self.peaks.append((compiled.peak_bytes, checker.peak_bytes))
+            peak = compiled.program.peak_bytes
+            self.peaks.append((None if peak is None else as_int(peak), checker.peak_bytes))
             return python(given)
 
         call._boxed_call = True

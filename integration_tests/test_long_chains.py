@@ -119,7 +119,7 @@ class Work:
         def call(args: list[Any]) -> Sequence[Any]:
             given = list(args)
             args.clear()
-            return interpret_program(compiled.program, given, compiled.constants)
+            return interpret_program(compiled.program, given, compiled.written.constants)
 
         call._boxed_call = True
         return call
@@ -153,7 +153,7 @@ def work_of_inference(name: str, times: int, *, on_gpu: bool) -> Work:
     gm = make_fx(written_out, decomposition_table=decompositions(LoweringOptions()))(x)
     compiled = work.compile(gm, (x,), role="inference", on_gpu=on_gpu)
     if not on_gpu:
-        (found,) = interpret_program(compiled.program, [x], compiled.constants)
+        (found,) = interpret_program(compiled.program, [x], compiled.written.constants)
         assert_near(found, function(x))
     return work
 

@@ -100,10 +100,10 @@ def assert_equal_kernels(spec: KernelSpec, readable: KernelSpec, extension: Any)
 
 
 def assert_program(compiled: Compiled, extension: Any) -> int:
-    specs = load_kernels(compiled.kernels)
+    specs = load_kernels(compiled.written.kernels)
     # the runtime writes what the compiler wrote, to the byte
-    assert encode_kernels(specs) == compiled.kernels
-    readable = execute_module(compiled.module, compiled.program.name).specs
+    assert encode_kernels(specs) == compiled.written.kernels
+    readable = execute_module(compiled.written.module, compiled.program.name).specs
     assert len(specs) == len(readable)
     for spec, other in zip(specs, readable, strict=True):
         assert_equal_kernels(spec, other, extension)

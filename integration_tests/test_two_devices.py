@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.compile_options import CompileOptions
-from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork.targets import declare
 from coilwork_ir.buffers import Ref
 from coilwork_ir.program import Launch, Return
@@ -39,7 +39,7 @@ def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: b
     options = CompileOptions(verify=True, strict=True, pools=pools)
     lowered = lower(gm, name="graph")
     program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
-    sources = emit_kernels(program, BOTH, options, trace=Trace(None))
+    sources = emit_kernels(program, open_generation(program, BOTH, options), options, Trace(None))
     known = buffers(program)
     seen = set()
     for launch in (one for one in program.instructions if isinstance(one, Launch)):
@@ -64,7 +64,7 @@ def test_what_is_asserted_of_numbers_alone_is_checked_on_the_cpu() -> None:
     options = CompileOptions(verify=True, strict=True)
     lowered = lower(gm, name="graph")
     program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
-    sources = emit_kernels(program, BOTH, options, trace=Trace(None))
+    sources = emit_kernels(program, open_generation(program, BOTH, options), options, Trace(None))
     checking = [source.language for name, source in sources.items() if "assert" in name]
     assert checking == ["cpp"]
     assert {source.language for source in sources.values()} == {"cpp", "triton"}

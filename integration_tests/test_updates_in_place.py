@@ -34,13 +34,13 @@ Level = Callable[[Compiled, list[Any]], Sequence[Any]]
 
 def _schedule(compiled: Compiled, args: list[Any]) -> Sequence[Any]:
     scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])))
-    return interpret_schedule(scheduled, args, compiled.constants)
+    return interpret_schedule(scheduled, args, compiled.written.constants)
 
 
 LEVELS: dict[str, Level] = {
-    "graph": lambda compiled, args: interpret_graph(compiled.graph, args, compiled.constants),
+    "graph": lambda compiled, args: interpret_graph(compiled.graph, args, compiled.written.constants),
     "schedule": _schedule,
-    "program": lambda compiled, args: interpret_program(compiled.program, args, compiled.constants),
+    "program": lambda compiled, args: interpret_program(compiled.program, args, compiled.written.constants),
 }
 
 

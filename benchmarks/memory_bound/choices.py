@@ -6,11 +6,12 @@ Coilwork's searches leave a record per kernel in its cache, with everything that
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from coilwork_cache import LocalStore
+from coilwork_cache import LocalStore, TuningCache, clear
+from coilwork_runtime.triton_kernels.remembered import list_searches
 
 
 def forget_choices(*, inductor: Path, coilwork: Path) -> int:
@@ -18,19 +19,14 @@ def forget_choices(*, inductor: Path, coilwork: Path) -> int:
     chosen = list(inductor.rglob("*.best_config"))
     for path in chosen:
         path.unlink()
-    store = LocalStore(coilwork)
-    keys = [key for key, record in _records(store) if "candidates" in record or "searches" in record]
-    for key in keys:
-        store.delete(key)
-    return len(chosen) + len(keys)
+    return len(chosen) + clear(LocalStore(coilwork), kind=TuningCache(None).kind)
 
 
 def searches(coilwork: Path) -> list[dict[str, Any]]:
     """What searches found, by the records in this cache folder: one entry per kernel and magnitude of its sizes."""
     return [
         {"kernel": record["kernel"], "device": record["device"], **entry}
-        for _, record in _records(LocalStore(coilwork))
-        if "searches" in record
+        for record in list_searches(LocalStore(coilwork))
         for entry in record["searches"]
     ]
 
@@ -85,17 +81,3 @@ def _indented(entry: dict[str, Any]) -> str:
             text = "[\n" + ",\n".join("   " + json.dumps(item) for item in value) + "\n  ]"
         fields.append(f"  {json.dumps(name)}: {text}")
     return " {\n" + ",\n".join(fields) + "\n }"
-
-
-def _records(store: LocalStore) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects in a store, with their keys."""
-    for entry in list(store.entries()):
-        data = store.get(entry.key)
-        if data is None or not data.startswith(b"{"):
-            continue
-        try:
-            record = json.loads(data)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield entry.key, record

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from coilwork.attempts import make_call
 from coilwork.backend import GraphStages
 from coilwork.compile_options import CompileOptions
-from coilwork.drive import make_call
 from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
 from coilwork.targets import declare
@@ -90,7 +90,7 @@ class Levels:
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)
         compiled = _emitted(job)
-        constants = compiled.constants
+        constants = compiled.written.constants
         scheduling = ScheduleOptions(
             numerics=self.options.numerics,
             inline=self.options.fusion,
@@ -134,9 +134,11 @@ class Levels:
         compiled = _emitted(job)
         scheduled = schedule(compiled.graph, declare(Targets(main=SMALL_ACCELERATOR)), scheduling)
         calls: dict[str, Call] = {
-            "accelerator's schedule": lambda args: interpret_schedule(scheduled, args, compiled.constants),
+            "accelerator's schedule": lambda args: interpret_schedule(
+                scheduled, args, compiled.written.constants
+            ),
             "accelerator's program": lambda args: interpret_program(
-                compiled.program, args, compiled.constants
+                compiled.program, args, compiled.written.constants
             ),
         }
         return {name: job.finish_program(call) for name, call in calls.items()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.accuracy import compare
 from coilwork.backend import backend
-from coilwork_cache import LocalStore
+from coilwork_cache import LocalStore, TuningCache
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,10 +58,8 @@ def compiled(function: Callable[..., Any], mode: str, cache: Path) -> Callable[.
     return torch.compile(function, backend=configured)
 
 
-def records(cache: Path) -> list[bytes]:
-    store = LocalStore(cache)
-    found = [store.get(entry.key) or b"" for entry in store.entries()]
-    return [data for data in found if data.startswith(b'{"kernel"')]
+def records(cache: Path) -> list[dict[str, Any]]:
+    return [record for _, record in TuningCache(LocalStore(cache)).list() if "kernel" in record]
 
 
 @pytest.mark.parametrize("function", [softmax, normalized, turned, of_columns, running, updated])

@@ -13,10 +13,10 @@ import torch
 
 from coilwork import attempts
 from coilwork.backend import backend
-from coilwork.drive import boxed
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork_frontend.calling_convention.convention import Role
+from coilwork_frontend.capture.eager_fallback import box_graph
 from coilwork_ir.program import ExternCall, Program
 from coilwork_ir.program.walk import walk
 from coilwork_runtime.executor.choice import Driven
@@ -44,7 +44,7 @@ def kept() -> Iterator[list[CompiledProgram]]:
 
     def keep(compiled: Compiled, job: Job, *_: object) -> Driven:
         found.append(CompiledProgram(role=job.role, graph=job.gm, program=compiled.program))
-        return Driven(call=boxed(job.gm), executor="eager", python_calls={})
+        return Driven(call=box_graph(job.gm), executor="eager", python_calls={})
 
     with mock.patch.object(attempts, "make_call", keep):
         yield found

@@ -175,7 +175,7 @@ def test_values_that_calls_receive_into_stay_apart() -> None:
         return ops.wait_tensor(g), ops.wait_tensor(h), zeros + x, again * x
 
     gm = make_fx(function, tracing_mode="fake")(torch.ones(4, 4))
-    merge_common_subexpressions(gm)
+    merge_common_subexpressions(gm.graph)
     made = [node for node in gm.graph.nodes if "zeros" in str(node.target)]
     assert len(made) == 3
 

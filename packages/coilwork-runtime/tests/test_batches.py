@@ -9,7 +9,7 @@ import pytest
 import torch
 from runtime_sample_kernels import cpp_kernel
 
-from coilwork_cache import LocalStore, MemoryStore
+from coilwork_cache import KernelCache, LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
 from coilwork_runtime.devices import cpu_features
@@ -151,12 +151,14 @@ def test_a_library_that_is_gone_or_does_not_load_is_built_again(compilations: Pa
     store = MemoryStore()
     specs = [kernel(2), kernel(3)]
     Builder(store, workers=1).build(specs)
-    (shared,) = [e.key for e in store.entries() if (store.get(e.key) or b"").startswith(b"\x7fELF")]
+    (shared,) = [
+        e.key for e in store.entries() if (KernelCache(store).get(e.key) or b"").startswith(b"\x7fELF")
+    ]
     for damage in (b"\x7fELF junk", None):
         if damage is None:
             store.delete(shared)
         else:
-            store.put(shared, damage)
+            KernelCache(store).put(shared, damage)
         launchers = Builder(store, workers=1).build(specs)
         assert [product(launch) for launch in launchers.values()] == [2, 3]
 

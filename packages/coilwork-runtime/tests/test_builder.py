@@ -16,7 +16,7 @@ import pytest
 import torch
 from runtime_sample_kernels import cpp_kernel, rewrite, triton_kernel, version
 
-from coilwork_cache import LocalStore, MemoryStore, Store
+from coilwork_cache import KernelCache, LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -45,7 +45,7 @@ def count(notes: Path) -> int:
 
 def stored_library(store: MemoryStore) -> str:
     """The key of the one library in the store; beside it lies a record that names it."""
-    (key,) = [key for key in entries(store) if (store.get(key) or b"").startswith(b"\x7fELF")]
+    (key,) = [key for key in entries(store) if (KernelCache(store).get(key) or b"").startswith(b"\x7fELF")]
     return key
 
 
@@ -137,7 +137,7 @@ def test_a_stored_entry_that_does_not_load_is_built_again(junk: bytes) -> None:
     doubled(Builder(store))
     key = stored_library(store)
     good = store.get(key)
-    store.put(key, junk)
+    KernelCache(store).put(key, junk)
     assert doubled(Builder(store)) == 2
     assert store.get(key) == good
 
@@ -201,7 +201,7 @@ def test_stored_kernels_need_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(MissingCompilerError):
         doubled(Builder(store), factor=3)
     for key in entries(store):
-        store.put(key, b"\xff junk")
+        KernelCache(store).put(key, b"\xff junk")
     with pytest.raises(MissingCompilerError):
         doubled(Builder(store))
 
@@ -384,10 +384,10 @@ def test_a_damaged_triton_entry_is_compiled_again() -> None:
     pool = BrokenPool()
     Builder(store, pool=pool).build([triton_kernel()])
     (key,) = entries(store)
-    store.put(key, b"junk")
+    KernelCache(store).put(key, b"junk")
     Builder(store, pool=pool).build([triton_kernel()])
     assert pool.requests == 2
-    assert store.get(key) != b"junk"
+    assert KernelCache(store).get(key) != b"junk"
 
 
 def test_a_target_that_is_no_gpu() -> None:

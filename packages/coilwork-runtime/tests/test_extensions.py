@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coilwork_cache import MemoryStore
+from coilwork_cache import KernelCache, MemoryStore
 from coilwork_runtime import extensions
 from coilwork_runtime.compiling import source_files
 from coilwork_runtime.executor.program import FOLDER
@@ -57,11 +57,11 @@ def test_what_does_not_load_is_built_again(tmp_path: Path, monkeypatch: pytest.M
     files = sources(tmp_path, "coilwork_sample_b")
     load_extension("coilwork_sample_b", files, store)
     (entry,) = store.entries()
-    store.put(entry.key, b"no library")
+    KernelCache(store).put(entry.key, b"no library")
     monkeypatch.delitem(sys.modules, "coilwork_sample_b")
     again = load_extension("coilwork_sample_b", files, store)
     assert again is not None and again.answer() == 42
-    assert store.get(entry.key) != b"no library"
+    assert KernelCache(store).get(entry.key) != b"no library"
 
 
 def test_a_text_that_does_not_compile_is_none(tmp_path: Path) -> None:

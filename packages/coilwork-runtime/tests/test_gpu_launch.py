@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 
 import pytest
 import torch
 from runtime_sample_kernels import checked_kernel, rewrite, triton_kernel, version
 
-from coilwork_cache import MemoryStore
+from coilwork_cache import MemoryStore, TuningCache
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_gpu
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -172,10 +171,7 @@ def test_the_fastest_candidate_is_chosen_and_remembered() -> None:
     y = torch.zeros_like(x)
     launch(x, y, x.numel())
     assert torch.equal(y, 2 * x)
-    records = [store.get(entry.key) for entry in store.entries()]
-    choices = [
-        json.loads(record) for record in records if record is not None and record.startswith(b'{"mapping')
-    ]
+    choices = [record for _, record in TuningCache(store).list()]
     assert [choice["mapping"] for choice in choices] == [choices[0]["candidates"][1]]
     assert choices[0]["milliseconds"][1] < choices[0]["milliseconds"][0]
 
@@ -199,7 +195,7 @@ def test_a_search_leaves_narrow_blocks_behind_and_is_remembered() -> None:
     assert torch.equal(y, 2 * x)
     (found,) = recall(store, spec, torch.cuda.get_device_name()).values()
     assert found["XBLOCK"] >= 128
-    record = json.loads(store.get(record_key(spec, torch.cuda.get_device_name())) or b"")
+    record = TuningCache(store).get(record_key(spec, torch.cuda.get_device_name()))
     (entry,) = record["searches"]
     assert entry["best"]["milliseconds"] < entry["proposed"][0]["milliseconds"] / 2
     assert entry["best"]["registers"] > 0 and heard[-1] == ("double_it", 1 + len(entry["tried"]))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from runtime_sample_kernels import rewrite, triton_kernel, version
 
-from coilwork_cache import MemoryStore
+from coilwork_cache import MemoryStore, TuningCache
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.remembered import recall, record_key, remember
@@ -58,7 +59,7 @@ def test_kernels_and_devices_do_not_share() -> None:
 def test_the_record_says_what_was_measured() -> None:
     store = MemoryStore()
     remember(store, SPEC, DEVICE, [1000], found(512))
-    record = json.loads(store.get(record_key(SPEC, DEVICE)) or b"")
+    record = TuningCache(store).get(record_key(SPEC, DEVICE))
     assert (record["kernel"], record["device"]) == (SPEC.name, DEVICE)
     (entry,) = record["searches"]
     assert entry["sizes"] == [1000] and entry["mapping"] == "tile x0 by 512\nwarps 4"
@@ -74,22 +75,20 @@ def test_the_record_says_what_was_measured() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        b"not json",
-        b"[1]",
-        b"{}",
-        b'{"searches": 3}',
-        b'{"searches": [3]}',
-        b'{"searches": [{"mapping": 3, "magnitudes": []}]}',
-        b'{"searches": [{"mapping": "tile x0 by 64", "magnitudes": 3}]}',
+        {},
+        {"searches": 3},
+        {"searches": [3]},
+        {"searches": [{"mapping": 3, "magnitudes": []}]},
+        {"searches": [{"mapping": "tile x0 by 64", "magnitudes": 3}]},
     ],
 )
-def test_a_damaged_record_is_dropped(damage: bytes) -> None:
+def test_a_damaged_record_is_dropped(damage: dict[str, Any]) -> None:
     store = MemoryStore()
     key = record_key(SPEC, DEVICE)
-    store.put(key, damage)
+    TuningCache(store).put(key, damage)
     assert recall(store, SPEC, DEVICE) == {}
     assert store.get(key) is None
-    store.put(key, damage)
+    TuningCache(store).put(key, damage)
     remember(store, SPEC, DEVICE, [], found(128))
     assert recall(store, SPEC, DEVICE) == {(): config(128)}
 
@@ -106,9 +105,10 @@ def test_a_mapping_that_is_none_of_the_kernels_is_not_taken() -> None:
     store = MemoryStore()
     remember(store, SPEC, DEVICE, [], found(128))
     key = record_key(SPEC, DEVICE)
-    known = (store.get(key) or b"").decode()
+    tuning = TuningCache(store)
+    known = json.dumps(tuning.get(key))
     for other in ("tile x0 by 128", "loop r0 by 128\\nwarps 4", "tile x0 by ?XBLOCK in 128 256\\nwarps 4"):
-        store.put(key, known.replace("tile x0 by 128\\nwarps 4", other).encode())
+        tuning.put(key, json.loads(known.replace("tile x0 by 128\\nwarps 4", other)))
         assert recall(store, SPEC, DEVICE) == {}
-    store.put(key, known.encode())
+    tuning.put(key, json.loads(known))
     assert recall(store, SPEC, DEVICE) == {(): config(128)}

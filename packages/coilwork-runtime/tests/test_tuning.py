@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import torch
 
-from coilwork_cache import MemoryStore, content_key
+from coilwork_cache import MemoryStore, TuningCache, content_key
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.tuning import choose, expendable_arguments, fastest, tuning_key
 
@@ -53,11 +52,11 @@ def test_a_damaged_record_is_dropped_and_measured_again() -> None:
         return next(times)
 
     mappings = ("warps 4", "warps 8")
-    for damage in (b"not json", b"[1]", json.dumps({"mapping": "warps 16"}).encode()):
-        store.put(KEY, damage)
+    for damage in ({}, {"mapping": 3}, {"mapping": "warps 16"}):
+        TuningCache(store).put(KEY, damage)
         trials = [lambda *_: None, lambda *_: None]
         assert choose(trials, [], [], measure=measure, store=store, key=KEY, mappings=mappings) == 1
-        assert json.loads(store.get(KEY) or b"") == {
+        assert TuningCache(store).get(KEY) == {
             "mapping": "warps 8",
             "candidates": ["warps 4", "warps 8"],
             "milliseconds": [2.0, 1.0],

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork.drive import boxed
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_cpp_wrapper import wrapper as cpp_wrapper
+from coilwork_frontend.capture.eager_fallback import box_graph
 from coilwork_ir.errors import EmitError
 
 Compile = Callable[..., Callable[..., Any]]
@@ -64,5 +64,5 @@ def test_what_cpp_refuses_is_an_error_with_strict(strictly: Compile, monkeypatch
 def test_boxed_empties_its_list() -> None:
     graph = torch.fx.symbolic_trace(lambda a, b: (a + b,))
     args = [torch.ones(2), torch.ones(2)]
-    (result,) = boxed(graph)(args)
+    (result,) = box_graph(graph)(args)
     assert args == [] and torch.equal(result, torch.full((2,), 2.0))

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import stages
 from coilwork.compile_options import CompileOptions
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.package_options import executor_options
@@ -21,7 +20,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError
 from coilwork_runtime.executor import choice
 from coilwork_runtime.executor.choice import Loadable
-from coilwork_wrapper import EncodedProgram, encode_program
+from coilwork_wrapper import EncodedProgram, encode_program, module_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -72,7 +71,7 @@ def test_a_second_process_restores_the_program(strictly: Compile, tmp_path: Path
 def test_a_program_that_is_refused_runs_in_python(
     strictly: Compile, leniently: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stages, "encode_program", refuse)
+    monkeypatch.setattr(module_wrapper, "encode_program", refuse)
     cache = str(tmp_path / "cache")
     for number, hit in enumerate((False, True)):
         report = run(strictly, tmp_path / f"{number}", cache_dir=cache)

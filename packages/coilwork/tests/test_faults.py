@@ -35,6 +35,7 @@ from coilwork_lowering import prepare
 from coilwork_runtime import MissingCompilerError
 from coilwork_runtime.executor import choice
 from coilwork_scheduler import make_program
+from coilwork_wrapper import module_wrapper
 from coilwork_wrapper.fx import wrapper as fx_wrapper
 
 Compile = Callable[..., Callable[..., Any]]
@@ -95,7 +96,7 @@ def break_stage(
     monkeypatch: Patch, name: str, fault: Callable[[object], Exception | None], module: Any = None
 ) -> None:
     """Let stage `name` raise what `fault` makes of its first argument."""
-    module = module or (make_program if hasattr(make_program, name) else stages)
+    module = module or (make_program if hasattr(make_program, name) else module_wrapper)
     real = getattr(module, name)
 
     def run(value: Any, *args: Any, **kwargs: Any) -> Any:

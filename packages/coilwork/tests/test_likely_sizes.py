@@ -12,9 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
 from coilwork.compile_options import CompileOptions
-from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork.targets import declare
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
+from coilwork_ir.boundary import Boundary
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
@@ -47,7 +48,7 @@ def planned(
         options,
         trace=Trace(None),
         clock=StageClock(),
-        likely=likely_sizes(lowered.symbols, gm) if likely else (),
+        boundary=Boundary(likely=likely_sizes(lowered.symbols, gm) if likely else ()),
     )
 
 
@@ -128,9 +129,9 @@ def test_calls_of_other_sizes_give_the_same() -> None:
 def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
     """What is emitted for `program`, made of `gm`."""
     targets = declare(Targets(main=TARGETS[target]))
-    likely = likely_sizes(lower(gm, name="g").symbols, gm)
-    quiet = Trace(None)
-    return tuple(emit_kernels(program, targets, CompileOptions(), trace=quiet, likely=likely).values())
+    likely, options = likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
+    generation = open_generation(program, targets, options, likely)
+    return tuple(emit_kernels(program, generation, options, Trace(None)).values())
 
 
 def test_equal_kernels_that_are_likely_called_with_other_sizes_are_equal() -> None:

@@ -30,6 +30,7 @@ from coilwork_cache.folder import default_root
 from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_cache.identity import compiler_identity
 from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
+from coilwork_cache.kernels import KernelCache, TuningCache
 from coilwork_cache.key import content_key
 from coilwork_cache.local import LocalStore, open_local_store
 from coilwork_cache.memory import MemoryStore
@@ -60,6 +61,8 @@ __all__ = [
     "TypedCache",
     "GraphCache",
     "GraphEntry",
+    "KernelCache",
+    "TuningCache",
     "RemedyCache",
     "Entry",
     "Codec",

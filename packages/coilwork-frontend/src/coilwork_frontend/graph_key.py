@@ -32,6 +32,18 @@ def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
     return "\n".join(lines)
 
 
+def identify_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *facts: str
+) -> tuple[str | None, str]:
+    """The key text of `gm` with `facts`, None if it is not to be cached, and a text that identifies it
+    anyway."""
+    try:
+        text = "\n".join((graph_key_text(gm, example_inputs), *facts))
+    except UnkeyableGraphError:
+        return None, gm.code
+    return text, text
+
+
 class UnkeyableGraphError(Exception):
     """The graph holds something without canonical text. It is compiled, but not cached."""
 

@@ -1,4 +1,5 @@
-"""Operators that the option `fallback` names: a name that means nothing would leave everything as it is, unnoticed."""
+"""Operators and rewrites that options name: a name that means nothing would leave everything as it is,
+unnoticed."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from coilwork_frontend.errors import OptionError
+from coilwork_frontend.options import suggest
 
 
 def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
@@ -38,3 +40,15 @@ def _exists(name: str) -> bool:
     return hasattr(torch.ops.aten, packet) and (
         not overload or hasattr(getattr(torch.ops.aten, packet), overload)
     )
+
+
+def check_rewrites(names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of rewrites that are not `known`.
+
+    Raises:
+        OptionError: there is no rewrite of a name; the message names the nearest known one.
+    """
+    there = tuple(known)
+    for name in names:
+        if name not in there:
+            raise OptionError("unknown-rewrite", f"there is no rewrite {name!r}", remedy=suggest(name, there))

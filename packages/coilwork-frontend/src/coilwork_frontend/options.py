@@ -6,7 +6,7 @@
         replay: bool = option(True, "repeat launches as one graph", needs=(NATIVE,))
 
     TABLE = OptionTable(cls=MyOptions, prefix="MINE_")
-    settings, chosen = TABLE.resolve({"torch.compile": {"strict": True}}, environ=os.environ)
+    settings = MyOptions(**TABLE.check({"strict": True}, source="torch.compile"))
 
 Help texts, checks of values, environment variables, cache keys and warnings of options without effect follow from the
 fields. An unknown name is refused with the nearest known one; a variable that is no option is warned of, since it may
@@ -16,7 +16,6 @@ be somebody else's.
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -31,6 +30,7 @@ from coilwork_frontend.errors import (
     UncachedPassWarning,
 )
 from coilwork_frontend.user_passes import keys_of, without_uuid
+from coilwork_frontend.user_warnings import warn_user
 
 _ABOUT: Final = "about"
 _QUIET: Final = (False, "auto")
@@ -110,30 +110,6 @@ class Choice:
         hint = suggest(str(value), self.listed, " ")
         remedy = f"{hint} one of {', '.join(map(repr, self.listed))}".strip()
         raise UnfitValueError(f" cannot be {value!r}", remedy)
-
-    def parse(self, text: str) -> object:
-        return text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredNames:
-    """One of the names that installed packages register, which `list_names` reads when it is asked."""
-
-    list_names: Callable[[], tuple[str, ...]]
-
-    @property
-    def values(self) -> str:
-        return ", ".join(self.list_names())
-
-    def take(self, value: object) -> object:
-        names = self.list_names()
-        if value in names:
-            return value
-        installed = f"installed: {', '.join(map(repr, names))}"
-        near = difflib.get_close_matches(str(value), names, n=1)
-        raise UnfitValueError(
-            f" cannot be {value!r}", f"did you mean {near[0]!r}? {installed}" if near else installed
-        )
 
     def parse(self, text: str) -> object:
         return text
@@ -421,10 +397,9 @@ class OptionTable(Generic[_O]):
             if name not in kinds:
                 near = difflib.get_close_matches(name, self.names, n=1)
                 hint = f"did you mean {self._variable(near[0])}?" if near else f"{self.command} lists them"
-                warnings.warn(
+                warn_user(
                     f"environment variable {variable} has no effect, it is no option: {hint}",
                     IgnoredOptionWarning,
-                    stacklevel=4,
                 )
                 continue
             source = f"environment variable {variable}"
@@ -467,7 +442,7 @@ class OptionTable(Generic[_O]):
                 why = next((n.otherwise for n in about.needs if not n.is_met(settings)), None)
                 if why is not None:
                     text = f"{one.name}={value!r} has no effect: {why.format(o=settings)}"
-                    warnings.warn(text, IgnoredOptionWarning, stacklevel=3)
+                    warn_user(text, IgnoredOptionWarning)
             if about.unbuilt and value in about.unbuilt:
                 _announce(f'{one.name}="{value}": {about.unbuilt[value]}')
 
@@ -482,17 +457,16 @@ class OptionTable(Generic[_O]):
                 if need.device_types and types.isdisjoint(need.device_types):
                     why = need.otherwise.format(devices=", ".join(devices) or "no device")
                     text = f"{one.name}={value!r} has no effect in graph {graph}: {why}"
-                    warnings.warn(text, IgnoredOptionWarning, stacklevel=3)
+                    warn_user(text, IgnoredOptionWarning)
 
 
 def warn_of_unkeyed(options: Options) -> None:
     """Warn that passes and rewrites without uuid keep what is compiled out of the cache."""
     if options.unkeyed:
-        warnings.warn(
+        warn_user(
             f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or method `uuid` "
             "that changes whenever it does",
             UncachedPassWarning,
-            stacklevel=4,
         )
 
 
@@ -500,4 +474,4 @@ def warn_of_unkeyed(options: Options) -> None:
 # filters while it works, which empties it.
 @cache
 def _announce(text: str) -> None:
-    warnings.warn(text, NotBuiltYetWarning, stacklevel=5)
+    warn_user(text, NotBuiltYetWarning)

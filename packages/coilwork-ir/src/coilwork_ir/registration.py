@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -84,6 +84,15 @@ class Registry(Generic[_T]):
     def names(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(entry.name for entry in self.list())
+
+    def find_first(self, serves: Callable[[_T], bool]) -> _T | None:
+        """The first value that `serves`, ours asked before others; None if none does. Imports those that are
+        asked.
+
+        Raises:
+            RegistrationError: one of them cannot be imported.
+        """
+        return next(filter(serves, map(self.find, self.names())), None)
 
     def find(self, name: str) -> _T:
         """The value that is registered as `name`. Imports its package.

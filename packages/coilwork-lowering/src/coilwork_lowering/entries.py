@@ -45,7 +45,6 @@ class Entries:
         self.builder = builder
         self.strides = strides
         self.inputs: list[GraphInput] = []
-        self.names: list[str] = []
         self.constants: list[Constant] = []
         self.tensors: dict[str, torch.Tensor] = {}
         self.operands: list[TensorValue | None] = []
@@ -67,7 +66,6 @@ class Entries:
             LoweringError: it is anything else.
         """
         position = len(self.inputs)
-        self.names.append(node.name)
         fake = node.meta.get("val")
         bound = self.operands[position] if self.operands else None
         if isinstance(fake, torch.Tensor):

@@ -186,7 +186,6 @@ class _Lowering:
         return Lowered(
             graph=release_results(graph, self.results.unseen),
             constants=self.entries.tensors,
-            input_names=tuple(self.entries.names),
             symbols=self.sizes.pairs,
             guards=tuple(guards),
             updates=tuple(self.overwriting.decided),

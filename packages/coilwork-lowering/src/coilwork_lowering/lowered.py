@@ -24,7 +24,6 @@ class Lowered:
     Attributes:
         graph: the loop IR.
         constants: the tensors that `graph.constants` name by key.
-        input_names: the placeholders, in order, one per `graph.inputs`.
         symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
         guards: what lowering demanded of sizes; there should be none.
         updates: which updates overwrite what they are an update of, and why others do not.
@@ -33,7 +32,6 @@ class Lowered:
 
     graph: Graph
     constants: Mapping[str, torch.Tensor]
-    input_names: tuple[str, ...]
     symbols: tuple[tuple[Expr, sympy.Symbol], ...]
     guards: tuple[AddedGuard, ...] = ()
     updates: tuple[Update, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from coilwork_cache import Store, content_key
+from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.compiling import (
     PREBUILT,
     Texts,
@@ -60,20 +60,19 @@ def load_extension(
 
 def _load(name: str, texts: Texts, store: Store | None) -> Any | None:
     tag = f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
-    key = content_key("extension", name, *(part for pair in texts for part in pair), tag)
-    data = None if store is None else store.get(key)
+    key = content_key("kernel", "extension", name, *(part for pair in texts for part in pair), tag)
+    kernels = KernelCache(store)
+    data = kernels.get(key)
     if data is not None:
         try:
             return _import(name, data)
         except ImportError:
             # not what was once stored; build it again
-            if store is not None:
-                store.delete(key)
+            kernels.delete(key)
     data = _build(texts)
     if data is None:
         return None
-    if store is not None:
-        store.put(key, data)
+    kernels.put(key, data)
     return _import(name, data)
 
 

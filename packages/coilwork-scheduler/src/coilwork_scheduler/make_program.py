@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
 from coilwork_ir.kernels.nodes import Schedule
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
@@ -36,6 +37,8 @@ class ProgramContext:
         targets: of the graph's devices.
         scheduling: settings of the scheduler.
         planning: settings of the memory planner.
+        boundary: what the program's caller promises and takes; it stands for the fields of `scheduling` and
+            `planning` that say the same of a graph alone.
         registry: what may compute products, convolutions and attention.
         verify: check every IR between the stages.
         stage: a context around each stage, by name, which may time it.
@@ -45,6 +48,7 @@ class ProgramContext:
     targets: Targets
     scheduling: ScheduleOptions
     planning: PlanOptions
+    boundary: Boundary = NOTHING_KNOWN
     registry: Registry = REGISTRY
     verify: bool = False
     stage: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
@@ -58,10 +62,26 @@ class ProgramContext:
 
     def nest(self) -> ProgramContext:
         """The context of nested graphs, whose inputs nobody aligns or gives away."""
+        return replace(self, boundary=self.boundary.nest())
+
+    def schedule_options(self) -> ScheduleOptions:
+        """The settings of the scheduler for these inputs."""
+        boundary = self.boundary
         return replace(
-            self,
-            scheduling=replace(self.scheduling, aligned_inputs=(), donated_inputs=()),
-            planning=replace(self.planning, aligned_inputs=(), donated_inputs=(), marked_results=0),
+            self.scheduling,
+            aligned_inputs=boundary.aligned + boundary.updated,
+            donated_inputs=boundary.donated,
+            size_hints=boundary.likely,
+        )
+
+    def plan_options(self) -> PlanOptions:
+        """The settings of the memory planner for these inputs and results."""
+        boundary = self.boundary
+        return replace(
+            self.planning,
+            aligned_inputs=boundary.aligned,
+            donated_inputs=boundary.donated,
+            marked_results=boundary.marked_results,
         )
 
 
@@ -75,23 +95,19 @@ class ProgramDraft:
 
 
 def _schedule(draft: ProgramDraft, context: ProgramContext) -> ProgramDraft:
-    graph, write = draft.graph, context.write
+    graph, write, options = draft.graph, context.write, context.schedule_options()
     context.check(graph, verify_graph)
     if write is not None:
         write(f"{graph.name}.loops.txt", format_graph(graph))
     steps: list[tuple[str, Graph]] = []
     watch = None if write is None else lambda name, made: steps.append((name, made))
     with context.stage("schedule"):
-        scheduled = schedule(
-            graph, context.targets, context.scheduling, observe=watch, registry=context.registry
-        )
+        scheduled = schedule(graph, context.targets, options, observe=watch, registry=context.registry)
     context.check(scheduled, verify_schedule)
     if write is not None:
         write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
         write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
-        layouts = explain_layouts(
-            steps, scheduled.decisions, targets=context.targets, options=context.scheduling
-        )
+        layouts = explain_layouts(steps, scheduled.decisions, targets=context.targets, options=options)
         write(f"{graph.name}.layouts.txt", layouts)
     return replace(draft, schedule=scheduled)
 
@@ -99,9 +115,8 @@ def _schedule(draft: ProgramDraft, context: ProgramContext) -> ProgramDraft:
 def _plan(draft: ProgramDraft, context: ProgramContext) -> ProgramDraft:
     assert draft.schedule is not None, "the graph is scheduled"
     with context.stage("plan"):
-        program = plan(
-            draft.schedule, context.planning, region=lambda graph: make_program(graph, context.nest())
-        )
+        options = context.plan_options()
+        program = plan(draft.schedule, options, region=lambda graph: make_program(graph, context.nest()))
     context.check(program, verify_program)
     if context.write is not None:
         context.write(f"{draft.graph.name}.program.txt", format_program(program))

@@ -20,7 +20,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.manifest import write_kernels
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
-from coilwork_ir.wrapper import WrapOptions
+from coilwork_ir.wrapper import WrapOptions, Wrapper
 from coilwork_runtime import Builder, save_artifact
 from coilwork_runtime.executor.choice import Driven, Executor, ExecutorOptions, Loadable, load
 from coilwork_wrapper.native.emit import emit_native, encode_program
@@ -105,7 +105,9 @@ class ModuleWrapper:
             graph, builder, settings = options.graph, options.builder, options.settings
             store, warn = options.executors, options.warn
         else:
-            graph, builder = _write(program, sources, options), Builder(workers=options.workers)
+            graph = write_graph(program, sources, target=options.target, constants=options.constants)
+            options.write("module.py", graph.module)
+            builder = Builder(workers=options.workers)
             store, warn = None, _warn
             settings = ExecutorOptions(executor=self.executor or "python", strict=True)
         driven = load(graph, options=settings, builder=builder, store=store, warn=warn)
@@ -116,24 +118,54 @@ PYTHON: Final = ModuleWrapper(name="python")
 NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
+def choose_executor(wrapper: Wrapper, executor: Executor) -> Executor | None:
+    """Who runs what `wrapper` makes where a caller asks for `executor`; None if that is no module or bytes."""
+    return (wrapper.executor or executor) if isinstance(wrapper, ModuleWrapper) else None
+
+
 def _warn(graph: str, wanted: str, reason: object) -> None:
     warnings.warn(f"graph {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=3)
 
 
-def _write(program: Program, sources: Mapping[str, KernelSource], options: WrapOptions) -> Loadable:
-    module = emit_python(program, sources, target=options.target)
+def write_graph(
+    program: Program,
+    sources: Mapping[str, KernelSource],
+    *,
+    target: str,
+    constants: Mapping[str, Any],
+    on_fault: Callable[[Exception], None] | None = None,
+) -> Loadable:
+    """The bytes of `program`, the kernels' manifests and the module for people, as an executor loads them.
+
+    `on_fault` hears of a fault of the module, by which nothing runs; without it, that is raised.
+    """
     encoded = encode_program(program)
-    options.write("module.py", module)
     devices = {buffer.device for part in walk(program) for buffer in buffers(part).values()}
     return Loadable(
         name=program.name,
-        module=module,
+        module=_write_module(program, sources, target, on_fault),
         kernels=write_kernels((sources[kernel.name], kernel.origins) for kernel in all_kernels(program)),
         program=encoded.data,
         refusal="" if encoded.refusal is None else str(encoded.refusal),
-        constants=options.constants,
+        constants=constants,
         devices=sorted(devices),
     )
+
+
+def _write_module(
+    program: Program,
+    sources: Mapping[str, KernelSource],
+    target: str,
+    on_fault: Callable[[Exception], None] | None,
+) -> str:
+    try:
+        return emit_python(program, sources, target=target)
+    # nothing runs by it, so no call has to run otherwise because of this
+    except Exception as error:
+        if on_fault is None:
+            raise
+        on_fault(error)
+        return f"# Graph {program.name} could not be written as a module: {type(error).__name__}.\n"
 
 
 def _stand_in(name: str) -> KernelSource:

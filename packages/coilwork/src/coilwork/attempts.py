@@ -1,47 +1,27 @@
-"""One graph as retries see it (`coilwork_tools.op_fallback`): what compiles and builds it, and whose fault an
-error is."""
+"""One graph as retries see it (`coilwork_tools.op_fallback`), and the callable of what was compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from coilwork.drive import make_call
-from coilwork.errors import CoilworkError
 from coilwork.job import Job
+from coilwork.package_options import executor_options
 from coilwork.stages import Compiled, lowering_context, run_stages
+from coilwork.wrappers import WRAPPERS
 from coilwork_cache import Store
-from coilwork_ir.errors import CoilworkIRError
+from coilwork_frontend.capture.eager_fallback import warn_of_driver
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.walk import all_kernels
 from coilwork_lowering import LoweringError, MistracedError
 from coilwork_lowering.prepare import list_calls
-from coilwork_runtime import (
-    Builder,
-    DeviceError,
-    ExecutorUnavailableError,
-    KernelBuildError,
-    MissingCompilerError,
-    MissingTritonError,
-    ScratchFolderError,
-)
+from coilwork_runtime import Builder, generated
 from coilwork_runtime.executor.choice import Driven
 from coilwork_tools.explain.trace import Trace
-from coilwork_tools.op_fallback.retries import Plan
-
-# No choice of calls changes these: the program is not the user's, a setting is wrong, the machine lacks
-# something.
-_NOT_OF_CALLS: Final = (
-    MistracedError,
-    CoilworkError,
-    DeviceError,
-    ExecutorUnavailableError,
-    MissingCompilerError,
-    MissingTritonError,
-    ScratchFolderError,
-    MemoryError,
-)
+from coilwork_tools.op_fallback.faults import FaultKinds
+from coilwork_tools.op_fallback.retries import Plan, SubjectFacts
+from coilwork_wrapper.drive import drive_program
+from coilwork_wrapper.module_wrapper import ModuleOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +33,16 @@ class Attempted:
     store: Store
 
     @property
-    def graph_id(self) -> str:
-        return self.job.graph_id
-
-    @property
-    def fallback(self) -> tuple[str, ...]:
-        return self.job.options.fallback
-
-    @property
-    def may_retry(self) -> bool:
-        return not (self.job.options.strict or self.job.options.batch_invariant)
-
-    def is_refused(self) -> bool:
-        return self.job.is_refused()
+    def facts(self) -> SubjectFacts:
+        options = self.job.options
+        return SubjectFacts(
+            graph_id=self.job.graph_id,
+            fallback=options.fallback,
+            may_retry=not options.promises.only_compiled,
+            is_refused=self.job.is_refused,
+            # what is mistraced is not the user's program
+            faults=FaultKinds(of_nodes=(LoweringError,), of_programs=(MistracedError,)),
+        )
 
     def compile(self, plan: Plan) -> Compiled:
         return run_stages(self._planned(plan), fallback=plan.remedy.operators)
@@ -76,28 +53,34 @@ class Attempted:
             return make_call(compiled, job, self.builder, self.store)
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
-        context = replace(lowering_context(self._planned(plan), ()), write=None)
+        context = replace(lowering_context(self._planned(plan)), write=None)
         return list_calls(self.job.gm, context, views=views)
 
-    def is_of_calls(self, error: Exception) -> bool:
-        return not isinstance(error, _NOT_OF_CALLS)
-
-    def is_of_one_node(self, error: Exception) -> bool:
-        return isinstance(error, LoweringError)
-
-    def list_named(self, error: Exception, compiled: Compiled | None) -> Sequence[Origin]:
-        origins: Sequence[Origin] = ()
-        if isinstance(error, CoilworkIRError):
-            origins = error.origins
-        elif isinstance(error, KernelBuildError) and compiled is not None:
-            kernels = {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
-            origins = kernels.get(error.kernel, ())
-        return tuple(dict.fromkeys(origin for origin in origins if "." in origin.op))
+    def list_kernels(self, compiled: Compiled) -> Mapping[str, Sequence[Origin]]:
+        return {kernel.name: kernel.origins for kernel in all_kernels(compiled.program)}
 
     def _planned(self, plan: Plan) -> Job:
-        trace = self.job.trace if plan.is_traced else Trace(None)
-        remedy = plan.remedy
-        is_rewritten = self.job.is_rewritten and plan.is_rewritten
+        job, remedy = self.job, plan.remedy
+        trace = job.trace if plan.is_traced else Trace(None)
+        is_rewritten = job.is_rewritten and plan.is_rewritten
         return replace(
-            self.job, left_to_aten=remedy.nodes, apart=remedy.apart, is_rewritten=is_rewritten, trace=trace
+            job, left_to_aten=remedy.nodes, apart=remedy.apart, is_rewritten=is_rewritten, trace=trace
         )
+
+
+def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
+    """Build the kernels and return what calls them, as `drive_program`. `store` keeps what a wrapper builds."""
+    options = ModuleOptions(
+        target=compiled.target,
+        constants=compiled.written.constants,
+        runtime=generated,
+        write=job.trace.write,
+        store=store,
+        workers=job.options.workers,
+        graph=job.complete(compiled.written, compiled.saved_strides),
+        builder=builder,
+        settings=executor_options(job.options),
+        executors=store,
+        warn=warn_of_driver,
+    )
+    return drive_program(WRAPPERS.find(job.options.wrapper), compiled.program, compiled.sources, options)

@@ -13,7 +13,7 @@ import torch
 from coilwork.caches import open_caches
 from coilwork.compile_graph import compile_graph
 from coilwork.compile_options import CompileOptions
-from coilwork.given_options import around_options, check_names, resolve
+from coilwork.given_options import GIVEN, check_names, resolve
 from coilwork.job import DECIDED
 from coilwork.package_options import (
     draws_its_own,
@@ -24,15 +24,15 @@ from coilwork.package_options import (
     rewrites_of,
 )
 from coilwork_frontend.calling_convention.convention import Role, Roles
+from coilwork_frontend.calling_convention.frozen_parameters import list_frozen
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
-from coilwork_frontend.compile_captured import Halves, Promises, compile_captured
+from coilwork_frontend.compile_captured import Halves, compile_captured
 from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
 from coilwork_frontend.torch_compat.registry import allow_registering_again
-from coilwork_frontend.torch_compat.tensors import is_static_input
 from coilwork_frontend.torch_compat.versions import check_torch_version
 from coilwork_frontend.user_passes import name_of, run_passes
 from coilwork_lowering import (
@@ -44,7 +44,7 @@ from coilwork_lowering import (
 )
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
-from coilwork_lowering.rewrites import REWRITES, Fired, Prepared, complete_values
+from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
 from coilwork_tools.check_mode.captured_check import with_captured_check
@@ -73,7 +73,10 @@ def backend(
         UnsupportedTorchError: torch is outside the supported range.
         CompileError: with `options={"strict": True}`, when a graph cannot be compiled.
     """
-    return compile_dynamo_graph(gm, example_inputs, check_settings(mode, options))
+    settings = check_settings(mode, options)
+    if settings.cache:
+        warn_of_unkeyed(settings)
+    return compile_captured(gm, example_inputs, partial(GraphStages, settings))
 
 
 def check_settings(mode: str | None, options: Mapping[str, object] | None) -> CompileOptions:
@@ -126,21 +129,12 @@ def compile(
     """
     if function is None:
         return partial(compile, fullgraph=fullgraph, dynamic=dynamic, **options)
-    given = {**around_options(), **options}
+    given = {**GIVEN.around.get(), **options}
     check_settings(None, given)
     compiled: Callable[..., Any] = torch.compile(
         function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=given
     )
     return compiled
-
-
-def compile_dynamo_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
-) -> Callable[..., Any]:
-    """`backend` with its settings already resolved."""
-    if options.cache:
-        warn_of_unkeyed(options)
-    return compile_captured(gm, example_inputs, partial(GraphStages, options))
 
 
 class GraphStages:
@@ -154,7 +148,7 @@ class GraphStages:
 
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
-        self.promises = Promises(strict=options.strict, is_batch_invariant=options.batch_invariant)
+        self.promises = options.promises
         self.log: list[Fired] = []
         self.guards: list[AddedGuard] = []
 
@@ -165,12 +159,7 @@ class GraphStages:
 
     def rewrite(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         options = self.options
-        asks_for_gradients = torch.is_grad_enabled() and any(
-            isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-        )
-        frozen: list[int] | None = None
-        if options.freezing and not asks_for_gradients:
-            frozen = [place for place, value in enumerate(example_inputs) if is_static_input(value)]
+        frozen = list_frozen(example_inputs) if options.freezing else None
         settings = rewrite_options(options, on_gpu=_on_gpu(example_inputs))
         self.log.extend(rewrite_captured(gm, settings, options.rewrites, frozen=frozen))
 
@@ -211,33 +200,24 @@ class GraphStages:
         is_refused: Callable[[], bool],
     ) -> BoxedCallable:
         options = self.options
-        compile_role = partial(compile_graph, role=role, options=options)
+        run = partial(run_passes, where=role, complete_values=complete_values)
         if role == "backward":
             # what was done to the joint graph is in the report of the forward graph
-            gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
-            return compile_role(gm, example_inputs)
-        compile_role = partial(compile_role, guards=tuple(self.guards), shared=shared, is_refused=is_refused)
+            return compile_graph(run(gm, options.passes), example_inputs, role=role, options=options)
+        compile_role = partial(compile_graph, role=role, options=options, guards=tuple(self.guards))
+        compile_role = partial(compile_role, shared=shared, is_refused=is_refused)
+        done = tuple(self.log)
         if role == "inference":
-            gm = run_passes(gm, options.joint_passes, where=role, complete_values=complete_values)
-            gm, fired, prepared = self._freeze(gm)
+            gm = run(gm, options.joint_passes)
+        if role == "inference" and options.freezing:
+            rewrites, layout = rewrites_of("aten", options), layout_options(options)
+            packs = packs_weights(options)
+            gm, fired, prepared = freeze(gm, static_input_positions(), rewrites, layout, packs=packs)
             if prepared is not None:
-                main = run_passes(prepared.main, options.passes, where=role, complete_values=complete_values)
                 inputs = [*(example_inputs[position] for position in prepared.kept), *prepared.values]
-                done = (*self.log, *fired)
+                main, done = run(prepared.main, options.passes), (*done, *fired)
                 return compile_role(main, inputs, rewrites=done, layout=DECIDED, prepared=prepared)
-        gm = run_passes(gm, options.passes, where=role, complete_values=complete_values)
-        return compile_role(gm, example_inputs, rewrites=tuple(self.log))
-
-    def _freeze(
-        self, gm: torch.fx.GraphModule
-    ) -> tuple[torch.fx.GraphModule, Sequence[Fired], Prepared | None]:
-        """An inference graph and what frozen parameters decide of it, if they do."""
-        options = self.options
-        if not options.freezing:
-            return gm, (), None
-        frozen = static_input_positions()
-        rewrites = rewrites_of("aten", options)
-        return freeze(gm, frozen, rewrites, layout_options(options), packs=packs_weights(options))
+        return compile_role(run(gm, options.passes), example_inputs, rewrites=done)
 
     def apply_roles(self, call: Callable[..., Any], roles: Roles) -> Callable[..., Any]:
         return bind_separate(call, str(roles.convention), roles.functions)

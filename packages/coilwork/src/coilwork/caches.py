@@ -38,8 +38,6 @@ COMPONENTS: Final = (
 """The packages that make one compiler."""
 # The cache checks by itself what it reads; tools decide nothing about what is compiled.
 _STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cache", "coilwork_tools"))
-# What other projects plug in.
-_PLUGINS: Final = (GROUP,)
 
 
 def open_caches(options: CompileOptions) -> Store:
@@ -74,5 +72,5 @@ def graph_key(graphs: GraphCache, graph_text: str, targets_text: str, options: C
     Targets are part of it, for caches that machines share, and versions and the compiler's identity, so that an
     upgrade never meets old entries.
     """
-    identity = compiler_identity(_STAGES, _PLUGINS)
+    identity = compiler_identity(_STAGES, (GROUP,))
     return graphs.key(graph_text, targets_text, options.key_text(), torch.__version__, identity)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,28 +14,22 @@ from coilwork.attempts import Attempted
 from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
-from coilwork.drive import boxed
-from coilwork.errors import (
-    CoilworkError,
-    CoilworkFallbackWarning,
-    CompileError,
-    OptionError,
-    describe,
-    warn_of_driver,
-)
+from coilwork.errors import OptionError
 from coilwork.job import Job, open_job
 from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
-from coilwork.targets import devices_of, targets_text
+from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
 from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
-from coilwork_frontend.calling_convention.saved_strides import Strides, report_chosen_strides
+from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
+from coilwork_frontend.capture.eager_fallback import box_graph, judge_fault, warn_of_driver
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
+from coilwork_lowering.sizes.added_guards import list_guards
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
@@ -50,12 +43,13 @@ from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
 from coilwork_tools.explain.progress import log_progress, log_search
-from coilwork_tools.explain.report import CompileReport, read_report
+from coilwork_tools.explain.report import CompileReport, read_report, report_program
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
 
 
+@dataclass(eq=False)
 class CompiledGraph:
     """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
 
@@ -63,19 +57,12 @@ class CompiledGraph:
     yet, if there are such.
     """
 
-    _boxed_call = True
+    _boxed_call: ClassVar = True
 
-    def __init__(
-        self,
-        call: Call,
-        report: CompileReport,
-        direct: Callable[..., Sequence[Any]] | None = None,
-        roles: Roles | None = None,
-    ) -> None:
-        self.call = call
-        self.report = report
-        self.direct = direct
-        self.roles = roles
+    call: Call
+    report: CompileReport
+    direct: Callable[..., Sequence[Any]] | None = None
+    roles: Roles | None = None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self.call(args)
@@ -113,25 +100,24 @@ def compile_graph(
         rewrites=rewrites,
         layout=layout,
         reports_strides=role == "forward",
+        is_refused=is_refused,
     )
-    job = replace(job, is_refused=is_refused)
     try:
         compiled = _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
-    # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
-    # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would break a promise.
+    # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
+    # warning and the eager graph. Strict mode shows it, and so it is where eager would break a promise.
     except Exception as error:
-        if is_refused():
-            raise RefusedCallError(str(error)) from error
-        if options.strict or options.batch_invariant:
-            if isinstance(error, CoilworkError):
-                raise
-            raise CompileError(
-                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=describe(error)
-            ) from error
+        fault = judge_fault(
+            error, job.graph_id, only_compiled=options.promises.only_compiled, is_refused=is_refused
+        )
+        if fault is error:
+            raise
+        if fault is not None:
+            raise fault from error
         compiled = _eager(job, error)
-    report_chosen_strides(job.gm, _saved_strides(compiled.report))
+    report_chosen_strides(job.gm, compiled.report.strides_by_position)
     compiled = _with_roles(compiled, job.call_roles(shared, prepared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
@@ -162,14 +148,14 @@ def _compile(job: Job) -> CompiledGraph:
         search=search_of(job.options, partial(log_search, job.graph_id)),
         find_language=find_language,
     )
-    OPTIONS.warn_of_devices(job.options, job.graph_id, devices_of(job.gm))
+    OPTIONS.warn_of_devices(job.options, job.graph_id, job.devices)
     key = _cache_key(job, graphs)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
         restored = _restored(job, key, graphs, builder)
         if restored is not None:
             return restored
-    for language in {name for device in devices_of(job.gm) for name in backend_of_device(device).languages}:
+    for language in {name for device in job.devices for name in backend_of_device(device).languages}:
         builder.warm_up(language)
     if job.options.runs_natively:
         warm_executor(store)
@@ -179,18 +165,19 @@ def _compile(job: Job) -> CompiledGraph:
     remedy = Entry(remedies, None if key is None else remedies.key(key))
     built = build_with_retries(attempted, remedy)
     compiled, driven = built.compiled, built.driven
-    guards = _guards(job, compiled, watch)
+    # with each guard the graph serves fewer sizes than was captured
+    guards = announced(job.graph_id, list_guards(compiled.guards, watch))
     roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings
     if key is not None and not guards and not built.steps:
         entry = GraphEntry(
-            module=compiled.module,
-            kernels=compiled.kernels,
-            program=compiled.native,
-            refusal=compiled.refusal,
+            module=compiled.written.module,
+            kernels=compiled.written.kernels,
+            program=compiled.written.program,
+            refusal=compiled.written.refusal,
             roles=str(roles.convention),
-            constant_keys=tuple(compiled.constants),
+            constant_keys=tuple(compiled.written.constants),
             report=asdict(report),
         )
         graphs.put(key, entry)
@@ -205,8 +192,8 @@ def _watched(call: Call, compiled: Compiled, job: Job, builder: Builder) -> Call
         name=job.graph_id,
         gm=job.gm,
         program=compiled.program,
-        launchers=builder.build(load_kernels(compiled.kernels)),
-        constants=compiled.constants,
+        launchers=builder.build(load_kernels(compiled.written.kernels)),
+        constants=compiled.written.constants,
         donated=job.convention.donated,
     )
     return watch_call(call, job.options.checks, graph, job.finish_program)
@@ -244,13 +231,11 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
                 program=entry.program,
                 refusal=entry.refusal,
                 constants=constants,
-                devices=devices_of(job.gm),
-                operators=job.operators(_saved_strides(told)),
-                kinds=job.kinds(),
+                devices=(),
                 is_stored=True,
             )
             driven = load(
-                graph,
+                job.complete(graph, told.strides_by_position),
                 options=executor_options(job.options),
                 builder=builder,
                 store=graphs.store,
@@ -259,78 +244,29 @@ def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> Compi
     except (ProgramBytesError, KernelBuildError, KeyError, TypeError) as error:
         graphs.drop(key, f"its program does not load: {error}")
         return None
-    job.trace.write("module.py", entry.module)
-    job.trace.write_bytes("kernels.bin", entry.kernels)
-    job.trace.write_bytes("program.bin", entry.program)
-    report = replace(
-        told,
-        graph_id=job.graph_id,
-        role=job.role,
-        cache_hit=True,
-        seconds=job.clock.seconds,
-        **_executor_facts(driven),
-    )
+    job.trace.write_graph(graph)
+    seconds = job.clock.seconds
+    report = replace(told, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=seconds)
+    report = report.name_driver(driven)
     return CompiledGraph(driven.call, report, driven.direct, roles)
 
 
-def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
-    """Demands on sizes that compiling added, each with a warning in the log: the graph serves fewer sizes than was captured."""
-    own = {(guard.condition, guard.where) for guard in compiled.guards}
-    others = [guard for guard in watch.added() if (guard.condition, guard.where) not in own]
-    return announced(job.graph_id, (*compiled.guards, *others))
-
-
-def _executor_facts(driven: Driven) -> dict[str, Any]:
-    return {
-        "executor": driven.executor,
-        "executor_reason": driven.reason,
-        "python_calls": dict(driven.python_calls),
-    }
-
-
 def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:
-    return CompileReport(
-        graph_id=job.graph_id,
-        role=job.role,
-        kernels=compiled.launches,
-        distinct_kernels=len(compiled.sources),
-        extern_calls=compiled.extern_calls,
+    report = report_program(compiled.program, graph_id=job.graph_id, role=job.role).name_driver(driven)
+    rewrites = (*job.rewrites, *compiled.rewrites)
+    return replace(
+        report,
         seconds=job.clock.seconds,
         mappings=compiled.mappings,
         saved_strides=[(position, list(strides)) for position, strides in compiled.saved_strides.items()],
-        peak_bytes_predicted=compiled.peak_bytes,
-        rewrites=[
-            {**asdict(item), "sources": list(item.sources)} for item in (*job.rewrites, *compiled.rewrites)
-        ],
+        rewrites=[{**asdict(one), "sources": list(one.sources)} for one in rewrites],
         guards="\n".join(guards),
-        **_executor_facts(driven),
     )
-
-
-def _saved_strides(report: CompileReport) -> dict[int, Strides]:
-    return {int(position): tuple(strides) for position, strides in report.saved_strides}
 
 
 def _eager(job: Job, error: Exception) -> CompiledGraph:
-    """The captured graph as it is, with a warning that says why."""
-    log.debug("graph %s falls back to eager", job.graph_id, exc_info=True)
-    warnings.warn(
-        f"graph {job.graph_id} runs in eager mode: {describe(error)}\n"
-        f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
-        CoilworkFallbackWarning,
-        stacklevel=3,
-    )
-    report = CompileReport(
-        graph_id=job.graph_id,
-        role=job.role,
-        seconds=job.clock.seconds,
-        fallback=str(error) or type(error).__name__,
-    )
-    return CompiledGraph(
-        watch_in_eager(
-            job.as_captured(boxed(job.gm)),
-            job.options.checks,
-            f"graph {job.graph_id}",
-        ),
-        report,
-    )
+    """The captured graph as it is."""
+    reason = str(error) or type(error).__name__
+    report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
+    call = job.as_captured(box_graph(job.gm))
+    return CompiledGraph(watch_in_eager(call, job.options.checks, f"graph {job.graph_id}"), report)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from coilwork.wrappers import WRAPPERS, executor_of
+from coilwork.wrappers import WRAPPERS
+from coilwork_frontend.compile_captured import Promises
 from coilwork_frontend.options import (
     Choice,
     Items,
@@ -29,6 +30,7 @@ from coilwork_lowering.rewrites import Rewrite
 from coilwork_runtime.executor.choice import Convolutions, Executor, Products
 from coilwork_tools.check_mode.checks import CheckedValues, Checks
 from coilwork_tools.explain.trace import MAPPING_SUFFIX
+from coilwork_wrapper.module_wrapper import choose_executor
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 Contractions = Literal["auto", "aten", "generated"]
@@ -37,7 +39,7 @@ SECRET: Final = "COILWORK_REDIS_KEY"
 
 _DRIVEN: Final = Need(
     who="the wrapper python",
-    is_met=lambda o: executor_of(o.wrapper, o.executor) == o.executor,
+    is_met=lambda o: o.chosen_executor == o.executor,
     otherwise="wrapper={o.wrapper!r} says who drives the kernels",
 )
 _NATIVE: Final = Need(
@@ -72,10 +74,6 @@ _INVARIANT: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
     {"numerics": ("eager", "strict"), "contractions": ("generated",), "conv_layout": ("captured",)}
 )
 _CALLABLES: Final = Items(holds="callables", is_item=callable, is_code=True)
-
-
-def _is_rewrite(item: object) -> bool:
-    return isinstance(item, Rewrite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +173,7 @@ class CompileOptions(Options):
         (),
         "rewrites of your own, beside those of Coilwork",
         key=True,
-        kind=Items(holds="Rewrite", is_item=_is_rewrite, is_code=True),
+        kind=Items(holds="Rewrite", is_item=lambda item: isinstance(item, Rewrite), is_code=True),
     )
     joint_passes: tuple[GraphPass, ...] = option(
         (),
@@ -270,14 +268,24 @@ class CompileOptions(Options):
     )
 
     @property
+    def chosen_executor(self) -> Executor | None:
+        """Who runs what the wrapper makes; None if that is no module or bytes."""
+        return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
+
+    @property
     def makes_module(self) -> bool:
         """True if a module or its bytes drive the kernels, which the graph cache keeps."""
-        return executor_of(self.wrapper, self.executor) is not None
+        return self.chosen_executor is not None
 
     @property
     def runs_natively(self) -> bool:
         """True if the native executor is at least tried."""
-        return executor_of(self.wrapper, self.executor) not in (None, "python")
+        return self.chosen_executor not in (None, "python")
+
+    @property
+    def promises(self) -> Promises:
+        """What is promised of the compilation."""
+        return Promises(strict=self.strict, is_batch_invariant=self.batch_invariant)
 
     @property
     def checks(self) -> Checks:

@@ -10,7 +10,6 @@ import torch
 
 from coilwork.compile_options import CompileOptions
 from coilwork.targets import model_of_device
-from coilwork.wrappers import executor_of
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
@@ -99,15 +98,8 @@ def _keeps_operators(options: CompileOptions) -> bool:
     return options.batch_invariant or torch.are_deterministic_algorithms_enabled()
 
 
-def schedule_options(
-    options: CompileOptions,
-    *,
-    aligned_inputs: tuple[str, ...] = (),
-    donated_inputs: tuple[str, ...] = (),
-    size_hints: tuple[tuple[str, int], ...] = (),
-    apart: frozenset[str] = frozenset(),
-) -> ScheduleOptions:
-    """The settings of the scheduler, for a graph with such inputs and sizes. `apart` share no kernel with others.
+def schedule_options(options: CompileOptions, *, apart: frozenset[str] = frozenset()) -> ScheduleOptions:
+    """The settings of the scheduler. `apart` are calls that share no kernel with others.
 
     It reads torch's TF32 setting, as `layout_options` does.
     """
@@ -120,9 +112,6 @@ def schedule_options(
         convolution_layouts=options.conv_layout != "captured",
         tf32_convolutions=convolutions_use_tf32(),
         batch_invariant=options.batch_invariant,
-        aligned_inputs=aligned_inputs,
-        donated_inputs=donated_inputs,
-        size_hints=size_hints,
         apart=apart,
     )
 
@@ -138,7 +127,7 @@ def generator_settings(options: CompileOptions) -> dict[str, object]:
 def executor_options(options: CompileOptions) -> ExecutorOptions:
     """The settings of who runs programs."""
     return ExecutorOptions(
-        executor=executor_of(options.wrapper, options.executor) or options.executor,
+        executor=options.chosen_executor or options.executor,
         strict=options.strict,
         check_lifetimes=options.check_lifetimes,
         products=options.products,

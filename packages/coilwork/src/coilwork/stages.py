@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import torch
 
-from coilwork.backends.registry import codegen_for, collect_implementations
+from coilwork.backends.registry import backend_of_target, codegen_for
 from coilwork.compile_options import CompileOptions
-from coilwork.errors import OptionError, warn_of_module
+from coilwork.errors import OptionError
 from coilwork.job import Job
 from coilwork.package_options import generator_settings, lowering_options, rewrites_of, schedule_options
 from coilwork.targets import choose_targets, resident_bytes
-from coilwork_frontend.calling_convention.alignment import aligned_inputs
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import Strides, chosen_strides
-from coilwork_frontend.calling_convention.updates import names_at
-from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
+from coilwork_frontend.capture.eager_fallback import warn_of_module
+from coilwork_frontend.likely_sizes import likely_arguments
 from coilwork_ir import emission
+from coilwork_ir.boundary import NOTHING_KNOWN, Boundary
 from coilwork_ir.emission import Generation
 from coilwork_ir.errors import CoilworkIRError
-from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loops.nodes import Graph
-from coilwork_ir.manifest import write_kernels
 from coilwork_ir.passes import Before, Pass, PassTable
-from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import Targets
 from coilwork_lowering import AddedGuard, Lowered
 from coilwork_lowering.prepare import LoweringContext, lower_captured
 from coilwork_lowering.rewrites import Fired
+from coilwork_runtime.executor.choice import Loadable
+from coilwork_scheduler.contractions.brought import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
 from coilwork_tools.explain.clock import StageClock
 from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
-from coilwork_wrapper import emit_python, encode_program
+from coilwork_wrapper.module_wrapper import write_graph
 
 _T = TypeVar("_T")
 
@@ -48,10 +48,7 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     Attributes:
-        module: the Python module, which people read.
-        kernels: the manifests and texts of its kernels.
-        native: the program as bytes.
-        refusal: why the native executor refuses it, if it does.
+        written: the program and its kernels, as an executor loads them.
         mappings: how each kernel runs, as text, if there is a trace.
         rewrites: those done by the stages themselves.
         saved_strides: of results that lie otherwise than captured, by position.
@@ -60,31 +57,12 @@ class Compiled:
     graph: Graph
     program: Program
     sources: Mapping[str, KernelSource]
-    module: str
-    kernels: bytes = b""
-    native: bytes = b""
-    refusal: str = ""
+    written: Loadable
     mappings: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, torch.Tensor]
     target: str
     rewrites: tuple[Fired, ...] = ()
     guards: tuple[AddedGuard, ...] = ()
     saved_strides: Mapping[int, Strides] = field(default_factory=dict)
-
-    @property
-    def launches(self) -> int:
-        """Launches of generated kernels in one call."""
-        return sum(isinstance(i, Launch) for i in self.program.instructions)
-
-    @property
-    def extern_calls(self) -> int:
-        """Calls of torch's own operators in one call."""
-        return sum(isinstance(i, ExternCall) for i in self.program.instructions)
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Predicted peak of allocated memory, if it is known before the call."""
-        return None if self.program.peak_bytes is None else as_int(self.program.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +71,7 @@ class Draft:
 
     Attributes:
         gm: the graph that is lowered.
-        likely: values of size symbols, for costs only.
+        boundary: what is known of the inputs and results of its loops.
         mappings: as in `Compiled`.
     """
 
@@ -101,19 +79,11 @@ class Draft:
     rewrites: tuple[Fired, ...] = ()
     lowered: Lowered | None = None
     targets: Targets | None = None
-    likely: tuple[tuple[str, int], ...] = ()
+    boundary: Boundary = NOTHING_KNOWN
     program: Program | None = None
     sources: Mapping[str, KernelSource] = field(default_factory=dict)
     mappings: Mapping[str, str] = field(default_factory=dict)
     compiled: Compiled | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What every stage reads: the job, and the operators that are left to ATen."""
-
-    job: Job
-    fallback: tuple[str, ...] = ()
 
 
 def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
@@ -122,12 +92,12 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
-    return _made(STAGES.run(Draft(gm=job.gm), Context(job=job, fallback=fallback)).compiled)
+    return _made(STAGES.run(Draft(gm=job.gm), replace(job, fallback=fallback)).compiled)
 
 
-def lowering_context(job: Job, fallback: tuple[str, ...]) -> LoweringContext:
+def lowering_context(job: Job) -> LoweringContext:
     """What lowering reads. The graphs of a training step come rewritten with their joint graph."""
-    settings = replace(lowering_options(job.options, fallback), fallback_nodes=job.left_to_aten)
+    settings = replace(lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"
     return LoweringContext(
@@ -146,77 +116,64 @@ def _made(value: _T | None) -> _T:
     return value
 
 
-def _lower(draft: Draft, context: Context) -> Draft:
-    job = context.job
-    gm, fired, lowered = lower_captured(draft.gm, lowering_context(job, context.fallback))
+def _lower(draft: Draft, job: Job) -> Draft:
+    gm, fired, lowered = lower_captured(draft.gm, lowering_context(job))
     if not job.convention.free:
         lowered = replace(lowered, graph=replace(lowered.graph, free_results=()))
-    return replace(draft, gm=gm, rewrites=fired, lowered=lowered, likely=likely_sizes(lowered.symbols, gm))
+    boundary = job.describe_boundary(lowered.graph, gm, lowered.symbols)
+    return replace(draft, gm=gm, rewrites=fired, lowered=lowered, boundary=boundary)
 
 
-def _choose_targets(draft: Draft, context: Context) -> Draft:
-    return replace(draft, targets=choose_targets(_made(draft.lowered).graph, context.job.options))
+def _choose_targets(draft: Draft, job: Job) -> Draft:
+    return replace(draft, targets=choose_targets(_made(draft.lowered).graph, job.options))
 
 
-def _make_program(draft: Draft, context: Context) -> Draft:
-    job, graph = context.job, _made(draft.lowered).graph
+def _make_program(draft: Draft, job: Job) -> Draft:
     program = lower_to_program(
-        graph,
+        _made(draft.lowered).graph,
         _made(draft.targets),
         job.options,
         trace=job.trace,
         clock=job.clock,
-        aligned=aligned_inputs(graph, draft.gm, returned=job.convention.returned),
-        updates=names_at(graph, job.aligned_updates),
-        donated=names_at(graph, job.convention.donated),
+        boundary=draft.boundary,
         apart=frozenset(job.apart),
-        likely=draft.likely,
-        marked_results=job.convention.marked_results,
     )
     return replace(draft, program=program)
 
 
-def _check_batches(draft: Draft, context: Context) -> Draft:
-    if context.job.options.batch_invariant:
+def _check_batches(draft: Draft, job: Job) -> Draft:
+    if job.options.batch_invariant:
         check_batch_invariant(_made(draft.program))
     return draft
 
 
-def _generate(draft: Draft, context: Context) -> Draft:
-    job, program, targets = context.job, _made(draft.program), _made(draft.targets)
+def _generate(draft: Draft, job: Job) -> Draft:
+    program = _made(draft.program)
+    generation = open_generation(program, _made(draft.targets), job.options, draft.boundary.likely)
     with job.clock.stage("codegen"):
-        sources = emit_kernels(program, targets, job.options, trace=job.trace, likely=draft.likely)
+        sources = emit_kernels(program, generation, job.options, job.trace)
     if not job.trace.wanted:
         return replace(draft, sources=sources)
-    generation = _open_generation(program, targets, job.options, draft.likely)
     mappings = emission.describe_kernels(program, generation)
     for name, told in mappings.items():
         job.trace.write(f"kernels/{name}{MAPPING_SUFFIX}", told)
     return replace(draft, sources=sources, mappings=mappings)
 
 
-def _wrap(draft: Draft, context: Context) -> Draft:
-    job, lowered, program = context.job, _made(draft.lowered), _made(draft.program)
+def _wrap(draft: Draft, job: Job) -> Draft:
+    lowered, program = _made(draft.lowered), _made(draft.program)
     target = _made(draft.targets).main.name
+    constants = {name: resolve_constant(value) for name, value in lowered.constants.items()}
+    on_fault = partial(warn_of_module, graph=job.graph_id, strict=job.options.strict)
     with job.clock.stage("wrap"):
-        module = _write_module(program, draft.sources, target, job)
-        kernels = write_kernels(
-            (draft.sources[kernel.name], kernel.origins) for kernel in all_kernels(program)
-        )
-        encoded = encode_program(program)
-    job.trace.write("module.py", module)
-    job.trace.write_bytes("kernels.bin", kernels)
-    job.trace.write_bytes("program.bin", encoded.data)
+        written = write_graph(program, draft.sources, target=target, constants=constants, on_fault=on_fault)
+    job.trace.write_graph(written)
     compiled = Compiled(
         graph=lowered.graph,
         program=program,
         sources=draft.sources,
-        module=module,
-        kernels=kernels,
-        native=encoded.data,
-        refusal="" if encoded.refusal is None else str(encoded.refusal),
+        written=written,
         mappings=draft.mappings,
-        constants={name: resolve_constant(value) for name, value in lowered.constants.items()},
         target=target,
         rewrites=draft.rewrites,
         guards=lowered.guards,
@@ -225,19 +182,7 @@ def _wrap(draft: Draft, context: Context) -> Draft:
     return replace(draft, compiled=compiled)
 
 
-def _write_module(program: Program, sources: Mapping[str, KernelSource], target: str, job: Job) -> str:
-    """The module for people; a text that says why there is none, with a warning, unless `strict` is on."""
-    try:
-        return emit_python(program, sources, target=target)
-    # nothing runs by it, so no call has to run otherwise because of this
-    except Exception as error:
-        if job.options.strict:
-            raise
-        warn_of_module(job.graph_id, error)
-        return f"# Graph {program.name} could not be written as a module: {type(error).__name__}.\n"
-
-
-STAGES: Final[PassTable[Draft, Context]] = PassTable(
+STAGES: Final[PassTable[Draft, Job]] = PassTable(
     passes=(
         Pass(name="lower", run=_lower, why="loops say what is computed, without views and operators' names"),
         Pass(name="choose targets", run=_choose_targets, why="what is fast is the devices' to say"),
@@ -264,33 +209,16 @@ def lower_to_program(
     *,
     trace: Trace,
     clock: StageClock,
-    aligned: tuple[str, ...] = (),
-    updates: tuple[str, ...] = (),
-    donated: tuple[str, ...] = (),
+    boundary: Boundary = NOTHING_KNOWN,
     apart: frozenset[str] = frozenset(),
-    likely: tuple[tuple[str, int], ...] = (),
-    marked_results: int | None = 0,
 ) -> Program:
-    """Loop graph -> schedule -> program; nested graphs of control flow likewise.
-
-    `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to;
-    `updates` are others, which it overwrites, as its caller sees to; `donated` are those whose memory the
-    program may have. `apart` are calls that share no kernel with others. `likely` are values of size symbols,
-    for costs only. The first `marked_results` results (`None`: all) may come back as negated or conjugated.
-    """
+    """Loop graph -> schedule -> program. `apart` are calls that share no kernel with others."""
     context = ProgramContext(
         targets=targets,
-        scheduling=schedule_options(
-            options, aligned_inputs=aligned + updates, donated_inputs=donated, size_hints=likely, apart=apart
-        ),
-        planning=PlanOptions(
-            reuse=options.reuse,
-            aligned_inputs=aligned,
-            donated_inputs=donated,
-            pools=options.pools,
-            marked_results=marked_results,
-        ),
-        registry=collect_implementations(targets),
+        scheduling=schedule_options(options, apart=apart),
+        planning=PlanOptions(reuse=options.reuse, pools=options.pools),
+        boundary=boundary,
+        registry=collect_implementations(targets, backend_of_target),
         verify=options.verify,
         stage=clock.stage,
         write=trace.write if trace.wanted else None,
@@ -298,38 +226,25 @@ def lower_to_program(
     return make_program(graph, context)
 
 
-def _open_generation(
-    program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...]
+def open_generation(
+    program: Program, targets: Targets, options: CompileOptions, likely: tuple[tuple[str, int], ...] = ()
 ) -> Generation:
-    return Generation(
-        targets=targets,
-        find=codegen_for,
-        settings=generator_settings(options),
-        likely=likely_arguments(program, likely),
-    )
+    """How the kernels of `program` are generated; by `likely` sizes generators propose versions."""
+    settings, known = generator_settings(options), likely_arguments(program, likely)
+    return Generation(targets=targets, find=codegen_for, settings=settings, likely=known)
 
 
 def emit_kernels(
-    program: Program,
-    targets: Targets,
-    options: CompileOptions,
-    *,
-    trace: Trace,
-    likely: tuple[tuple[str, int], ...] = (),
+    program: Program, generation: Generation, options: CompileOptions, trace: Trace
 ) -> dict[str, KernelSource]:
-    """Source text for every kernel of `program`, by name. `likely` are values of size symbols, by which
-    generators propose versions.
+    """Source text for every kernel of `program`, by name.
 
     Raises:
         OptionError: a kernel cannot run as the option `mappings` says.
         EmitError: a generator cannot express a kernel.
     """
     try:
-        return emission.emit_kernels(
-            program,
-            _open_generation(program, targets, options, likely),
-            write=trace.write if trace.wanted else None,
-        )
+        return emission.emit_kernels(program, generation, write=trace.write if trace.wanted else None)
     except CoilworkIRError as error:
         if not options.mappings or not error.code.startswith("mapping"):
             raise

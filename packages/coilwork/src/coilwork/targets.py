@@ -8,6 +8,7 @@ import torch
 
 from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
+from coilwork_frontend.calling_convention.aten_graph import list_devices
 from coilwork_ir.graph_targets import declare_capabilities, describe_targets
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel, find_like_model
@@ -50,16 +51,9 @@ def model_of_device(device: str) -> MachineModel:
         return find_like_model(device)
 
 
-def devices_of(gm: torch.fx.GraphModule) -> tuple[str, ...]:
-    """The devices that a captured graph has tensors on, sorted."""
-    values = [node.meta.get("val") for node in gm.graph.nodes]
-    devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
-    return tuple(sorted(devices - {"meta"}))
-
-
 def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
     """What stays in the cache of each GPU that `gm` has tensors on; None if there is none."""
-    found = (target_of_device(device, options) for device in devices_of(gm))
+    found = (target_of_device(device, options) for device in list_devices(gm))
     return min((target.resident_bytes for target in found if target.is_gpu), default=None)
 
 
@@ -69,4 +63,4 @@ def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come back on a
     CPU without it.
     """
-    return "\n".join(repr(target_of_device(device, options)) for device in devices_of(gm))
+    return "\n".join(repr(target_of_device(device, options)) for device in list_devices(gm))

@@ -1,4 +1,4 @@
-"""The wrappers that are installed, ours and other packages', and who runs what they make."""
+"""The wrappers that are installed, ours and other packages'."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Final
 
 from coilwork_ir.registration import Registry
 from coilwork_ir.wrapper import GROUP, Wrapper
-from coilwork_runtime.executor.choice import Executor
-from coilwork_wrapper.module_wrapper import ModuleWrapper
 
 # As the `pyproject.toml` of our packages say, for processes that run from a source tree.
 WRAPPERS: Final[Registry[Wrapper]] = Registry(
@@ -24,9 +22,3 @@ WRAPPERS: Final[Registry[Wrapper]] = Registry(
         }
     ),
 )
-
-
-def executor_of(wrapper: str, executor: Executor) -> Executor | None:
-    """Who runs what `wrapper` makes, where the option says `executor`; None if that is no module or bytes."""
-    found = WRAPPERS.find(wrapper)
-    return (found.executor or executor) if isinstance(found, ModuleWrapper) else None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from coilwork_frontend.torch_compat.tensors import version_of
+from coilwork_frontend.torch_compat.tensors import is_static_input, version_of
 
 _Stamp = tuple[tuple[int, int], ...]
 
@@ -51,7 +51,6 @@ class FrozenParameters:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._state: _State | None = None
-        self.preparations = 0
 
     def __call__(self, args: list[Any]) -> list[Any]:
         sources = [args[position] for position in self._prepared.sources]
@@ -64,7 +63,6 @@ class FrozenParameters:
                 values=self._values(sources),
             )
             self._state = state
-            self.preparations += 1
         given = [args[position] for position in self._prepared.kept]
         args.clear()
         given.extend(state.values)
@@ -74,6 +72,15 @@ class FrozenParameters:
         with torch.no_grad():
             made = self._prepared.preparation(*sources)
         return tuple(_laid_out(value, like) for value, like in zip(made, self._prepared.values, strict=True))
+
+
+def list_frozen(example_inputs: Sequence[Any]) -> list[int] | None:
+    """Positions of parameters and buffers that a call without gradients may take for frozen; None of one that
+    asks for gradients."""
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
+        return None
+    return [position for position, value in enumerate(example_inputs) if is_static_input(value)]
 
 
 def _is_current(state: _State, sources: Sequence[torch.Tensor]) -> bool:

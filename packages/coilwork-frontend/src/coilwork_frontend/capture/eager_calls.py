@@ -8,7 +8,6 @@ user asks for.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import fx
 
 from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
+from coilwork_frontend.user_warnings import warn_user
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -27,10 +27,9 @@ def compile_around(
 
     A warning says so, and `error` says why. `compiler` compiles the parts around the calls.
     """
-    warnings.warn(
+    warn_user(
         f"{_listed(calls)} in eager mode, and the graph is compiled in parts: {error}",
         CoilworkFallbackWarning,
-        stacklevel=3,
     )
     has_open_sizes = False
     for node in captured.graph.nodes:

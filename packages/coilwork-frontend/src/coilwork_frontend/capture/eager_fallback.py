@@ -1,19 +1,24 @@
-"""Graphs that AOTAutograd cannot make ATen graphs of: they run as Dynamo captured them, in eager mode.
+"""What runs in eager mode since it cannot be compiled, and what the user hears of that.
 
-So are writes into views of an expanded input, into inputs that share memory in two types, and sizes from data of which an
-operator has to know more than the program says.
+Graphs of which AOTAutograd cannot make ATen graphs run as Dynamo captured them: those that write into views
+of an expanded input or into inputs that share memory in two types, or whose operators have to know more of
+sizes from data than the program says. ATen graphs that no stage can compile run as AOTAutograd made them.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
 
+from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork_frontend.torch_compat.failures import FOR_DYNAMO
+from coilwork_frontend.user_warnings import warn_user
+
+logger = logging.getLogger("coilwork")
 
 
 def is_told(error: Exception) -> bool:
@@ -24,10 +29,46 @@ def is_told(error: Exception) -> bool:
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
     """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected by the call."""
     said = error if isinstance(error, CompileError) else _not_traced(error)
-    warnings.warn(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning, stacklevel=3)
+    warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
     return forward
+
+
+def judge_fault(
+    error: Exception, graph: str, *, only_compiled: bool, is_refused: Callable[[], bool]
+) -> Exception | None:
+    """What is to be raised for `graph`, which cannot be compiled because of `error`; None if it runs in eager
+    mode, with a warning that says why.
+
+    Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
+    graph is `only_compiled`.
+    """
+    if is_refused():
+        return RefusedCallError(str(error))
+    if isinstance(error, CoilworkError) and only_compiled:
+        return error
+    if only_compiled:
+        return CompileError("graph-failed", f"graph {graph} cannot be compiled", reason=describe(error))
+    logger.debug("graph %s falls back to eager", graph, exc_info=True)
+    warn_user(
+        f"graph {graph} runs in eager mode: {describe(error)}\n"
+        f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
+        CoilworkFallbackWarning,
+    )
+    return None
+
+
+def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    """`graph` in eager mode, called with one list of inputs, which is emptied."""
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        values = tuple(args)
+        args.clear()
+        results: Sequence[Any] = graph(*values)
+        return results
+
+    return call
 
 
 def _not_traced(error: Exception) -> CompileError:
@@ -41,11 +82,10 @@ def _not_traced(error: Exception) -> CompileError:
 
 def warn_of_rewrites(error: Exception) -> None:
     """Say that a captured graph is compiled without rewrites, because of `error`."""
-    warnings.warn(
+    warn_user(
         f"a graph is compiled without rewrites: {describe(error)}\n"
         '  try     options={"strict": True} for the traceback, to report it',
         CoilworkFallbackWarning,
-        stacklevel=3,
     )
 
 
@@ -57,9 +97,28 @@ def warn_of_partition(error: Exception) -> None:
     """
     if is_told(error):
         raise error
-    warnings.warn(
+    warn_user(
         f"forward and backward are compiled without rewrites and layouts: {describe(error)}\n"
         '  try     options={"strict": True} for the traceback, to report it',
         CoilworkFallbackWarning,
-        stacklevel=3,
     )
+
+
+def warn_of_driver(graph: str, wanted: str, reason: object) -> None:
+    """Say that Python drives `graph` instead of what was `wanted`."""
+    text = describe(reason) if isinstance(reason, Exception) else reason
+    warn_user(
+        f"graph {graph} is driven by Python instead of {wanted}: {text}",
+        CoilworkFallbackWarning,
+    )
+
+
+def warn_of_module(error: Exception, graph: str, *, strict: bool) -> None:
+    """Say that there is no readable module of `graph`, which runs all the same.
+
+    Raises:
+        Exception: `error`, with `strict`.
+    """
+    if strict:
+        raise error
+    warn_user(f"graph {graph} has no readable module: {describe(error)}", CoilworkFallbackWarning)

@@ -7,7 +7,6 @@ do. Torch's guards do, too: a graph that was compiled for others is never called
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import fx
 
 from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
 from coilwork_frontend.torch_compat.tensors import is_functional_wrapper
+from coilwork_frontend.user_warnings import warn_user
 
 
 def has_opaque_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
@@ -33,7 +33,7 @@ def left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: 
     error = _explain(node.name, value)
     if strict:
         raise error
-    warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=3)
+    warn_user(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning)
     return gm
 
 

@@ -8,7 +8,6 @@ AOTAutograd traces together with them.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,6 +21,7 @@ from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.operators import disable_modes, space_of
 from coilwork_frontend.torch_compat.sizes import hint_of
 from coilwork_frontend.torch_compat.tensors import storage_identity
+from coilwork_frontend.user_warnings import warn_user
 
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
 _TORCHS: Final = frozenset({"", "aten", "prims", "prim"})
@@ -142,7 +142,7 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
             raise error
         if not told:
             told = True
-            warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=2)
+            warn_user(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning)
         return results
 
     return run

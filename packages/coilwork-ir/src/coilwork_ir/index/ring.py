@@ -7,7 +7,6 @@ from operator import attrgetter
 
 from coilwork_ir.index.expression import (
     CONST,
-    MOD,
     ONE,
     PRODUCT,
     RULES,
@@ -174,11 +173,6 @@ def product(xs: Iterable[Expr | int]) -> Expr:
     for x in xs:
         result = multiply(result, as_expr(x))
     return result
-
-
-def has_mod_factor(mono: Expr) -> bool:
-    """Whether a remainder is among the factors of a monomial."""
-    return any(a._tag == MOD for a in atoms_of(mono))
 
 
 def _subtract_from(b: Expr, a: Expr | int) -> Expr:

@@ -111,15 +111,6 @@ class ViewsOf:
             self._runs[key] = list_runs(view, source)
         return self._runs[key]
 
-    def as_in_memory(self, name: str) -> tuple[View, ...]:
-        """The views between `name` and its memory, the innermost first."""
-        found: list[View] = []
-        while name in self._source:
-            if name in self._views:
-                found.append(self._views[name])
-            name = self._source[name]
-        return tuple(found)
-
     def _remake(self, name: str, strides: Strides) -> tuple[Strides, Expr] | None:
         source = self._source.get(name)
         if source is None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from coilwork_lowering.rewrites.cse import merge_common_subexpressions_in
+from coilwork_lowering.rewrites.cse import merge_common_subexpressions
 from coilwork_lowering.rewrites.dead_code import drop_dead_code_in
 from coilwork_lowering.rewrites.engine import rewrite_graph
-from coilwork_lowering.rewrites.identities import drop_identities_in
+from coilwork_lowering.rewrites.identities import drop_identities
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
@@ -36,10 +36,10 @@ def clean_up_in(graph: fx.Graph, rewrites: Sequence[Rewrite]) -> tuple[Fired, ..
     Repeated calls go first, so that a pattern finds one reader where there is one; and again, where rewrites made calls
     equal.
     """
-    drop_identities_in(graph)
-    merge_common_subexpressions_in(graph)
+    drop_identities(graph)
+    merge_common_subexpressions(graph)
     fired = rewrite_graph(graph, rewrites)
     if fired:
-        merge_common_subexpressions_in(graph)
+        merge_common_subexpressions(graph)
     drop_dead_code_in(graph)
     return fired

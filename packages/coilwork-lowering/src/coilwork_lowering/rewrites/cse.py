@@ -14,8 +14,8 @@ from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
-def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
-    """Replace calls that repeat an earlier one in `gm`, in place; returns how many.
+def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
+    """Replace calls that repeat an earlier one in `graph`, in place; returns how many.
 
     Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
     So do two of which a call writes into one: `torch.zeros` for what two calls receive.
@@ -24,14 +24,6 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     are equal when target, arguments and the autograd region (forward or backward) are, and nothing writes into the
     arguments' memory in between.
     """
-    replaced = merge_common_subexpressions_in(gm.graph)
-    if replaced:
-        gm.recompile()
-    return replaced
-
-
-def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
-    """`merge_common_subexpressions` of a graph that is no module yet, or is still being changed."""
     seen: dict[Any, torch.fx.Node] = {}
     written = {owner_of(operand) for node in graph.nodes for operand in written_operands(node)}
     writes: Counter[torch.fx.Node] = Counter()

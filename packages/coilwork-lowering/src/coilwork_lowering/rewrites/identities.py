@@ -10,7 +10,7 @@ from coilwork_ir.operators import find_target_info
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name
 
 
-def drop_identities(gm: torch.fx.GraphModule) -> int:
+def drop_identities(graph: torch.fx.Graph) -> int:
     """Let readers of `detach` and `alias` read the operand, in place; returns how many calls went.
 
     In a functional graph they change nothing, but a partitioner takes them for kernels of their own, and what these
@@ -18,14 +18,6 @@ def drop_identities(gm: torch.fx.GraphModule) -> int:
     returns stays for that output alone, so that outputs are as many tensors as before. What a checkpointed region
     decided about them is of no consequence.
     """
-    dropped = drop_identities_in(gm.graph)
-    if dropped:
-        gm.recompile()
-    return dropped
-
-
-def drop_identities_in(graph: torch.fx.Graph) -> int:
-    """`drop_identities` of a graph that is no module yet, or is still being changed."""
     dropped = 0
     output = graph.output_node()
     for node in list(graph.nodes):

@@ -6,7 +6,7 @@ its capture promised, silently; so each is found by comparing torch's list of gu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +49,12 @@ class GuardWatch:
             return ()
         texts = guard_texts(self._env, first)
         return tuple(AddedGuard(condition=text, where=where, origin=origin) for text, where in texts)
+
+
+def list_guards(known: Sequence[AddedGuard], watch: GuardWatch) -> tuple[AddedGuard, ...]:
+    """The guards of `known`, whose operators are known, and the others that `watch` saw since."""
+    own = {(guard.condition, guard.where) for guard in known}
+    return (*known, *(one for one in watch.added() if (one.condition, one.where) not in own))
 
 
 class _Trail:

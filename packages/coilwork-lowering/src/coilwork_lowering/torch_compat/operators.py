@@ -16,7 +16,6 @@ from torch.torch_version import TorchVersion
 from coilwork_ir.operators import find_target_info
 
 Overload: TypeAlias = torch._ops.OpOverload
-HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
 # From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN. No tensor is
 # made to find out: a package may be imported where a program lets all tensors be on `meta`, or fake.

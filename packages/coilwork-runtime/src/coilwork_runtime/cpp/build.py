@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from coilwork_cache import Store, content_key
+from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.cpp.batches import joined
 from coilwork_runtime.cpp.launch import load_launcher
 from coilwork_runtime.cpp.toolchain import (
@@ -37,7 +37,7 @@ class CppBuilder:
     """Builds C++ kernels. The libraries that it loads lie in a folder that goes with the process."""
 
     def __init__(self, store: Store | None) -> None:
-        self._store = store
+        self._kernels = KernelCache(store)
         self._lock = ForkedLock()
         self._flights: SingleFlight[Path] = SingleFlight()
         self._made_folder: Path | None = None
@@ -103,9 +103,7 @@ class CppBuilder:
 
     def _stored_launcher(self, spec: KernelSpec) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that loads."""
-        if self._store is None:
-            return None
-        named = (self._store.get(latest_key(spec)) or b"").decode(errors="replace")
+        named = (self._kernels.get(latest_key(spec)) or b"").decode(errors="replace")
         path = self._found(named) if _KEY.fullmatch(named) else None
         try:
             return None if path is None else load_launcher(spec, path)
@@ -130,15 +128,15 @@ class CppBuilder:
 
     def _found(self, key: str) -> Path | None:
         """The library of the kernel with this key as a file, if the store has it."""
-        data = None if self._store is None else self._store.get(key)
-        if self._store is None or data is None:
+        data = self._kernels.get(key)
+        if data is None:
             return None
         if not data.startswith(_LIES_IN):
             return self._keep(key, data)
         named = data.removeprefix(_LIES_IN).decode(errors="replace")
         library = self._file(named)
         if library is None:
-            shared = self._store.get(named) if _KEY.fullmatch(named) else None
+            shared = self._kernels.get(named) if _KEY.fullmatch(named) else None
             if shared is None:
                 return None
             library = self._keep(named, shared)
@@ -156,15 +154,14 @@ class CppBuilder:
         )
         if data is None:
             return {}
-        named = content_key("cpp-library", *specs)
+        named = content_key("kernel", "cpp-library", *specs)
         library = self._keep(named, data)
         self._shared.update(specs)
         self._written.update(dict.fromkeys(specs, library))
-        if self._store is not None:
-            self._store.put(named, data)
-            for key, spec in specs.items():
-                self._store.put(key, _LIES_IN + named.encode())
-                self._store.put(latest_key(spec), key.encode())
+        self._kernels.put(named, data)
+        for key, spec in specs.items():
+            self._kernels.put(key, _LIES_IN + named.encode())
+            self._kernels.put(latest_key(spec), key.encode())
         return dict.fromkeys(specs, library)
 
     def _rebuild(self, spec: KernelSpec, key: str, toolchain: Toolchain, refused: Path) -> Path:
@@ -172,8 +169,7 @@ class CppBuilder:
         if current is not None and current != refused and current.exists():
             # another thread was here first
             return current
-        if self._store is not None:
-            self._store.delete(key)
+        self._kernels.delete(key)
         return self._keep(key, self._compile(spec, key, toolchain))
 
     def _compile(self, spec: KernelSpec, key: str, toolchain: Toolchain) -> bytes:
@@ -185,9 +181,8 @@ class CppBuilder:
                 reason=complaint,
                 remedy="report this kernel; until then, exclude its operators with the option fallback",
             )
-        if self._store is not None:
-            self._store.put(key, data)
-            self._store.put(latest_key(spec), key.encode())
+        self._kernels.put(key, data)
+        self._kernels.put(latest_key(spec), key.encode())
         return data
 
     def _file(self, key: str) -> Path | None:
@@ -236,11 +231,11 @@ def latest_key(spec: KernelSpec) -> str:
     It serves machines without a compiler, which cannot know the version that a library's own key contains.
     """
     return content_key(
-        "cpp-kernel-latest", spec.source, " ".join(flags_for(spec.features)), platform.machine()
+        "kernel", "cpp-latest", spec.source, " ".join(flags_for(spec.features)), platform.machine()
     )
 
 
 def library_key(spec: KernelSpec, toolchain: Toolchain) -> str:
     """The store's key of a kernel's library."""
     flags = " ".join(flags_for(spec.features))
-    return content_key("cpp-kernel", spec.source, flags, toolchain.version, platform.machine())
+    return content_key("kernel", "cpp", spec.source, flags, toolchain.version, platform.machine())

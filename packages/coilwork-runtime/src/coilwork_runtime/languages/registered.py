@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coilwork_cache import Store, content_key
+from coilwork_cache import KernelCache, Store, content_key
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.languages.protocol import Building, Device, KernelCompiler
@@ -24,7 +24,7 @@ class DeviceLanguage:
     def __init__(self, compiler: KernelCompiler, device: Device, *, store: Store | None = None) -> None:
         self._compiler = compiler
         self._device = device
-        self._store = store
+        self._kernels = KernelCache(store)
 
     def start(self, specs: Sequence[KernelSpec], threads: Threads) -> Mapping[str, Building]:
         """As `Language.start`."""
@@ -43,14 +43,8 @@ class DeviceLanguage:
             KernelBuildError: its text does not compile.
         """
         facts = encode_manifest(spec).hex()
-        key = content_key("device-kernel", spec.language, facts, spec.source, self._compiler.key(spec))
-        known = None if self._store is None else self._store.get(key)
-        if known is not None:
-            return known
-        made = self._compiler.compile(spec)
-        if self._store is not None:
-            self._store.put(key, made)
-        return made
+        key = content_key("kernel", spec.language, facts, spec.source, self._compiler.key(spec))
+        return self._kernels.get_or_make(key, lambda: self._compiler.compile(spec))
 
     def _launcher(self, spec: KernelSpec, parts: list[Any]) -> Launcher:
         return make_launcher(spec, parts[0], self._device)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from coilwork_cache import Store
+from coilwork_cache import KernelCache, Store
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -56,6 +56,7 @@ class TritonBuilder:
         workers: int = 1,
     ) -> None:
         self._store = store
+        self._kernels = KernelCache(store)
         self._pool = pool
         self._gpu = gpu
         self._search = search
@@ -176,19 +177,17 @@ class TritonBuilder:
             known = self._stored(candidate.key)
         if known is None:
             known = binary_from_reply(*self._pool.compile(candidate.request, timeout_s=timeout_s))
-            if self._store is not None:
-                self._store.put(candidate.key, encode_binary(known))
+            self._kernels.put(candidate.key, encode_binary(known))
         with self._lock:
             self._built[candidate.key] = known
         return known
 
     def _stored(self, key: str) -> GpuBinary | None:
-        data = None if self._store is None else self._store.get(key)
+        data = self._kernels.get(key)
         if data is None:
             return None
         try:
             return decode_binary(data)
         except ValueError:
-            if self._store is not None:
-                self._store.delete(key)
+            self._kernels.delete(key)
             return None

@@ -6,12 +6,11 @@ and can hand it in for the kernel (docs/how-to/say-how-a-kernel-runs.md).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from coilwork_cache import Store, content_key
+from coilwork_cache import Store, TuningCache, content_key
 from coilwork_runtime.manifest.encoding import encode_manifest
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
@@ -19,7 +18,7 @@ from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.open_mapping import read_choice
 from coilwork_runtime.triton_kernels.versions import mapping_text
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 
 def magnitudes(sizes: Sequence[int]) -> list[int]:
@@ -39,20 +38,20 @@ def record_key(spec: KernelSpec, device_name: str) -> str:
         checks=spec.checks,
         target=spec.target,
     )
-    return content_key("search", str(FORMAT), device_name, spec.source, encode_manifest(launched).hex())
+    return content_key(
+        "tuning", "search", str(FORMAT), device_name, spec.source, encode_manifest(launched).hex()
+    )
 
 
 def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[tuple[int, ...], Config]:
     """The configurations that were found, by magnitudes of sizes. A record that does not read is dropped."""
-    if store is None:
+    tuning, key = TuningCache(store), record_key(spec, device_name)
+    record = tuning.get(key)
+    if record is None:
         return {}
-    key = record_key(spec, device_name)
-    data = store.get(key)
-    if data is None:
-        return {}
-    entries = _entries(data)
+    entries = _entries(record)
     if entries is None:
-        store.delete(key)
+        tuning.delete(key)
         return {}
     space = Space.of(spec)
     found = {tuple(entry["magnitudes"]): config_for(spec, entry["mapping"]) for entry in entries}
@@ -78,22 +77,24 @@ class Finding:
     gain: float
 
 
-def read_findings(data: bytes) -> tuple[Finding, ...]:
-    """What the record `data` says that searches found; nothing if it is none."""
-    record = _record(data)
-    entries = None if record is None else _entries(data)
-    if record is None or entries is None:
-        return ()
-    return tuple(
-        Finding(
-            kernel=str(record.get("kernel")),
-            device=str(record.get("device")),
-            sizes=tuple(entry["sizes"]),
-            mapping=entry["mapping"],
-            gain=_gain(entry),
-        )
-        for entry in entries
-    )
+def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
+    """The records of searches in `store`: kernel, device, and `searches`, one entry per magnitude of sizes."""
+    for _, record in TuningCache(store).list():
+        if _entries(record) is not None:
+            yield record
+
+
+def list_findings(store: Store) -> Iterator[Finding]:
+    """What searches found, as the records in `store` say."""
+    for record in list_searches(store):
+        for entry in record["searches"]:
+            yield Finding(
+                kernel=str(record.get("kernel")),
+                device=str(record.get("device")),
+                sizes=tuple(entry["sizes"]),
+                mapping=entry["mapping"],
+                gain=_gain(entry),
+            )
 
 
 def _gain(entry: Mapping[str, Any]) -> float:
@@ -116,11 +117,9 @@ def remember(
     store: Store | None, spec: KernelSpec, device_name: str, sizes: Sequence[int], found: Found
 ) -> None:
     """Keep what was found, beside what is known for other sizes."""
-    if store is None:
-        return
-    key = record_key(spec, device_name)
-    data = store.get(key)
-    entries = [] if data is None else _entries(data) or []
+    tuning, key = TuningCache(store), record_key(spec, device_name)
+    known = tuning.get(key)
+    entries = [] if known is None else _entries(known) or []
     own = magnitudes(sizes)
     kept = [entry for entry in entries if entry["magnitudes"] != own]
     fresh: dict[str, Any] = {
@@ -131,8 +130,7 @@ def remember(
         "proposed": [_plain(spec, trial) for trial in found.proposed],
         "tried": [_plain(spec, trial) for trial in found.tried],
     }
-    record = {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]}
-    store.put(key, json.dumps(record).encode())
+    tuning.put(key, {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]})
 
 
 def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
@@ -141,24 +139,12 @@ def _plain(spec: KernelSpec, trial: Trial) -> dict[str, Any]:
     return found | {name: getattr(trial, name) for name in measured}
 
 
-def _entries(data: bytes) -> list[dict[str, Any]] | None:
-    """The entries of a record, or None if it is none."""
-    record = _record(data)
-    entries = None if record is None else record.get("searches")
+def _entries(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The entries of a record, or None if it is none of a search."""
+    entries = record.get("searches")
     if not isinstance(entries, list) or not all(map(_is_entry, entries)):
         return None
     return entries
-
-
-def _record(data: bytes) -> dict[str, Any] | None:
-    """The record that `data` spells, or None if it is none."""
-    if not data.startswith(b"{"):
-        return None
-    try:
-        record = json.loads(data)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _is_entry(entry: object) -> bool:

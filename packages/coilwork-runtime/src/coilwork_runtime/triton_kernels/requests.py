@@ -16,7 +16,7 @@ from coilwork_runtime.errors import KernelBuildError, MissingTritonError
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 # Of what workers make of a request: raised, what was built before is built anew.
-FORMAT: Final = "4"
+FORMAT: Final = "5"
 DISTRIBUTIONS: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm")
 # What of a configuration is for the compiler; the rest are the kernel's own compile-time parameters.
 OPTIONS: Final = frozenset(
@@ -146,7 +146,7 @@ def candidate(
         "options": options,
         "target": [target.backend, target.arch, target.warp_size],
     }
-    key = content_key("triton-kernel", FORMAT, version, json.dumps(request, sort_keys=True))
+    key = content_key("kernel", "triton", FORMAT, version, json.dumps(request, sort_keys=True))
     return Candidate(config=config, key=key, request=request)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from coilwork_cache import Store, content_key
+from coilwork_cache import Store, TuningCache, content_key
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
 # Of what is remembered: raised, it is measured anew.
-FORMAT: Final = "2"
+FORMAT: Final = "3"
 # A later candidate must beat the best guess by this share and by these milliseconds: below them, timing noise would decide.
 MARGIN: Final = 0.0075
 TICK: Final = 0.00025
@@ -44,15 +43,14 @@ def choose(
     """
     if None in mappings:
         store = None
-    known = None if store is None else _remembered(store, key, mappings)
+    tuning = TuningCache(store)
+    known = _remembered(tuning, key, mappings)
     if known is not None:
         return known
     expendable = expendable_arguments(args, roles)
     times = [measure(partial(trial, *expendable)) for trial in trials]
     index = fastest(times)
-    if store is not None:
-        record = {"mapping": mappings[index], "candidates": list(mappings), "milliseconds": times}
-        store.put(key, json.dumps(record).encode())
+    tuning.put(key, {"mapping": mappings[index], "candidates": list(mappings), "milliseconds": list(times)})
     return index
 
 
@@ -91,16 +89,12 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return same.copy_(tensor)
 
 
-def _remembered(store: Store, key: str, mappings: Sequence[str | None]) -> int | None:
-    data = store.get(key)
-    if data is None:
+def _remembered(tuning: TuningCache, key: str, mappings: Sequence[str | None]) -> int | None:
+    record = tuning.get(key)
+    if record is None:
         return None
-    try:
-        record = json.loads(data)
-    except ValueError:
-        record = None
-    mapping = record.get("mapping") if isinstance(record, dict) else None
+    mapping = record.get("mapping")
     if isinstance(mapping, str) and mapping in mappings:
         return mappings.index(mapping)
-    store.delete(key)
+    tuning.delete(key)
     return None

@@ -14,9 +14,9 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from coilwork_ir.kernels import Candidate, Kernel
 from coilwork_ir.loops import Node
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
-from coilwork_scheduler.contractions.choose import Registry
+from coilwork_scheduler.contractions.choose import REGISTRY, Registry
 from coilwork_scheduler.contractions.implementations import (
     Implementation,
     NamesBlocks,
@@ -37,6 +37,18 @@ class Implementing(Protocol):
     def implementations(self, target: Target) -> Registry:
         """Those for `target`, whose kind is one of its own. Each decides by `claims` what it computes."""
         ...
+
+
+def collect_implementations(targets: Targets, find_backend: Callable[[Target], object]) -> Registry:
+    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets' back
+    ends, which `find_backend` gives."""
+    found, asked = REGISTRY, set[str]()
+    for target in (targets.main, *(target for _, target in targets.by_device)):
+        backend = find_backend(target)
+        if isinstance(backend, Implementing) and target.kind not in asked:
+            found = add_implementations(found, backend.implementations(target), (target.kind,))
+        asked.add(target.kind)
+    return found
 
 
 def add_implementations(registry: Registry, brought: Registry, kinds: tuple[str, ...]) -> Registry:

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from coilwork_ir.index import as_int
+from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.walk import all_kernels
+from coilwork_runtime.executor.choice import Driven
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileReport:
@@ -55,6 +60,20 @@ class CompileReport:
     guards: str = ""
     fallback: str = ""
 
+    @property
+    def strides_by_position(self) -> dict[int, tuple[int, ...]]:
+        """`saved_strides` as a table."""
+        return {int(position): tuple(strides) for position, strides in self.saved_strides}
+
+    def name_driver(self, driven: Driven) -> CompileReport:
+        """This, saying who runs the program."""
+        return replace(
+            self,
+            executor=driven.executor,
+            executor_reason=driven.reason,
+            python_calls=dict(driven.python_calls),
+        )
+
     def to_json(self) -> str:
         """The report as JSON text."""
         return json.dumps(asdict(self), indent=2, sort_keys=True)
@@ -71,6 +90,18 @@ class CompileReport:
             f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
             f"{self.extern_calls} operator calls{rewritten}; seconds: {seconds}"
         )
+
+
+def report_program(program: Program, *, graph_id: str, role: str) -> CompileReport:
+    """The report of a graph that was compiled to `program`: what one call of it does."""
+    return CompileReport(
+        graph_id=graph_id,
+        role=role,
+        kernels=sum(isinstance(one, Launch) for one in program.instructions),
+        distinct_kernels=len({kernel.name for kernel in all_kernels(program)}),
+        extern_calls=sum(isinstance(one, ExternCall) for one in program.instructions),
+        peak_bytes_predicted=None if program.peak_bytes is None else as_int(program.peak_bytes),
+    )
 
 
 def read_report(facts: Mapping[str, Any]) -> CompileReport:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coilwork_frontend.errors import OptionError
+from coilwork_runtime.executor.choice import Loadable
 
 log = logging.getLogger("coilwork")
 
@@ -36,6 +37,12 @@ class Trace:
             path.write_bytes(data)
         except OSError as error:
             log.warning("%s is not written: %s", path, error)
+
+    def write_graph(self, graph: Loadable) -> None:
+        """Write the module of a compiled graph, and its program and its kernels as bytes."""
+        self.write("module.py", graph.module)
+        self.write_bytes("kernels.bin", graph.kernels)
+        self.write_bytes("program.bin", graph.program)
 
     @property
     def wanted(self) -> bool:

@@ -10,14 +10,16 @@ number drawn.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe
+from coilwork_frontend.user_warnings import warn_user
 from coilwork_ir.loc import Origin
 from coilwork_tools.op_fallback.bisection import Budget, find_smallest_calls
+from coilwork_tools.op_fallback.faults import FaultKinds, list_named_calls
 
 _C = TypeVar("_C")
 _D = TypeVar("_D")
@@ -132,22 +134,30 @@ class Plan:
     is_traced: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectFacts:
+    """What is known of a graph before it is compiled.
+
+    Attributes:
+        graph_id: its name, for messages.
+        fallback: operators that are left to ATen whatever happens.
+        may_retry: False if a fault is to be raised.
+        is_refused: tells if eager refuses the call that the graph is compiled for.
+        faults: the types of errors that say more than others.
+    """
+
+    graph_id: str
+    fallback: tuple[str, ...]
+    may_retry: bool
+    is_refused: Callable[[], bool]
+    faults: FaultKinds
+
+
 class Subject(Protocol[_C, _D_co]):
     """One graph, and what compiles and builds it."""
 
     @property
-    def graph_id(self) -> str: ...
-
-    @property
-    def fallback(self) -> tuple[str, ...]:
-        """Operators that are left to ATen whatever happens."""
-
-    @property
-    def may_retry(self) -> bool:
-        """False if a fault is to be raised."""
-
-    def is_refused(self) -> bool:
-        """Tell if eager refuses the call that the graph is compiled for."""
+    def facts(self) -> SubjectFacts: ...
 
     def compile(self, plan: Plan) -> _C:
         """What the stages make of the graph."""
@@ -158,14 +168,8 @@ class Subject(Protocol[_C, _D_co]):
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
         """The calls that generated code computes."""
 
-    def is_of_calls(self, error: Exception) -> bool:
-        """False if no choice of calls changes `error`: a setting is wrong, the machine lacks something."""
-
-    def is_of_one_node(self, error: Exception) -> bool:
-        """Tell if `error` is about one node, and says which."""
-
-    def list_named(self, error: Exception, compiled: _C | None) -> Sequence[Origin]:
-        """The calls that `error` names."""
+    def list_kernels(self, compiled: _C) -> Mapping[str, Sequence[Origin]]:
+        """The calls that each kernel computes, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,12 +203,12 @@ def build_with_retries(subject: Subject[_C, _D], remembered: StoredRemedy | None
         Exception: the last failure, whatever a stage raised.
     """
     attempts = _Attempts(subject)
-    first = attempts.attempt(Remedy(operators=subject.fallback))
+    first = attempts.attempt(Remedy(operators=subject.facts.fallback))
     if isinstance(first, Built):
         return first
-    if subject.is_refused():
+    if subject.facts.is_refused():
         raise RefusedCallError(str(first.error)) from first.error
-    if not subject.may_retry or isinstance(first.error, OptionError):
+    if not subject.facts.may_retry or isinstance(first.error, OptionError):
         raise first.error
     repeated = None if remembered is None else attempts.repeat(read_steps(remembered.read()))
     if repeated is not None:
@@ -244,9 +248,10 @@ class _Attempts(Generic[_C, _D]):
             return Built(compiled=compiled, driven=subject.build(compiled, plan)) if build else None
         # who gets the fault raises it, or finds what to do without
         except Exception as error:
-            if not subject.is_of_calls(error):
+            if not subject.facts.faults.is_of_calls(error):
                 raise
-            listed = subject.list_named(error, compiled)
+            kernels = {} if compiled is None else subject.list_kernels(compiled)
+            listed = list_named_calls(error, kernels)
             named = [origin for origin in listed if not plan.remedy.holds(origin)]
             return Fault(error=error, named=tuple(named), in_build=compiled is not None)
 
@@ -260,11 +265,11 @@ class _Attempts(Generic[_C, _D]):
         Raises:
             Exception: the last failure.
         """
-        remedy = Remedy(operators=self._subject.fallback)
+        remedy = Remedy(operators=self._subject.facts.fallback)
         before = remedy
         for _ in range(MOST_STEPS):
             has_helped = not self._steps or not self._steps[-1][0].calls or bool(fault.named)
-            if not has_helped and not self._subject.is_of_one_node(fault.error):
+            if not has_helped and not self._subject.facts.faults.is_of_one_node(fault.error):
                 # what the last step left out is not at fault
                 remedy = before
                 self._steps.pop()
@@ -293,7 +298,7 @@ class _Attempts(Generic[_C, _D]):
             found = self._search(fault, remedy, fault.named, unfuse=True)
             if found is not None:
                 return found
-        if self._subject.is_of_one_node(fault.error):
+        if self._subject.facts.faults.is_of_one_node(fault.error):
             # it is about one node, and it said which
             return None
         for views in (False, True):
@@ -324,7 +329,7 @@ class _Attempts(Generic[_C, _D]):
             is_another = left is not None and left.named and not _choose(suspects, left.named)
             return None if is_another else left
 
-        if unfuse and len(suspects) > 1 and not self._subject.is_of_one_node(fault.error):
+        if unfuse and len(suspects) > 1 and not self._subject.facts.faults.is_of_one_node(fault.error):
             if not self._budget.spend():
                 return None
             left = find_left(suspects, apart=True)
@@ -350,7 +355,7 @@ class _Attempts(Generic[_C, _D]):
         calls = self._list_calls(views=True)
         if any(position >= len(calls) for step in stored for position in step.positions):
             return None
-        remedy = Remedy(operators=self._subject.fallback)
+        remedy = Remedy(operators=self._subject.facts.fallback)
         steps = [
             Step(calls=tuple(calls[position] for position in step.positions), apart=step.apart)
             for step in stored
@@ -386,9 +391,9 @@ class _Attempts(Generic[_C, _D]):
         """Say which calls run otherwise, at the user's line."""
         names = ", ".join(dict.fromkeys(call.op for call in step.calls))
         how = "kernels of their own" if step.apart else "ATen's own kernels"
-        text = f"{names} run as {how} in graph {self._subject.graph_id}: {reason}"
+        text = f"{names} run as {how} in graph {self._subject.facts.graph_id}: {reason}"
         if not step.calls:
-            text = f"graph {self._subject.graph_id} is compiled without rewrites and layouts: {reason}"
+            text = f"graph {self._subject.facts.graph_id} is compiled without rewrites and layouts: {reason}"
         place = next((call for call in step.calls if call.file), None)
         if place is not None and f"{place.file}:{place.line}" not in text:
             text += f"\n  source  {place.file}:{place.line}   {place.code}"
@@ -397,7 +402,7 @@ class _Attempts(Generic[_C, _D]):
             text += f'\n  try     options={{"fallback": [{listed}]}} to leave all such calls to ATen'
         text += '\n  try     options={"strict": True} for the traceback, to report it'
         if place is None:
-            warnings.warn(text, CoilworkFallbackWarning, stacklevel=4)
+            warn_user(text, CoilworkFallbackWarning)
         else:
             warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
 

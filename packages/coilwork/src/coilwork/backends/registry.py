@@ -6,7 +6,6 @@ nobody before it serves what is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -16,10 +15,8 @@ from coilwork_ir import backend as protocol
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Target
 from coilwork_runtime import Device, DeviceError, DeviceLanguage, KernelCompiler, Language
-from coilwork_scheduler.contractions import choose
-from coilwork_scheduler.contractions.brought import Implementing, add_implementations
 
 Backend: TypeAlias = protocol.Backend[Store, KernelCompiler, Device]
 """A back end whose kernels the runtime builds and launches."""
@@ -48,10 +45,10 @@ def backend_of_device(device: str) -> Backend:
             remedy="make them on another device, or keep what only asks for shapes out of the graph with "
             "torch.compiler.disable",
         )
-    for backend in _loaded():
-        if kind in backend.device_types:
-            return backend
-    served = sorted({kind for backend in _loaded() for kind in backend.device_types})
+    backend = BACKENDS.find_first(lambda one: kind in one.device_types)
+    if backend is not None:
+        return backend
+    served = sorted({kind for name in BACKENDS.names() for kind in BACKENDS.find(name).device_types})
     raise DeviceError(
         "unknown-device",
         f"no back end serves device {device!r}",
@@ -68,9 +65,9 @@ def backend_of_target(target: Target) -> Backend:
         CompileError: there is none.
         RegistrationError: one of those asked cannot be imported.
     """
-    for backend in _loaded():
-        if target.kind in backend.kinds:
-            return backend
+    backend = BACKENDS.find_first(lambda one: target.kind in one.kinds)
+    if backend is not None:
+        return backend
     raise CompileError(
         "no-codegen",
         f"no code generator supports target {target.name}",
@@ -79,29 +76,8 @@ def backend_of_target(target: Target) -> Backend:
 
 
 def codegen_for(target: Target) -> Codegen:
-    """The generator for `target`.
-
-    Raises:
-        CompileError: no back end has one.
-        RegistrationError: a back end that was asked cannot be imported.
-    """
+    """The generator for `target`, as `backend_of_target`."""
     return backend_of_target(target).codegen(target)
-
-
-def collect_implementations(targets: Targets) -> choose.Registry:
-    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets' back ends.
-
-    Raises:
-        CompileError: no back end serves one of the targets.
-        RegistrationError: one of those asked cannot be imported.
-    """
-    found, asked = choose.REGISTRY, set[str]()
-    for target in (targets.main, *(target for _, target in targets.by_device)):
-        backend = backend_of_target(target)
-        if isinstance(backend, Implementing) and target.kind not in asked:
-            found = add_implementations(found, backend.implementations(target), (target.kind,))
-        asked.add(target.kind)
-    return found
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
@@ -110,14 +86,8 @@ def find_language(name: str, store: Store | None) -> Language | None:
     Raises:
         RegistrationError: a back end that was asked cannot be imported.
     """
-    for backend in _loaded():
-        if name in backend.languages:
-            compiler, device = backend.compiler(store), backend.device(store)
-            return (
-                None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
-            )
-    return None
-
-
-def _loaded() -> Iterator[Backend]:
-    return map(BACKENDS.find, BACKENDS.names())
+    backend = BACKENDS.find_first(lambda one: name in one.languages)
+    if backend is None:
+        return None
+    compiler, device = backend.compiler(store), backend.device(store)
+    return None if compiler is None or device is None else DeviceLanguage(compiler, device, store=store)
