@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from unittest.mock import patch
 
 import torch
@@ -26,13 +26,13 @@ from torch.nn import functional as F
 
 from benchmarks.backends import compile_with
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Candidate, Kernel
+from coilwork_ir.kernels import Candidate, Kernel, Schedule
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks
 from coilwork_ir.target import Target
 from coilwork_scheduler import make_program, schedule
-from coilwork_scheduler.contractions.choose import REGISTRY
+from coilwork_scheduler.contractions.choose import Registry
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from integration_tests.model_checks import no_fallback
 
@@ -87,9 +87,13 @@ class InTiles:
 @contextmanager
 def compile_with_template() -> Iterator[None]:
     """Within, programs are compiled by a scheduler whose registry has one more row."""
-    # in front of others that are worth it, too
-    more = partial(schedule, registry=replace(REGISTRY, products=(InTiles, *REGISTRY.products)))
-    with patch.object(make_program, "schedule", more):
+
+    def schedule_with_template(*values: Any, registry: Registry, **settings: Any) -> Schedule:
+        # in front of others that are worth it, too
+        more = replace(registry, products=(InTiles, *registry.products))
+        return schedule(*values, registry=more, **settings)
+
+    with patch.object(make_program, "schedule", schedule_with_template):
         yield
 
 

@@ -15,6 +15,7 @@ from coilwork import stages
 from coilwork.backend import backend
 from coilwork.backends.registry import codegen_for
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import Target
@@ -34,6 +35,17 @@ class Broken:
         self.real = real
         self.operators = operators
         self.emits = emits
+
+    @property
+    def name(self) -> str:
+        return "broken"
+
+    def supports(self, target: Target) -> bool:
+        return bool(self.real.supports(target))
+
+    def capabilities(self, target: Target) -> Capabilities:
+        found: Capabilities = self.real.capabilities(target)
+        return found
 
     def emit(self, kernel: Kernel, target: Target, options: Any) -> KernelSource:
         source: KernelSource = self.real.emit(kernel, target, options)

@@ -14,6 +14,8 @@ from triton_sample_kernels import SAMPLES, converted, copy, every_op, sample_opt
 
 from coilwork_ir.dtypes import FORMATS, DType
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.mapping import parse_mapping
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -49,6 +51,29 @@ def test_samples_compile(compiler: TritonProcess, sample: str, name: str) -> Non
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.I8, DType.U8])
 def test_every_op_compiles(compiler: TritonProcess, dtype: DType, name: str) -> None:
     assert build_narrow(compiler, every_op(dtype), name)
+
+
+ONE_ROW = """kernel @one_row fast {
+  size n0 in [0, inf]
+  range x0: `6` parallel x
+  range r0: `n0` reduction r
+  arg in0: f32 in span `6*n0`
+  arg out0: f32 out span `6*n0`
+  body {
+    t0 = load %in0[n0*x0 + r0] : f32
+    t1 = scan KIND 0 (t0) along r0
+    store %out0[n0*x0 + r0] = t1
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "prod"])
+def test_a_scan_of_one_row_in_runs_compiles(compiler: TritonProcess, kind: str) -> None:
+    """What a row carries from block to block is a number; Triton's interpreter takes a line of one for it, too."""
+    kernel = parse_kernel(ONE_ROW.replace("KIND", kind))
+    mapping = parse_mapping("tile x0 by 1 loop r0 by 128 runs r0 by 2 warps 1")
+    assert compile_source(compiler, TritonCodegen().emit_mapping(kernel, mapping, target("sm_90")), "sm_90")
 
 
 @pytest.mark.parametrize("scalars", [(0,), (1,), (0, 1, 2)])

@@ -290,7 +290,9 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     if carry:
         before = merged(site, writer, carry, before)
         edge = insert_axes(last_of(runs, site), (*(False,) * axis, True))
-        block = tuple(writer.bind("block", picked(v, edge, t, axis, keep=True)) for v, t in zip(upto, types))
+        # what one row carries is a number
+        keep = len(site.shape) > 1
+        block = tuple(writer.bind("block", picked(v, edge, t, axis, keep=keep)) for v, t in zip(upto, types))
         for old, new in zip(carry, merged(site, writer, carry, block)):
             writer.assign((old,), new)
     spread = (*(True,) * axis, False, True)
