@@ -308,7 +308,7 @@ def consumers(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     """mypy --strict on every package's source, and on this repository's own tools."""
-    session.install(*QUIETLY, "mypy", "nox", *third_party(extras=("redis", "test")), *CONSTRAINTS)
+    session.install(*QUIETLY, "mypy", "nox", *third_party(extras=("redis", "test", "cli")), *CONSTRAINTS)
     sources = [f"packages/{name}/src" for name in PACKAGES]
     session.run("mypy", *sources, "noxfile.py", "devtools", "benchmarks", *session.posargs)
 
