@@ -1,4 +1,6 @@
-"""Ends a process whose test is in native code that never ends: there, the signal of a test's time limit (`pyproject.toml`) waits for ever."""
+"""Ends a process whose test is in native code that never ends: there, the signal of a test's time limit
+(`pyproject.toml`) waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """After twice the test's limit, all stacks, and the end. It needs no interpreter, which native code may hold."""
+    """After twice the test's limit, all stacks, and the end. It needs no interpreter, which native code may
+    hold.
+    """
     limit = limit_of(item)
     if limit:
         faulthandler.dump_traceback_later(2 * limit, exit=True, file=item.config.stash[STDERR])

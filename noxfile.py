@@ -1,8 +1,8 @@
 """Every job of this repository. `nox -l` lists them; the README names the two that a newcomer needs.
 
-Environments are made from wheels, never from the source folders, so that what is tested is what would be released. The
-environment variable NOX_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills `dist/`); without it
-a session builds those that it needs.
+Environments are made from wheels, never from the source folders, so that what is tested is what would be
+released. The environment variable NOX_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills
+`dist/`); without it a session builds those that it needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pypro
 REPORTS = ROOT / ".nox" / "reports"
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 
-# Threads that wait give their core away: several sessions run at once, and half of their time went into waiting threads.
+# Threads that wait give their core away: several sessions run at once, and half of their time went into
+# waiting threads.
 WHILE_TESTING = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 # What is installed must be what is tested, whatever the shell that starts nox has set.
@@ -42,7 +43,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 QUIETLY = ("-q", "--no-compile")
 
 
-# ---- the packages and their wheels -----------------------------------------------------------------------------
+# ---- the packages and their wheels
+# -----------------------------------------------------------------------------
 
 
 def requirements_of(name: str, *, extras: tuple[str, ...] = ()) -> list[str]:
@@ -116,7 +118,9 @@ def pinned_to_wheels(session: nox.Session, folder: Path, names: list[str]) -> tu
 
 
 def install_ours(session: nox.Session, *requested: str) -> None:
-    """Install packages of ours (with extras, if any) and what they declare into the session's clean environment."""
+    """Install packages of ours (with extras, if any) and what they declare into the session's clean
+    environment.
+    """
     names: list[str] = []
     for request in requested:
         extras = tuple(re.findall(r"[\w-]+", request.partition("[")[2]))
@@ -126,10 +130,12 @@ def install_ours(session: nox.Session, *requested: str) -> None:
 
 
 def use_present_environment(session: nox.Session) -> dict[str, str]:
-    """Put our wheels beside the torch of the Python that runs nox; returns the environment variables to run with.
+    """Put our wheels beside the torch of the Python that runs nox; returns the environment variables to run
+    with.
 
-    GPU builds of torch differ from machine to machine, so the GPU jobs take the one that is there and only add what
-    it lacks, in a folder of their own. Works without a network if hatchling and the third-party packages are there.
+    GPU builds of torch differ from machine to machine, so the GPU jobs take the one that is there and only
+    add what it lacks, in a folder of their own. Works without a network if hatchling and the third-party
+    packages are there.
     """
     if importlib.util.find_spec("torch") is None:
         session.error("this job uses the torch of the Python that runs nox, and it has none")
@@ -157,7 +163,8 @@ def report(session: nox.Session) -> list[str]:
     return [f"--junitxml={REPORTS / session.name}.xml"]
 
 
-# ---- the main jobs ---------------------------------------------------------------------------------------------
+# ---- the main jobs
+# ---------------------------------------------------------------------------------------------
 
 
 @nox.session
@@ -168,7 +175,9 @@ def demo(session: nox.Session) -> None:
 
 
 def draw_circumstances() -> dict[str, str]:
-    """What must not matter, drawn anew for each run unless it is set: the order of sets, and what freed memory holds."""
+    """What must not matter, drawn anew for each run unless it is set: the order of sets, and what freed
+    memory holds.
+    """
     drawn = {"PYTHONHASHSEED": random.randrange(1, 2**32), "MALLOC_PERTURB_": random.randrange(1, 256)}
     return {name: os.environ.get(name, str(value)) for name, value in drawn.items()}
 
@@ -238,7 +247,8 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def opinfo(session: nox.Session) -> None:
-    """All operators of torch's own database beside eager: `-- --device cuda` for the GPU, more words go to the sweep.
+    """All operators of torch's own database beside eager: `-- --device cuda` for the GPU, more words go to
+    the sweep.
 
     It takes hours; interrupted, the same command goes on where it stopped (`opinfo_cpu.jsonl`).
     """
@@ -258,28 +268,36 @@ def opinfo(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Random programs at every level of the compiler beside eager; words go to it: `-- --first 5000 --count 2000`."""
+    """Random programs at every level of the compiler beside eager; words go to it: `-- --first 5000 --count
+    2000`.
+    """
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     session.run("python", "-m", "integration_tests.fuzz", *(session.posargs or ("--count", "1000")))
 
 
 @nox.session
 def modules(session: nox.Session) -> None:
-    """All samples of all modules of torch's database through generated code, about an hour; `-- --most 4` for some."""
+    """All samples of all modules of torch's database through generated code, about an hour; `-- --most 4` for
+    some.
+    """
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     session.run("python", "-W", "ignore", "-m", "integration_tests.modules.sweep", *session.posargs)
 
 
 @nox.session
 def architectures(session: nox.Session) -> None:
-    """A hundred architectures of transformers, small, through generated code beside eager, about an hour; `-- --only gpt2,t5` for some."""
+    """A hundred architectures of transformers, small, through generated code beside eager, about an hour; `--
+    --only gpt2,t5` for some.
+    """
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     session.run("python", "-W", "ignore", "-m", "integration_tests.architectures.sweep", *session.posargs)
 
 
 @nox.session
 def configurations(session: nox.Session) -> None:
-    """Every launch configuration of every model's kernels compiled for an H200 and an MI300X; the tests compile one or two."""
+    """Every launch configuration of every model's kernels compiled for an H200 and an MI300X; the tests
+    compile one or two.
+    """
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     environment = {"EVERY_CONFIGURATION": "1"}
     file = "integration_tests/test_models_triton_compiled.py"
@@ -351,8 +369,8 @@ def build(session: nox.Session) -> None:
 def bundle(session: nox.Session) -> None:
     """Wheels for a machine without a network that has torch and Triton: `-- FOLDER [PYTHON VERSION]`.
 
-    There, `pip install --no-index --no-deps --target SITE FOLDER/*.whl` puts all packages, and what they and their
-    tests need, beside the torch that it has.
+    There, `pip install --no-index --no-deps --target SITE FOLDER/*.whl` puts all packages, and what they and
+    their tests need, beside the torch that it has.
     """
     if not session.posargs:
         session.error("wanted: the folder that receives the wheels")
@@ -376,7 +394,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The benchmarks: `-- cpu` (or nothing), or `-- gpu` with the torch that is there; more words go to `benchmarks run`.
+    """The benchmarks: `-- cpu` (or nothing), or `-- gpu` with the torch that is there; more words go to
+    `benchmarks run`.
 
     `-- gpu memory` measures kernels that memory limits and no models; more words go to `benchmarks memory`.
     """

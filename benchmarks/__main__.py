@@ -1,4 +1,6 @@
-"""`python -m benchmarks run` measures models, `memory` kernels; `report results.json` prints what was measured of models."""
+"""`python -m benchmarks run` measures models, `memory` kernels; `report results.json` prints what was
+measured of models.
+"""
 
 from __future__ import annotations
 

@@ -1,20 +1,22 @@
 """How wrong may a compiled model be? At most twice as wrong as eager, against a float64 reference.
 
-Two correct float32 programs differ in the order of their additions, so comparing compiled to eager needs a tolerance
-that somebody has to guess. Comparing both to the same computation in float64 needs none: eager's own distance from it
-says how much rounding the model suffers, and a correct compiler's distance is about as large.
+Two correct float32 programs differ in the order of their additions, so comparing compiled to eager needs a
+tolerance that somebody has to guess. Comparing both to the same computation in float64 needs none: eager's
+own distance from it says how much rounding the model suffers, and a correct compiler's distance is about as
+large.
 
     reference = float64_copy(module)(*to_float64(inputs))
     compare("logits", compiled=..., eager=..., reference=...).check()
 
-Two distances are judged, because each hides what the other shows: the largest absolute error (one wrong element) and
-the relative L2 error (every element a little wrong). Each may reach `FACTOR` times eager's plus a floor. The floor is
-a few units in the last place of the result: eager's error is sometimes zero or tiny by luck (a single-element bias
-gradient, say), and twice nothing is nothing.
+Two distances are judged, because each hides what the other shows: the largest absolute error (one wrong
+element) and the relative L2 error (every element a little wrong). Each may reach `FACTOR` times eager's plus
+a floor. The floor is a few units in the last place of the result: eager's error is sometimes zero or tiny by
+luck (a single-element bias gradient, say), and twice nothing is nothing.
 
-Gradients through ReLU or max pooling jump where an activation crosses zero or two maxima are equal, so that the last bit
-of an activation decides elements of a gradient: eager's distance is then one draw of a scattered quantity. A member of a
-group that fails is judged again beside more eager runs, if the caller has any (`benchmarks.eager_spread` makes them).
+Gradients through ReLU or max pooling jump where an activation crosses zero or two maxima are equal, so that
+the last bit of an activation decides elements of a gradient: eager's distance is then one draw of a scattered
+quantity. A member of a group that fails is judged again beside more eager runs, if the caller has any
+(`benchmarks.eager_spread` makes them).
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 FACTOR = 2.0
-# A single member of a group (one of a hundred gradients) gets more room: eager's own error there is one draw of a
-# scattered quantity. The group as a whole is held to FACTOR.
+# A single member of a group (one of a hundred gradients) gets more room: eager's own error there is one draw
+# of a scattered quantity. The group as a whole is held to FACTOR.
 MEMBER_FACTOR = 4.0
-# Beside the worst of several eager runs less is left to luck, and the relative error of a member is held to FACTOR. Its
-# largest element gets a little more: single ones move by up to fourteen times between valid runs (`branch_flips`). Where a
-# model is smooth, all runs err alike, and this is stricter than MEMBER_FACTOR of one.
+# Beside the worst of several eager runs less is left to luck, and the relative error of a member is held to
+# FACTOR. Its largest element gets a little more: single ones move by up to fourteen times between valid runs
+# (`branch_flips`). Where a model is smooth, all runs err alike, and this is stricter than MEMBER_FACTOR of
+# one.
 SPREAD_MAX_ABS_FACTOR = 3.0
 # Units in the last place of the result's largest element. A float32 dot product over n terms is off by about
-# sqrt(n) of them, and n is in the hundreds for every model here; bfloat16 results are rounded from float32 sums.
+# sqrt(n) of them, and n is in the hundreds for every model here; bfloat16 results are rounded from float32
+# sums.
 FLOOR_ULPS = {torch.float64: 64.0, torch.float32: 16.0, torch.bfloat16: 1.0, torch.float16: 2.0}
 
 
@@ -47,7 +51,9 @@ class AccuracyError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """How far a result lies from its reference; both figures are inf where a NaN or infinity is out of place."""
+    """How far a result lies from its reference; both figures are inf where a NaN or infinity is
+    out of place.
+    """
 
     max_abs: float
     relative_l2: float
@@ -82,7 +88,9 @@ class Comparison:
             raise AccuracyError(str(self))
 
     def beside(self, runs: Sequence[Distance]) -> Comparison:
-        """The same result judged beside further eager runs: by the worst of all of them, with less room for luck."""
+        """The same result judged beside further eager runs: by the worst of all of them, with less room for
+        luck.
+        """
         eager = Distance(
             max_abs=max(run.max_abs for run in (self.eager, *runs)),
             relative_l2=max(run.relative_l2 for run in (self.eager, *runs)),
@@ -150,7 +158,8 @@ def magnitude(reference: Tensor) -> Magnitude:
 def distance(result: Tensor, reference: Tensor) -> Distance:
     """Distance of `result` from `reference` (same shape; computed in float64).
 
-    Infinities and NaNs must stand where the reference has them, with the same sign; they count as exact there.
+    Infinities and NaNs must stand where the reference has them, with the same sign; they count as exact
+    there.
     """
     if result.shape != reference.shape:
         raise AccuracyError(f"shape {tuple(result.shape)} where the reference has {tuple(reference.shape)}")
@@ -228,14 +237,15 @@ def compare_group(
     reference: Sequence[Tensor],
     more_eager: Callable[[], Iterable[Sequence[Tensor]]] | None = None,
 ) -> tuple[Comparison, ...]:
-    """Judge tensors that belong together, such as all gradients of a model: each one, and all of them as one vector.
+    """Judge tensors that belong together, such as all gradients of a model: each one, and all of them as one
+    vector.
 
-    Some gradients are zero in exact arithmetic (the key projection's bias under softmax, a convolution's bias before
-    batch norm): what any program computes there is rounding of sums of much larger terms, and its size is luck. A
-    tenth of the group's typical (median) magnitude therefore serves as scale to all its members.
+    Some gradients are zero in exact arithmetic (the key projection's bias under softmax, a convolution's bias
+    before batch norm): what any program computes there is rounding of sums of much larger terms, and its size
+    is luck. A tenth of the group's typical (median) magnitude therefore serves as scale to all its members.
 
-    `more_eager` makes further, equally valid eager runs' tensors. It is called only if something fails, which is then
-    judged beside those runs, too.
+    `more_eager` makes further, equally valid eager runs' tensors. It is called only if something fails, which
+    is then judged beside those runs, too.
     """
     if not len(names) == len(compiled) == len(eager) == len(reference):
         raise AccuracyError(

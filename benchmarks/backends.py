@@ -1,4 +1,6 @@
-"""What stands behind a backend's name, also where Coilwork runs from its source tree and no entry point is installed."""
+"""What stands behind a backend's name, also where Coilwork runs from its source tree and no entry point is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,18 @@ def mode_of(name: str) -> str | None:
 
 
 def replays_graphs(name: str) -> bool:
-    """Whether Inductor replays CUDA graphs: a call's results lie in the graphs' memory and last until the next step."""
+    """Whether Inductor replays CUDA graphs: a call's results lie in the graphs' memory and last until the
+    next step.
+    """
     return family(name) == "inductor" and mode_of(name) in GRAPH_MODES
 
 
 def resolve_backend(name: str) -> Backend:
     """What to give to `torch.compile(backend=...)` for `name`.
 
-    An installed Coilwork is found by name through its entry point. In a source tree (PYTHONPATH=packages/*/src) nothing
-    is registered, so the function that the entry point names is imported. ImportError where neither works.
+    An installed Coilwork is found by name through its entry point. In a source tree
+    (PYTHONPATH=packages/*/src) nothing is registered, so the function that the entry point names is imported.
+    ImportError where neither works.
     """
     if name != "coilwork" or any(point.name == name for point in entry_points(group="torch_dynamo_backends")):
         return name
@@ -46,7 +51,8 @@ def resolve_backend(name: str) -> Backend:
 
 
 def compile_with(function: Callable[..., Any], name: str, *, dynamic: bool = False) -> Callable[..., Any]:
-    """`function` compiled by what `name` says, `backend`, `backend-max` or `backend:mode`; `eager` returns it as it is.
+    """`function` compiled by what `name` says, `backend`, `backend-max` or `backend:mode`; `eager` returns it
+    as it is.
 
     With `dynamic` all sizes are open from the first call on; else torch opens those that change.
     """

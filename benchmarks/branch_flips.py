@@ -1,12 +1,13 @@
-"""Why may a correct program's gradient be far from eager's? Because rounding decides on which side of zero a ReLU stands.
+"""Why may a correct program's gradient be far from eager's? Because rounding decides on which side of zero a
+ReLU stands.
 
     python -m benchmarks.branch_flips [--size reduced] [-o PAGE.md]
 
-Takes one training step's gradients of ResNet-50 (float32, CPU) in float64, in eager, and in eager runs that are as valid
-as the first: with other kernels, another memory format, or from weights and inputs off by their last bit. Beside each
-run's distance from float64 stands the number of branches (signs of ReLU's operands, places of maxima) that are not
-float64's. Then the branches are forced: eager with float64's, and float64 with eager's. What remains in the former is
-rounding alone, what appears in the latter is branches alone.
+Takes one training step's gradients of ResNet-50 (float32, CPU) in float64, in eager, and in eager runs that
+are as valid as the first: with other kernels, another memory format, or from weights and inputs off by their
+last bit. Beside each run's distance from float64 stands the number of branches (signs of ReLU's operands,
+places of maxima) that are not float64's. Then the branches are forced: eager with float64's, and float64 with
+eager's. What remains in the former is rounding alone, what appears in the latter is branches alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the host's time in a call of a model goes to: `python -m benchmarks.calls --breakdown gpt2 [--train]`.
 
-On the GPU if there is one, at the model's full size with a batch of one; else on the CPU with one thread at the reduced size, where
-kernels and operators are mostly work. Times are from the beginning of a call, with the device idle, until it returns.
+On the GPU if there is one, at the model's full size with a batch of one; else on the CPU with one thread at
+the reduced size, where kernels and operators are mostly work. Times are from the beginning of a call, with
+the device idle, until it returns.
 """
 
 from __future__ import annotations

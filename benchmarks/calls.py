@@ -1,9 +1,12 @@
-"""What a call costs the host besides its kernels' work: `python -m benchmarks.calls -o docs/benchmarks/calls.md`.
+"""What a call costs the host besides its kernels' work: `python -m benchmarks.calls -o
+docs/benchmarks/calls.md`.
 
-Programs of many launches on tensors of 64 elements, where the work is next to nothing, on the CPU with one thread. Each figure is the
-least of as many processes as `--processes` says (3), which alternate between the backends; in a process, the least mean of many rounds.
+Programs of many launches on tensors of 64 elements, where the work is next to nothing, on the CPU with one
+thread. Each figure is the least of as many processes as `--processes` says (3), which alternate between the
+backends; in a process, the least mean of many rounds.
 
-`python -m benchmarks.calls --breakdown gpt2 [--train]` says what a call of a model spends the host's time on (breakdown.py).
+`python -m benchmarks.calls --breakdown gpt2 [--train]` says what a call of a model spends the host's time on
+(breakdown.py).
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast | --f32] [--loops]
 
-Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with the rewrite in its place. With a GPU
-the kernels of both are timed (microseconds in which the GPU is busy, per call; a training call is forward and
-backward). Without one, and with `--predict`, the programs for a GPU that is not there are planned: kernels, what
-they move, kernels that only copy, and calls of convolutions with those among them that compute in channels-last.
+Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with
+the rewrite in its place. With a GPU the kernels of both are timed (microseconds in which the GPU is busy, per
+call; a training call is forward and backward). Without one, and with `--predict`, the programs for a GPU that
+is not there are planned: kernels, what they move, kernels that only copy, and calls of convolutions with
+those among them that compute in channels-last.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Count:
     Attributes:
         kernels, moved_mb: launches of generated kernels, and what they read and write.
         copies: those among them that only copy, of which one may copy several tensors.
-        calls, channels_last: calls of convolutions and their gradients, and those whose results are channels-last.
+        calls, channels_last: calls of convolutions and their gradients, and those whose results are
+            channels-last.
         seconds: processor time of compiling.
     """
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.convolution_rates [--device cuda]
 
-What `coilwork_ir.convolution_rates` says of `f32` rests on this. In f32 that rounds to TF32 a convolution runs on
-matrix units, else on the units of single threads, whose rate NVIDIA's data sheet of an H200 gives as 67 TFLOP/s. A
-row is one convolution, forward or with its gradients, as captured (batch, channels, rows, columns) and in
-channels-last; conversions that a library puts around its kernel are part of its time.
+What `coilwork_ir.convolution_rates` says of `f32` rests on this. In f32 that rounds to TF32 a convolution
+runs on matrix units, else on the units of single threads, whose rate NVIDIA's data sheet of an H200 gives as
+67 TFLOP/s. A row is one convolution, forward or with its gradients, as captured (batch, channels, rows,
+columns) and in channels-last; conversions that a library puts around its kernel are part of its time.
 """
 
 from __future__ import annotations

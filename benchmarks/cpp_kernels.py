@@ -2,8 +2,8 @@
 
     python benchmarks/cpp_kernels.py [NAME ...]
 
-Build times are CPU seconds of g++ and what it starts. Ratios are eager's time over ours, best of many repeats in one
-process, interleaved; above 1 the generated kernel is faster.
+Build times are CPU seconds of g++ and what it starts. Ratios are eager's time over ours, best of many repeats
+in one process, interleaved; above 1 the generated kernel is faster.
 """
 
 from __future__ import annotations

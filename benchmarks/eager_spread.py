@@ -1,12 +1,15 @@
-"""How far do equally valid eager runs lie apart? The same training step from weights and inputs off by a last bit.
+"""How far do equally valid eager runs lie apart? The same training step from weights and inputs off by a last
+bit.
 
-A ReLU passes a gradient on or stops it, by the sign of an activation that rounding may flip; a max pool sends it to one
-of two places. Whatever changes the order of an addition (another number of threads, another memory format, another
-convolution algorithm, a fused kernel) flips another few of a model's millions of such branches, and each flip moves some
-elements of the gradients by much more than rounding. `python -m benchmarks.branch_flips` shows it.
+A ReLU passes a gradient on or stops it, by the sign of an activation that rounding may flip; a max pool sends
+it to one of two places. Whatever changes the order of an addition (another number of threads, another memory
+format, another convolution algorithm, a fused kernel) flips another few of a model's millions of such
+branches, and each flip moves some elements of the gradients by much more than rounding. `python -m
+benchmarks.branch_flips` shows it.
 
-Moving each weight and input by at most one unit in its last place stands for all such changes: a result that is exact for
-inputs this close is as good as a float program can promise (it is backward stable), and eager's kernels stay the same.
+Moving each weight and input by at most one unit in its last place stands for all such changes: a result that
+is exact for inputs this close is as good as a float program can promise (it is backward stable), and eager's
+kernels stay the same.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ INTEGER_OF = {
 
 
 def off_by_a_last_bit(value: Tensor, generator: torch.Generator) -> Tensor:
-    """`value` with each element one unit in the last place larger or smaller in magnitude, or as it is, at random.
+    """`value` with each element one unit in the last place larger or smaller in magnitude, or as it is, at
+    random.
 
     Zeros, infinities, NaNs and tensors of integers stay. `generator` is a CPU generator.
     """
@@ -59,7 +63,9 @@ def nearby(instance: Instance, seed: int) -> Instance:
 
 
 def gradients_nearby(untrained: Instance, runs: int = RUNS) -> Iterator[list[Tensor]]:
-    """The gradients of eager training steps that are as valid as the one from `untrained`, in its parameters' order."""
+    """The gradients of eager training steps that are as valid as the one from `untrained`, in its parameters'
+    order.
+    """
     for seed in range(runs):
         _, gradients = loss_and_gradients(nearby(untrained, seed))
         yield list(gradients.values())

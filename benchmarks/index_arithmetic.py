@@ -2,13 +2,14 @@
 
     python benchmarks/index_arithmetic.py [--json] [--repeat 7] [--rounds 200]
 
-Each operation runs in both, in this process, on the same inputs: every round has fresh range symbols (as every buffer
-has; making them is not timed), both libraries keep their caches as they are, and the results are compared on random integers. sympy gets its
-best form: integer, non-negative symbols, and torch's own FloorDiv and ModularIndexing where torch is installed
-(they simplify), else `floor` and `Mod`. Both must end in the normal form in which equal indices compare equal, as
-a compiler needs to tell whether two reads are one: sympy by `expand`, ours has it. (Ours also cancels quotients and
-remainders that sympy leaves, notably with symbolic sizes; nothing is deducted for that.) What is timed is the processor time of this
-process, which has one thread; the median over `--repeat` runs of `--rounds` rounds.
+Each operation runs in both, in this process, on the same inputs: every round has fresh range symbols (as
+every buffer has; making them is not timed), both libraries keep their caches as they are, and the results are
+compared on random integers. sympy gets its best form: integer, non-negative symbols, and torch's own FloorDiv
+and ModularIndexing where torch is installed (they simplify), else `floor` and `Mod`. Both must end in the
+normal form in which equal indices compare equal, as a compiler needs to tell whether two reads are one: sympy
+by `expand`, ours has it. (Ours also cancels quotients and remainders that sympy leaves, notably with symbolic
+sizes; nothing is deducted for that.) What is timed is the processor time of this process, which has one
+thread; the median over `--repeat` runs of `--rounds` rounds.
 """
 
 from __future__ import annotations

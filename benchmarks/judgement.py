@@ -1,7 +1,8 @@
 """Judges the first call of a compiled model: its results and, in training, gradients and updated parameters.
 
-Results are continuous functions of weights and inputs; gradients through ReLU or max pooling are not: they may be judged
-beside more than one eager run. Updated parameters are judged as a step from the gradients that were found.
+Results are continuous functions of weights and inputs; gradients through ReLU or max pooling are not: they
+may be judged beside more than one eager run. Updated parameters are judged as a step from the gradients that
+were found.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def outcome_of(instance: Instance, output: object, *, training: bool) -> Outcome
 
 
 def eager_outcome(untrained: Instance, *, training: bool) -> Outcome:
-    """The outcome of an eager call on a copy of `untrained`, without the parameters: those follow from gradients."""
+    """The outcome of an eager call on a copy of `untrained`, without the parameters: those follow from
+    gradients.
+    """
     instance = replace(untrained, module=copy.deepcopy(untrained.module))
     if training:
         loss, gradients = loss_and_gradients(instance)
@@ -62,7 +65,8 @@ def eager_outcome(untrained: Instance, *, training: bool) -> Outcome:
 def judge(found: Outcome, untrained: Instance, *, training: bool) -> list[Comparison]:
     """Compare `found` with what eager and a float64 copy make of `untrained`, the model before the call.
 
-    Raises AccuracyError where the tensors themselves are not eager's: their number, shapes, dtypes or devices.
+    Raises AccuracyError where the tensors themselves are not eager's: their number, shapes, dtypes or
+    devices.
     """
     in_float64 = replace(
         untrained, module=float64_copy(untrained.module), inputs=to_float64(untrained.inputs)

@@ -1,6 +1,8 @@
-"""Where a model's GPU time goes, kernel by kernel: `python -m benchmarks.kernels gpt2 --dtype bf16 --backend coilwork`.
+"""Where a model's GPU time goes, kernel by kernel: `python -m benchmarks.kernels gpt2 --dtype bf16 --backend
+coilwork`.
 
-Times are sums over one call (median of a few calls would hide that kernels differ), second-level cache not flushed.
+Times are sums over one call (median of a few calls would hide that kernels differ), second-level cache not
+flushed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How intermediates of two models lie in memory, and why: `python -m benchmarks.layout_tables [--output docs/layouts.md]`.
+"""How intermediates of two models lie in memory, and why: `python -m benchmarks.layout_tables [--output
+docs/layouts.md]`.
 
 Captured on a CPU and scheduled for a GPU that is not there.
 """

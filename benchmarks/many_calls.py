@@ -1,7 +1,9 @@
-"""One compiled model called very often, at sizes that change: memory stays where it is, and so do the results.
+"""One compiled model called very often, at sizes that change: memory stays where it is, and so do the
+results.
 
-`python -m benchmarks.many_calls --calls 1000000` prints the process's resident memory along the way, and fails if it grows or if a
-result is not, bit for bit, what the first call of that size returned (which is compared with eager).
+`python -m benchmarks.many_calls --calls 1000000` prints the process's resident memory along the way, and
+fails if it grows or if a result is not, bit for bit, what the first call of that size returned (which is
+compared with eager).
 """
 
 from __future__ import annotations

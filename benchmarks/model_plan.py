@@ -1,7 +1,8 @@
-"""What Coilwork would launch for a model of the suite, without a GPU: `python -m benchmarks.model_plan gpt2 [--train]`.
+"""What Coilwork would launch for a model of the suite, without a GPU: `python -m benchmarks.model_plan gpt2
+[--train]`.
 
-Per graph the kernels and ATen calls that move most bytes by the program's own account (what a call of ATen computes is
-not counted), how long that takes at the device's bandwidth, and what is in memory when most is.
+Per graph the kernels and ATen calls that move most bytes by the program's own account (what a call of ATen
+computes is not counted), how long that takes at the device's bandwidth, and what is in memory when most is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Frozen weights packed for oneDNN beside weights as they are: `python -m benchmarks.packed_weights`, a table in Markdown.
+"""Frozen weights packed for oneDNN beside weights as they are: `python -m benchmarks.packed_weights`, a table
+in Markdown.
 
-Layers of BERT-base and ResNet-50 on one thread of this CPU, both compiled with `freezing`, called in turns; the least of many times.
+Layers of BERT-base and ResNet-50 on one thread of this CPU, both compiled with `freezing`, called in turns;
+the least of many times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Programs for a GPU that is not there: a torch.compile backend that plans and runs nothing.
 
-What is captured on a CPU is lowered, scheduled and planned as if on a GPU. No memory of the graph's tensors is touched.
+What is captured on a CPU is lowered, scheduled and planned as if on a GPU. No memory of the graph's tensors
+is touched.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ GPU = torch.device("cuda", 0)
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of them.
+    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of
+    them.
 
-    `graphs` are those that the programs were made of, and `likely` what the kernels of each program are likely
-    called with, by name.
+    `graphs` are those that the programs were made of, and `likely` what the kernels of each program are
+    likely called with, by name.
     """
 
     target: str
@@ -63,7 +65,8 @@ class Planner:
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
         keep_resizing(gm)
-        # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
+        # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
+        # too.
         said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
         joint = replace(
             said,
@@ -132,7 +135,9 @@ class Planner:
 
 
 def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake one is made."""
+    """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake
+    one is made.
+    """
     # constants stay: a copy of them would be a fake one
     moved = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
     moved.meta.update(gm.meta)

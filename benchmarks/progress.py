@@ -13,7 +13,9 @@ Report = Callable[[str], None]
 
 @contextmanager
 def progress(total: int) -> Iterator[tuple[Report, Callable[[], None]]]:
-    """Yields `say(text)`, which tells what is going on, and `advance()`, which counts one of `total` steps as done."""
+    """Yields `say(text)`, which tells what is going on, and `advance()`, which counts one of `total` steps as
+    done.
+    """
     if find_spec("rich") is not None and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -13,11 +13,12 @@ class Measurement:
     """One backend on one model. Figures that were not measured are None; `failure` says why nothing
     was, or by how much a result was wrong (such a backend is measured all the same).
 
-    `first_call_s` is the first call, compilation and compiler imports included. `ms` is the median call: wall time on
-    the CPU, between CUDA events (L2 flushed) on a GPU. `gpu_busy_ms` sums kernel and copy times; `host_ms` is what the
-    host needs to issue a call. `peak_bytes` lies above parameters and inputs. `kernels` counts launches per call: GPU
-    kernels, generated kernels plus library calls on the CPU, operators for eager.
-    `relative_l2` is the worst judged tensor's error against float64, `eager_relative_l2` eager's error there.
+    `first_call_s` is the first call, compilation and compiler imports included. `ms` is the median call: wall
+    time on the CPU, between CUDA events (L2 flushed) on a GPU. `gpu_busy_ms` sums kernel and copy times;
+    `host_ms` is what the host needs to issue a call. `peak_bytes` lies above parameters and inputs. `kernels`
+    counts launches per call: GPU kernels, generated kernels plus library calls on the CPU, operators for
+    eager. `relative_l2` is the worst judged tensor's error against float64, `eager_relative_l2` eager's error
+    there.
     """
 
     model: str
@@ -45,7 +46,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything one `python -m benchmarks run` found. Without `batch`, each model was measured at its own."""
+    """Everything one `python -m benchmarks run` found. Without `batch`, each model was measured
+    at its own.
+    """
 
     command: str
     when: str
@@ -73,7 +76,9 @@ def grouped(measurements: Iterable[Measurement]) -> dict[tuple[str, str, str], d
 
 
 def ratios(group: dict[str, Measurement], backend: str) -> dict[str, float | None]:
-    """`backend` against each other one in the group: times and memory as other / own, so above 1 is better."""
+    """`backend` against each other one in the group: times and memory as other / own, so above 1
+    is better.
+    """
     own = group[backend]
     found: dict[str, float | None] = {}
     for name, other in group.items():
@@ -89,7 +94,9 @@ def ratios(group: dict[str, Measurement], backend: str) -> dict[str, float | Non
 
 
 def compile_seconds(group: dict[str, Measurement], backend: str) -> float | None:
-    """The backend's first call less eager's first call; None for eager itself or where one was not measured."""
+    """The backend's first call less eager's first call; None for eager itself or where one was
+    not measured.
+    """
     own, eager = group[backend], group.get("eager")
     if backend == "eager" or eager is None or own.first_call_s is None or eager.first_call_s is None:
         return None

@@ -1,4 +1,6 @@
-"""Runs every model under every backend: compiles it in each, then alternates rounds of timed calls between them."""
+"""Runs every model under every backend: compiles it in each, then alternates rounds of timed calls between
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Combination: TypeAlias = tuple[ModelCase, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `timeout_s` bounds each command to a worker; `threads` is every compiler's; without `batch`, each model's own."""
+    """What to run. `timeout_s` bounds each command to a worker; `threads` is every compiler's; without
+    `batch`, each model's own.
+    """
 
     cases: tuple[ModelCase, ...]
     modes: tuple[str, ...]
@@ -56,8 +60,8 @@ class Entrant:
     def ask(self, command: str, timeout_s: float) -> dict[str, Any]:
         """The worker's answer, kept in `answers`; empty once the worker has failed.
 
-        A wrong result is measured all the same: the report lists it as wrong, and what the others are compared with
-        does not vanish because of it.
+        A wrong result is measured all the same: the report lists it as wrong, and what the others are
+        compared with does not vanish because of it.
         """
         if self.failure:
             return {}
@@ -81,8 +85,9 @@ def measure_together(
 ) -> Iterator[list[Measurement]]:
     """Every backend on a few models, which compile at the same time and are then timed one after the other.
 
-    Yields the measurements of each model as soon as they are complete, so that a run that is cut short keeps them.
-    A backend that fails gives a measurement that says so. `gpu` is the name of the one that they see, as in `benchmarks.gpus`.
+    Yields the measurements of each model as soon as they are complete, so that a run that is cut short keeps
+    them. A backend that fails gives a measurement that says so. `gpu` is the name of the one that they see,
+    as in `benchmarks.gpus`.
     """
     prepared: list[list[Entrant]] = [[] for _ in combinations]
     try:

@@ -1,12 +1,14 @@
 """How the time of scheduling and of memory planning grows with the size of the graph.
 
-Usage: python benchmarks/scheduler_scaling.py [--sizes 1000 5000 ...] [--graphs chain ...] [--collector] [--json]
+Usage: python benchmarks/scheduler_scaling.py [--sizes 1000 5000 ...] [--graphs chain ...] [--collector]
+[--json]
 
-Four shapes of graph: a chain of pointwise operations, a wide graph in which all operations read one input, layers of
-a transformer-like block (norms, activations, residuals, external products) that repeat, and the same where the stream
-between the layers is captured across its rows, so that the pass over layouts moves all of it. Prints Markdown, or JSON.
-Seconds are processor time, which other processes do not lengthen; the garbage collector of cycles pauses meanwhile, as
-it does while Coilwork compiles, unless `--collector` is given. No device is needed.
+Four shapes of graph: a chain of pointwise operations, a wide graph in which all operations read one input,
+layers of a transformer-like block (norms, activations, residuals, external products) that repeat, and the
+same where the stream between the layers is captured across its rows, so that the pass over layouts moves all
+of it. Prints Markdown, or JSON. Seconds are processor time, which other processes do not lengthen; the
+garbage collector of cycles pauses meanwhile, as it does while Coilwork compiles, unless `--collector` is
+given. No device is needed.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ GRAPHS: dict[str, Callable[[int], Graph]] = {
 def measure(
     sizes: list[int], names: list[str], target_name: str, *, collector: bool
 ) -> list[dict[str, float | int | str]]:
-    """One row per graph and size; `relative_to_n_log_n` compares a row with the smallest size of its graph."""
+    """One row per graph and size; `relative_to_n_log_n` compares a row with the smallest size of
+    its graph.
+    """
     rows: list[dict[str, float | int | str]] = []
     for name in names:
         first: float | None = None

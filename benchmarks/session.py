@@ -72,7 +72,9 @@ class Worker:
         self._pending = b""
 
     def ask(self, command: str, *, timeout_s: float) -> dict[str, Any]:
-        """Send one command and return its answer. Raises WorkerFailedError, after which the worker is gone."""
+        """Send one command and return its answer. Raises WorkerFailedError, after which the
+        worker is gone.
+        """
         if self._process.stdin is None:
             raise WorkerFailedError("the worker has no input")
         try:

@@ -2,9 +2,10 @@
 
     python -m benchmarks.stream_layouts [--models vit dit whisper] [--layers 2] [--output table.md]
 
-Each model is compiled under bf16 autocast twice, with the scheduler's pass `layouts` and without. With a GPU the
-kernels of both are run and timed. Without one the table holds bytes: what the rules of the pass say that each loop
-and call moves, where neighbours that lie apart count as whole sectors (`coilwork_scheduler/layouts/traffic.py`).
+Each model is compiled under bf16 autocast twice, with the scheduler's pass `layouts` and without. With a GPU
+the kernels of both are run and timed. Without one the table holds bytes: what the rules of the pass say that
+each loop and call moves, where neighbours that lie apart count as whole sectors
+(`coilwork_scheduler/layouts/traffic.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Three kernels, a norm, a scatter and a product, as the trace shows them, with how they run; and where one graph's tensors lie.
+"""Three kernels, a norm, a scatter and a product, as the trace shows them, with how they run; and where one
+graph's tensors lie.
 
     python -m benchmarks.traced_kernels > docs/how-to/read-a-kernel.md
 

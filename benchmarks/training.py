@@ -13,9 +13,9 @@ from benchmarks.models.case import Instance
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 Step = Callable[..., Tensor]
 
-# The first AdamW step moves a parameter by lr * g / (|g| + eps): a sign function for every |g| above eps. Gradients
-# that are zero in exact arithmetic hold rounding noise, whose sign would then decide a full-sized update in eager as
-# in any other program. This eps lies above that noise and below the gradients that matter.
+# The first AdamW step moves a parameter by lr * g / (|g| + eps): a sign function for every |g| above eps.
+# Gradients that are zero in exact arithmetic hold rounding noise, whose sign would then decide a full-sized
+# update in eager as in any other program. This eps lies above that noise and below the gradients that matter.
 LEARNING_RATE, EPSILON = 1e-3, 1e-4
 
 
@@ -29,10 +29,10 @@ def updated_by(
 ) -> dict[str, Tensor]:
     """The parameters of `module` (changed in place) after one eager step from given gradients, by name.
 
-    Judging an optimizer's step from the gradients that it really got keeps its rounding apart from the gradients',
-    which a division by their own magnitude enlarges at will. With `captured`, torch.compile captures the step and eager
-    kernels run it, which every compiler starts from: there `1 - beta ** step` is computed in f32, off by 1e-5 of itself
-    in the first step, where eager's optimizer uses Python's numbers.
+    Judging an optimizer's step from the gradients that it really got keeps its rounding apart from the
+    gradients', which a division by their own magnitude enlarges at will. With `captured`, torch.compile
+    captures the step and eager kernels run it, which every compiler starts from: there `1 - beta ** step` is
+    computed in f32, off by 1e-5 of itself in the first step, where eager's optimizer uses Python's numbers.
     """
     for name, parameter in module.named_parameters():
         found = gradients.get(name)
@@ -47,7 +47,8 @@ def updated_by(
 
 
 def loss_and_gradients(instance: Instance) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss (scalar) and its gradients by parameter, in eager; parameters stay as they are. ValueError without a loss.
+    """The loss (scalar) and its gradients by parameter, in eager; parameters stay as they are. ValueError
+    without a loss.
 
     Only parameters that have a gradient are in the result.
     """
@@ -63,8 +64,9 @@ def loss_and_gradients(instance: Instance) -> tuple[Tensor, dict[str, Tensor]]:
 def training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
     """A function of the model's inputs that does one step and returns the loss (scalar, detached).
 
-    Two functions go through `compile_function`: forward with loss (backward follows from it) and the optimizer's step.
-    Gradients stay in the parameters' `.grad` until the next call. ValueError if the case has no loss.
+    Two functions go through `compile_function`: forward with loss (backward follows from it) and the
+    optimizer's step. Gradients stay in the parameters' `.grad` until the next call. ValueError if the case
+    has no loss.
     """
     case, module = instance.case, instance.module
     reduce_to_loss = case.loss

@@ -1,6 +1,7 @@
 """What updates in place move: `python -m benchmarks.updates [--target sm_90]`, a table in Markdown.
 
-Each case is planned twice, with updates in place and without, and no GPU is needed. Bytes are those that the plan reads and writes.
+Each case is planned twice, with updates in place and without, and no GPU is needed. Bytes are those that the
+plan reads and writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One model under one backend in a process of its own: answers commands on stdin with JSON lines on stdout.
 
-Commands: `prepare` (build, first call, correctness), `time` (one round), `memory`, `gpu`, `count`. A failure ends the
-process with its traceback on stderr; the parent turns that into a row of the report.
+Commands: `prepare` (build, first call, correctness), `time` (one round), `memory`, `gpu`, `count`. A failure
+ends the process with its traceback on stderr; the parent turns that into a row of the report.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def callable_for(request: Request, instance: Instance, backend: str) -> Callable
         return function
 
     def begun(*inputs: Tensor) -> Tensor:
-        # Otherwise each compiled function is a step of its own, and the optimizer's would overwrite the gradients.
+        # Otherwise each compiled function is a step of its own, and the optimizer's would overwrite the
+        # gradients.
         torch.compiler.cudagraph_mark_step_begin()
         return function(*inputs)
 
@@ -139,7 +140,8 @@ class Bench:
 
     def time(self) -> Answer:
         """One round of timed calls, about half a second of them on the CPU."""
-        # on a GPU, what is measured is how calls go on: torch's allocator has found its order, graphs are recorded
+        # on a GPU, what is measured is how calls go on: torch's allocator has found its order, graphs are
+        # recorded
         for _ in range(WARM_UP_CALLS if self.request.cuda else 1):
             self.call()
         synchronize(self.request)
@@ -154,7 +156,9 @@ class Bench:
         return {"ms": measure.cpu_times_ms(self.call, repeats=max(2, min(50, int(budget_ms / once))))}
 
     def memory(self) -> Answer:
-        """Peak above parameters, optimizer state and inputs; empty for CUDA graphs, whose memory is held between calls."""
+        """Peak above parameters, optimizer state and inputs; empty for CUDA graphs, whose memory is held
+        between calls.
+        """
         if self.request.cuda and replays_graphs(self.request.backend):
             return {}
         peak = measure.cuda_peak_bytes if self.request.cuda else measure.cpu_peak_bytes
@@ -169,7 +173,9 @@ class Bench:
         return {"gpu_busy_ms": middle.busy_ms, "kernels": middle.kernels}
 
     def count(self) -> Answer:
-        """Launches per call on the CPU, where no profiler sees them: each compiler's own account, operators for eager."""
+        """Launches per call on the CPU, where no profiler sees them: each compiler's own account, operators
+        for eager.
+        """
         if self.request.cuda:
             return {}
         backend = self.request.backend.partition(":")[0]

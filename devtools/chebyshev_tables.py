@@ -2,8 +2,9 @@
 
     python -m devtools.chebyshev_tables > packages/coilwork-lowering/src/coilwork_lowering/ops/special_functions/chebyshev_tables.py
 
-A series is of a smooth factor of the function, over an interval that is mapped to [-1, 1]; which factor and which interval, a
-comment beside each table says. The forms are those of Cephes (Moshier, "Methods and Programs for Mathematical Functions", 1989).
+A series is of a smooth factor of the function, over an interval that is mapped to [-1, 1]; which factor and
+which interval, a comment beside each table says. The forms are those of Cephes (Moshier, "Methods and
+Programs for Mathematical Functions", 1989).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Table:
 
 
 def series(function: Function) -> list[float]:
-    """Coefficients of the Chebyshev polynomials, lowest first; of the first, half of it is meant to count as a whole."""
+    """Coefficients of the Chebyshev polynomials, lowest first; of the first, half of it is meant to count as
+    a whole.
+    """
     angles = [mp.pi * (mp.mpf(j) + mp.mpf(1) / 2) / NODES for j in range(NODES)]
     values = [function(mp.cos(angle)) for angle in angles]
     found = [
@@ -68,7 +71,9 @@ def _modulus(order: int, part: str) -> Function:
 
 
 def _airy(part: str) -> Function:
-    """The slowly varying factors of Ai at `-x`: Abramowitz and Stegun 10.4.60, with `z = 2/3 x ** (3/2)` given."""
+    """The slowly varying factors of Ai at `-x`: Abramowitz and Stegun 10.4.60, with `z = 2/3 x ** (3/2)`
+    given.
+    """
 
     def factor(z: Any) -> Any:
         x = (3 * z / 2) ** (mp.mpf(2) / 3)

@@ -1,10 +1,11 @@
-"""Every package alone from its wheel: which of ours it pulls in, how long its import takes, and a program that uses it.
+"""Every package alone from its wheel: which of ours it pulls in, how long its import takes, and a program
+that uses it.
 
-`python devtools/packages_alone.py --wheels FOLDER [--page docs/packages-alone.md] [--beside] [NAME ...]`. Each package
-gets an environment of its own with its wheel and what that declares, and nothing else; there, the first Python block
-of its README runs, which uses that package and those it declares. `--beside` takes what others made (torch, sympy)
-from the Python that runs this, which spares a download; then a package of others that is not declared goes
-unnoticed, which the architecture test looks for.
+`python devtools/packages_alone.py --wheels FOLDER [--page docs/packages-alone.md] [--beside] [NAME ...]`.
+Each package gets an environment of its own with its wheel and what that declares, and nothing else; there,
+the first Python block of its README runs, which uses that package and those it declares. `--beside` takes
+what others made (torch, sympy) from the Python that runs this, which spares a download; then a package of
+others that is not declared goes unnoticed, which the architecture test looks for.
 
 The exit status is 1 if a package does not install or import, or if its program fails.
 """
@@ -101,7 +102,9 @@ def list_requirements(name: str) -> list[str]:
 
 
 def list_closure(name: str) -> tuple[str, ...]:
-    """The package and those of ours that it declares, directly or through another, extras that it asks for included."""
+    """The package and those of ours that it declares, directly or through another, extras that it asks for
+    included.
+    """
     pending, found = [name], dict[str, None]()
     while pending:
         requirement = pending.pop()

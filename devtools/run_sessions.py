@@ -2,14 +2,16 @@
 
     python devtools/run_sessions.py --reports FOLDER --stage build lint --stage "package(coilwork-ir)" ...
 
-A stage starts when the one before it has ended. The output of a session goes to a log, which is shown if the session
-fails. When the session `build` fails, the sessions after it are not started: they install what it builds.
+A stage starts when the one before it has ended. The output of a session goes to a log, which is shown if the
+session fails. When the session `build` fails, the sessions after it are not started: they install what it
+builds.
 
-FOLDER receives one pytest report per session that runs tests (the sessions write it), the logs, and `closing_line.txt`
-with the sum: `N passed, N failed`. A session without tests (lint, say) counts as one.
+FOLDER receives one pytest report per session that runs tests (the sessions write it), the logs, and
+`closing_line.txt` with the sum: `N passed, N failed`. A session without tests (lint, say) counts as one.
 
-Each session has an environment and a folder for temporary files of its own, and both go when it has passed: an
-environment with torch takes a gigabyte, and there are some twenty. Those of a session that failed are kept.
+Each session has an environment and a folder for temporary files of its own, and both go when it has passed:
+an environment with torch takes a gigabyte, and there are some twenty. Those of a session that failed are
+kept.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def count_tests(report: Path) -> tuple[int, int, int]:
 
 
 def endless_test(log: str) -> str:
-    """The test that `log` says was running when a time limit ended the process (`conftest.py`); empty if none was."""
+    """The test that `log` says was running when a time limit ended the process (`conftest.py`); empty if none
+    was.
+    """
     _, limit, stacks = log.rpartition("Timeout (")
     # the most recent call comes first
     found = re.findall(r'File "([^"]*)", line \d+ in (test_\w+)', stacks if limit else "")

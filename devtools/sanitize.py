@@ -1,7 +1,9 @@
-"""The native executor's tests under AddressSanitizer and LeakSanitizer: `python devtools/sanitize.py [pytest's arguments]`.
+"""The native executor's tests under AddressSanitizer and LeakSanitizer: `python devtools/sanitize.py
+[pytest's arguments]`.
 
-Every leak whose allocation came from the executor, through however many functions of torch or Python, is an error; what torch and
-Python leave behind by themselves is counted and passed over. Nothing is suppressed by name. Needs g++ with its sanitizers, on Linux.
+Every leak whose allocation came from the executor, through however many functions of torch or Python, is an
+error; what torch and Python leave behind by themselves is counted and passed over. Nothing is suppressed by
+name. Needs g++ with its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ TESTS = ("program", "faults", "launches")
 OURS = "coilwork_executor"
 ASAN_OPTIONS = {
     "detect_leaks": "1",
-    # torch is built without frame pointers, and what it allocates for us should name us; handles and Python's objects
-    # are made a few functions below us
+    # torch is built without frame pointers, and what it allocates for us should name us; handles and Python's
+    # objects are made a few functions below us
     "fast_unwind_on_malloc": "0",
     "malloc_context_size": "8",
     # a tensor that is too large is an exception, not the end

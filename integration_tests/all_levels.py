@@ -1,6 +1,8 @@
-"""A torch.compile backend that runs every graph at every level of the compiler and compares them on each call.
+"""A torch.compile backend that runs every graph at every level of the compiler and compares them on each
+call.
 
-eager == interpret(graph) == interpret(schedule) == interpret(program) == Python == native == FX == C++, results and overwritten inputs alike.
+eager == interpret(graph) == interpret(schedule) == interpret(program) == Python == native == FX == C++,
+results and overwritten inputs alike.
 """
 
 from __future__ import annotations
@@ -118,14 +120,18 @@ class AllLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a call returned, and its inputs afterwards: `None` in place of those that it may have overwritten."""
+    """What a call returned, and its inputs afterwards: `None` in place of those that it may have
+    overwritten.
+    """
 
     results: Sequence[Any]
     inputs: Sequence[Any]
 
 
 def run(call: Call, given: Sequence[Any], *, keep: bool = False, donated: Sequence[int] = ()) -> Outcome:
-    """Call on copies of `given` (on itself with `keep`), from a fixed seed. `donated` are inputs that are the call's to overwrite."""
+    """Call on copies of `given` (on itself with `keep`), from a fixed seed. `donated` are inputs that are the
+    call's to overwrite.
+    """
     inputs = list(given) if keep else [clone(value) for value in given]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

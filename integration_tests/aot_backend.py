@@ -15,7 +15,9 @@ from coilwork_lowering import LoweringOptions, decompositions, partition
 def compile_by_role(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Callable[..., BoxedCallable]
 ) -> Callable[..., Any]:
-    """`gm` through AOTAutograd; each graph that it makes goes to `compile_graph(gm, example_inputs, role=...)`."""
+    """`gm` through AOTAutograd; each graph that it makes goes to `compile_graph(gm, example_inputs,
+    role=...)`.
+    """
     return compile_with_aot_autograd(
         gm,
         example_inputs,

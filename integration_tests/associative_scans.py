@@ -1,6 +1,8 @@
-"""Programs with associative scans, beside a loop in Python: on CPU tensors, for C++ and for Triton's interpreter.
+"""Programs with associative scans, beside a loop in Python: on CPU tensors, for C++ and for Triton's
+interpreter.
 
-Torch's function refuses CPU tensors where it is asked for `pointwise` combining, so the operator is called as it does.
+Torch's function refuses CPU tensors where it is asked for `pointwise` combining, so the operator is called as
+it does.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def compared(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, dynamic: bool = False) -> None:
-    """Fail unless Coilwork gives what a loop gives; where floats are narrow, what a loop over wider ones gives."""
+    """Fail unless Coilwork gives what a loop gives; where floats are narrow, what a loop over wider ones
+    gives.
+    """
     given = partial(function, by_operator)
     compiled = (
         torch.compile(given, backend=resolve_backend("coilwork"), dynamic=True)

@@ -1,9 +1,11 @@
-"""Calls with positions that a GPU's kernels refuse, each made in a process of its own: an assertion on the device ends its context.
+"""Calls with positions that a GPU's kernels refuse, each made in a process of its own: an assertion on the
+device ends its context.
 
     python -m integration_tests.bad_device_calls cuda
 
-A line of JSON for each call and way of making it: "eager", "compiled" or "dynamic". The parent imports everything, but leaves
-the device alone, so that its children, several at a time, need not import again and have the device to themselves.
+A line of JSON for each call and way of making it: "eager", "compiled" or "dynamic". The parent imports
+everything, but leaves the device alone, so that its children, several at a time, need not import again and
+have the device to themselves.
 """
 
 from __future__ import annotations
@@ -158,7 +160,9 @@ FAR: Final[Mapping[str, _Call]] = MappingProxyType(
 
 
 def make_call(name: str, way: str, device: str) -> dict[str, Any]:
-    """What becomes of the call: "a result" with its values, "an assertion" on the device, or the type of another error."""
+    """What becomes of the call: "a result" with its values, "an assertion" on the device, or the type of
+    another error.
+    """
     function, given = (CALLS | FAR)[name]
     run: Callable[..., Tensor] = function
     if way != "eager":
@@ -178,7 +182,9 @@ def make_call(name: str, way: str, device: str) -> dict[str, Any]:
 
 
 def _find_device_error(device: str) -> str:
-    """What ended the context of the device, which a library called later tells in words of its own; "" if nothing did."""
+    """What ended the context of the device, which a library called later tells in words of its own; "" if
+    nothing did.
+    """
     try:
         torch.get_device_module(device).synchronize()
     except RuntimeError as error:

@@ -1,7 +1,8 @@
-"""What `batch_invariant` promises, held: a row gives the same bits alone, in batches of any size and at any position.
+"""What `batch_invariant` promises, held: a row gives the same bits alone, in batches of any size and at any
+position.
 
-One reference per case, of all rows in one call; every other call must give parts of it. Run as a module it answers for the cases
-that `answers_of` asks for; `TRITON_INTERPRET` then says which back end runs.
+One reference per case, of all rows in one call; every other call must give parts of it. Run as a module it
+answers for the cases that `answers_of` asks for; `TRITON_INTERPRET` then says which back end runs.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ CASES: Final[Mapping[str, Case]] = {
 
 
 def differences(case: Case, dtype: torch.dtype, batches: Sequence[int]) -> list[str]:
-    """Batches, of sizes `batches` and of the largest of them, whose rows have other bits than in one batch of all rows."""
+    """Batches, of sizes `batches` and of the largest of them, whose rows have other bits than in one batch of
+    all rows.
+    """
     rows = max(batches)
     x = torch.randn(rows, case.width, generator=torch.Generator().manual_seed(1)).to(dtype)
     found: list[str] = []
@@ -173,7 +176,9 @@ def answer(name: str, dtype: str, batches: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Every case of `BATCH_CASES`, by Triton's interpreter or in C++ as the environment says; answers in JSON."""
+    """Every case of `BATCH_CASES`, by Triton's interpreter or in C++ as the environment says; answers in
+    JSON.
+    """
     quicken_compiles()
     asked = json.loads(os.environ["BATCH_CASES"])
     print(json.dumps({f"{n} {d}": answer(n, d, b) for n, d, b in asked}), file=sys.stdout)

@@ -1,7 +1,8 @@
-"""What a compiled function does beside eager: results, the memory of inputs afterwards, and who shares memory with whom.
+"""What a compiled function does beside eager: results, the memory of inputs afterwards, and who shares memory
+with whom.
 
-Results are compared; the whole storage of every input afterwards, so that a write beside a view is seen; and which
-results and inputs share memory, at which distance. What eager refuses, compiled code refuses.
+Results are compared; the whole storage of every input afterwards, so that a write beside a view is seen; and
+which results and inputs share memory, at which distance. What eager refuses, compiled code refuses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a sweep found, as a small file that is kept: counts, what failed, and what ran. The records themselves are large, and go.
+"""What a sweep found, as a small file that is kept: counts, what failed, and what ran. The records themselves
+are large, and go.
 
-A summary is a file of JSON in `docs/comparisons/`, numbered by kind in the order in which they were added. Of seeds that
-ran before, a later summary only says what became of them.
+A summary is a file of JSON in `docs/comparisons/`, numbered by kind in the order in which they were added. Of
+seeds that ran before, a later summary only says what became of them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ Record: TypeAlias = Mapping[str, Any]
 class OperatorRun:
     """Units of torch's operators.
 
-    `samples`: by way, how many units and samples. `failures`: op, way, dtype, status and what differed. `others`: lines about
-    what is not Coilwork's. `done`: the operators by way and dtype; empty of runs whose records are lost.
+    `samples`: by way, how many units and samples. `failures`: op, way, dtype, status and what differed.
+    `others`: lines about what is not Coilwork's. `done`: the operators by way and dtype; empty of runs whose
+    records are lost.
     """
 
     torch: str
@@ -42,8 +44,9 @@ class OperatorRun:
 class ProgramRun:
     """Programs of the fuzzer.
 
-    `ranges`: "first", "last" and "counts" by kind, of what the seeds did when they ran first. `failures`: seed, kind, level and
-    what, of those that failed then. `again`: the last kind of each seed that ran again, by its number.
+    `ranges`: "first", "last" and "counts" by kind, of what the seeds did when they ran first. `failures`:
+    seed, kind, level and what, of those that failed then. `again`: the last kind of each seed that ran again,
+    by its number.
     """
 
     torch: str

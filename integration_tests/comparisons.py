@@ -3,9 +3,9 @@
     python -m integration_tests.comparisons                                    the page again
     python -m integration_tests.comparisons --operators opinfo.jsonl --programs fuzz.jsonl,again.jsonl --modules modules.jsonl
 
-It adds a summary of each kind of records to those in `docs/comparisons/`, of which the page is made: records are the progress
-file of `integration_tests.operators.sweep`, findings of `integration_tests.fuzz` (the latest last), and results of
-`integration_tests.modules.sweep`. Records that are summarised once are not given again.
+It adds a summary of each kind of records to those in `docs/comparisons/`, of which the page is made: records
+are the progress file of `integration_tests.operators.sweep`, findings of `integration_tests.fuzz` (the latest
+last), and results of `integration_tests.modules.sweep`. Records that are summarised once are not given again.
 """
 
 from __future__ import annotations

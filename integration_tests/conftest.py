@@ -1,4 +1,6 @@
-"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; the order of files; caches of a file's own."""
+"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; the order of
+files; caches of a file's own.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_caches(monkeypatch: pytest.MonkeyPatch, kernel_cache: Path) -> Iterator[None]:
-    """Kernels are kept for this file alone, nothing that Dynamo knows outlives a test, and random numbers are the same."""
+    """Kernels are kept for this file alone, nothing that Dynamo knows outlives a test, and random numbers are
+    the same.
+    """
     import torch
 
     monkeypatch.setenv("COILWORK_CACHE_DIR", str(kernel_cache))

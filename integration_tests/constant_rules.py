@@ -1,6 +1,8 @@
-"""A table of constants: each special value of each type at each place where a kernel holds constants, to the bit as in eager.
+"""A table of constants: each special value of each type at each place where a kernel holds constants, to the
+bit as in eager.
 
-Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and `COILWORK_TRITON_ON_CPU` say so.
+Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and
+`COILWORK_TRITON_ON_CPU` say so.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _INF, _NAN = math.inf, math.nan
 
 
 def special(dtype: torch.dtype) -> list[Number]:
-    """Numbers of `dtype` that a compiler may lose: zeros of both signs, extremes, subnormals, what no narrower type holds."""
+    """Numbers of `dtype` that a compiler may lose: zeros of both signs, extremes, subnormals, what no
+    narrower type holds.
+    """
     if dtype is torch.bool:
         return [False, True]
     if not dtype.is_floating_point:

@@ -1,8 +1,8 @@
 """A process group in one process whose operations run when somebody waits for them, and not before.
 
-It stands for a network that is slow: an operand that is overwritten or freed before the wait shows in every run. What other processes
-would send is the operand plus their rank, so each result is a function of the operand alone. Until the wait, results hold nan, or the
-largest integer.
+It stands for a network that is slow: an operand that is overwritten or freed before the wait shows in every
+run. What other processes would send is the operand plus their rank, so each result is a function of the
+operand alone. Until the wait, results hold nan, or the largest integer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Freed(RuntimeError):
 
 
 class _Operand:
-    """Memory that an operation reads when it runs. Without `holds`, nobody but the program keeps it until then."""
+    """Memory that an operation reads when it runs. Without `holds`, nobody but the program keeps it until
+    then.
+    """
 
     def __init__(self, tensor: Tensor, holds: bool) -> None:
         self._layout = (tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride())

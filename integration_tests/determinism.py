@@ -1,4 +1,6 @@
-"""Functions whose results could depend on what runs when: sums at positions from data, long sums, scans, training steps."""
+"""Functions whose results could depend on what runs when: sums at positions from data, long sums, scans,
+training steps.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A compact table of where dtypes are easy to get wrong: what eager gives, to the bit, for edge values of every operand type.
+"""A compact table of where dtypes are easy to get wrong: what eager gives, to the bit, for edge values of
+every operand type.
 
-Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and `COILWORK_TRITON_ON_CPU` say so.
+Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and
+`COILWORK_TRITON_ON_CPU` say so.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ def _nonzero(x: Tensor) -> Tensor:
 class Rule:
     """`run` of `inputs` of each of `dtypes` is what eager gives, bit for bit, NaN for NaN.
 
-    With `zeros_alike`, a zero of the other sign will do: which of two unlike zeros is the larger one, IEEE 754 leaves open, and
-    eager's vector and scalar loops answer differently.
+    With `zeros_alike`, a zero of the other sign will do: which of two unlike zeros is the larger one, IEEE
+    754 leaves open, and eager's vector and scalar loops answer differently.
     """
 
     run: Callable[..., object]
@@ -125,7 +127,9 @@ def _one(make: Callable[[torch.dtype], Tensor]) -> Callable[[torch.dtype], tuple
 
 
 def _in_range(dtype: torch.dtype) -> tuple[Tensor]:
-    """Floats whose whole part every integer type but unsigned ones has: what is outside is undefined in C++, as in eager."""
+    """Floats whose whole part every integer type but unsigned ones has: what is outside is undefined in C++,
+    as in eager.
+    """
     x = floats(dtype).nan_to_num(1.0, 2.0, -2.0)
     return (torch.where(x.abs() > 120, torch.ones_like(x), x),)
 
@@ -160,7 +164,9 @@ def _wrapping(dtype: torch.dtype) -> tuple[Tensor]:
 
 
 def _constants_beyond(x: Tensor) -> tuple[Tensor, ...]:
-    """Constants that no integer type holds, alone and chosen here and there, as a compiler that folds constants sees them."""
+    """Constants that no integer type holds, alone and chosen here and there, as a compiler that folds
+    constants sees them.
+    """
     found = []
     for value in (3e9, -3e9, 1e20, -1e20, _INF, -_INF, _NAN):
         if torch.finfo(x.dtype).max < abs(value) < _INF:

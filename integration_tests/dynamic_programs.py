@@ -1,6 +1,8 @@
-"""Programs whose sizes come from data: a family over what unbacked symbols can do, each with inputs of several sizes.
+"""Programs whose sizes come from data: a family over what unbacked symbols can do, each with inputs of
+several sizes.
 
-`TABLE` pairs a function with the argument tuples that one graph, compiled once, must serve. What a function promises about its sizes it says by `torch._check`.
+`TABLE` pairs a function with the argument tuples that one graph, compiled once, must serve. What a function
+promises about its sizes it says by `torch._check`.
 """
 
 from __future__ import annotations

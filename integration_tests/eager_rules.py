@@ -1,7 +1,9 @@
-"""What `numerics="eager"` promises: the bits of eager wherever both sides do the same operations on the same numbers.
+"""What `numerics="eager"` promises: the bits of eager wherever both sides do the same operations on the same
+numbers.
 
-Chains of rounded operations in every float type: no intermediate is kept wider than eager stores it, nothing is contracted to a
-fused multiplication and addition, and a quotient is no product with a reciprocal. `dtype_rules` runs them on either back end.
+Chains of rounded operations in every float type: no intermediate is kept wider than eager stores it, nothing
+is contracted to a fused multiplication and addition, and a quotient is no product with a reciprocal.
+`dtype_rules` runs them on either back end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Programs that communicate between two processes, in each of the ways that torch has, for `test_flight_programs.py`.
+"""Programs that communicate between two processes, in each of the ways that torch has, for
+`test_flight_programs.py`.
 
-Each is a function of `x`, of `ROWS` rows, `w`, a square matrix, and of the groups it communicates in. Its results are what it returns, waited for, and the
-gradients of `x` and `w` where it is differentiable. What eager mode would make a race is not here.
+Each is a function of `x`, of `ROWS` rows, `w`, a square matrix, and of the groups it communicates in. Its
+results are what it returns, waited for, and the gradients of `x` and `w` where it is differentiable. What
+eager mode would make a race is not here.
 """
 
 from __future__ import annotations

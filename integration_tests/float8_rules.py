@@ -1,6 +1,8 @@
-"""A table of what 8-bit floats do: conversions from and to each type, copies, views and comparisons, to the bit as in eager.
+"""A table of what 8-bit floats do: conversions from and to each type, copies, views and comparisons, to the
+bit as in eager.
 
-Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and `COILWORK_TRITON_ON_CPU` say so.
+Both back ends run it: in C++ on the CPU, and in Triton's interpreter when `TRITON_INTERPRET` and
+`COILWORK_TRITON_ON_CPU` say so.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def _positive(dtype: torch.dtype) -> tuple[Tensor]:
 
 
 def near(dtype: torch.dtype) -> tuple[Tensor]:
-    """Numbers of `dtype` as f32, what lies half way between two, and next to that; what is too large, too small, or no number."""
+    """Numbers of `dtype` as f32, what lies half way between two, and next to that; what is too large, too
+    small, or no number.
+    """
     x = codes(dtype)[0].float()
     x = x[x.isfinite()].sort().values
     middle = ((x[1:].double() + x[:-1].double()) / 2).float()

@@ -1,7 +1,8 @@
-"""A torch.compile backend that emits the kernels a GPU would run, from models on the CPU, and runs none of them.
+"""A torch.compile backend that emits the kernels a GPU would run, from models on the CPU, and runs none of
+them.
 
-Use as `torch.compile(..., backend=KernelsFor(("sm_90", "gfx942")))`; afterwards `specs` holds what the wrapper's Python module
-would hand to the runtime, each kernel once however many graphs it occurs in.
+Use as `torch.compile(..., backend=KernelsFor(("sm_90", "gfx942")))`; afterwards `specs` holds what the
+wrapper's Python module would hand to the runtime, each kernel once however many graphs it occurs in.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def identity(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def _blank_results(gm: torch.fx.GraphModule) -> Call:
-    """A stand-in for the compiled graph that returns zeros of the right shapes: nothing here is about values."""
+    """A stand-in for the compiled graph that returns zeros of the right shapes: nothing here is
+    about values.
+    """
     (output,) = gm.graph.find_nodes(op="output")
     results = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]]
 

@@ -1,7 +1,9 @@
-"""A process that checks matrix products that a GPU computes in generated kernels, with what is before and behind them.
+"""A process that checks matrix products that a GPU computes in generated kernels, with what is before and
+behind them.
 
-The kernels are run by Triton's interpreter on CPU tensors, or are C++. `test_contractions.py` starts it with the environment that this
-takes, a folder for dumps, and reads one line of JSON: what is wrong with each case, empty if all is well.
+The kernels are run by Triton's interpreter on CPU tensors, or are C++. `test_contractions.py` starts it with
+the environment that this takes, a folder for dumps, and reads one line of JSON: what is wrong with each case,
+empty if all is well.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Ten
 
 
 def compared(function: Function, *inputs: Tensor) -> None:
-    """Fail unless Coilwork is as near to a result in f64 as eager is, or within a few roundings of its type."""
+    """Fail unless Coilwork is as near to a result in f64 as eager is, or within a few roundings
+    of its type.
+    """
     got = compile_with(function, "coilwork")(*inputs)
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
     for mine, its, exact in zip(got, function(*inputs), function(*wide), strict=True):
@@ -129,7 +133,9 @@ def several_readers() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A case, under a value of the option `contractions`, and how many products kernels compute and ATen does."""
+    """A case, under a value of the option `contractions`, and how many products kernels compute and ATen
+    does.
+    """
 
     run: Callable[[], None]
     contractions: str = "generated"
@@ -157,7 +163,9 @@ CASES: Final[Mapping[str, Check]] = {
 
 
 def wrong_with(check: Check, trace: Path) -> str:
-    """What is wrong with a case; empty if its results are right and its products are computed where they should be."""
+    """What is wrong with a case; empty if its results are right and its products are computed where they
+    should be.
+    """
     # options are read from the environment at every compile
     os.environ["COILWORK_TRACE"] = str(trace)
     os.environ["COILWORK_CONTRACTIONS"] = check.contractions

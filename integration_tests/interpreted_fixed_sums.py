@@ -1,6 +1,7 @@
 """Sums of single elements in fixed point, of numbers that share units and of others.
 
-Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's interpreter.
+Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's
+interpreter.
 """
 
 from __future__ import annotations

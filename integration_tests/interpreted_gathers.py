@@ -1,6 +1,8 @@
-"""Rows looked up at positions from data, and scattered or looked up again: beside eager, positions out of range included.
+"""Rows looked up at positions from data, and scattered or looked up again: beside eager, positions out of
+range included.
 
-Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's interpreter.
+Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's
+interpreter.
 """
 
 from __future__ import annotations
@@ -132,7 +134,9 @@ def _raised(call: Callable[..., object], given: Given) -> BaseException | None:
 
 
 def compared(function: Function, *, dynamic: bool) -> None:
-    """Fail unless `function` gives what eager does, for other numbers of edges too, and refuses what it refuses."""
+    """Fail unless `function` gives what eager does, for other numbers of edges too, and refuses what it
+    refuses.
+    """
     torch._dynamo.reset()
     compiled = torch.compile(function, backend=resolve_backend("coilwork"), dynamic=dynamic)
     for edges in (EDGES, EDGES - 9, 0) if dynamic else (EDGES,):
@@ -149,7 +153,9 @@ def compared(function: Function, *, dynamic: bool) -> None:
 
 
 def _with_one_changed() -> Iterator[Given]:
-    """Inputs with a position that counts from the end, or lies beyond it, or before the beginning, or where no memory is."""
+    """Inputs with a position that counts from the end, or lies beyond it, or before the beginning, or where
+    no memory is.
+    """
     for value in (-1, NODES, -NODES - 1, _FAR, -_FAR):
         for which in (1, 2):
             given = list(inputs())

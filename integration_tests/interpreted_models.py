@@ -1,8 +1,9 @@
-"""A process that checks models whose kernels Triton's interpreter runs on CPU tensors; `test_models_triton_interpreted.py` drives it.
+"""A process that checks models whose kernels Triton's interpreter runs on CPU tensors;
+`test_models_triton_interpreted.py` drives it.
 
-Triton decides when it is imported, by TRITON_INTERPRET, whether it interprets; hence a process of its own. Requests and
-replies are lines of JSON on stdin and stdout: `{"check": "inference", "case": "gpt2", "dtype": "float32", "trace": folder}` is
-answered with `{"error": ""}`, or with a traceback.
+Triton decides when it is imported, by TRITON_INTERPRET, whether it interprets; hence a process of its own.
+Requests and replies are lines of JSON on stdin and stdout: `{"check": "inference", "case": "gpt2", "dtype":
+"float32", "trace": folder}` is answered with `{"error": ""}`, or with a traceback.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from coilwork_ir.target import TARGETS
 from integration_tests.model_checks import check_dynamic_sizes, check_inference, check_training
 from integration_tests.quicker_compiles import quicken_compiles
 
-# The smallest slice of an H200: blocks are as large as the real models' on all of it. On all of it, these small models'
-# are split into many small ones, and each is dozens of milliseconds of the interpreter.
+# The smallest slice of an H200: blocks are as large as the real models' on all of it. On all of it, these
+# small models' are split into many small ones, and each is dozens of milliseconds of the interpreter.
 SLICE: Final = replace(TARGETS["sm_90"], multiprocessors=16)
 
 

@@ -1,6 +1,7 @@
 """Elements of which a capture knows that all go to one place, and that all are alike: each of them counts.
 
-Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's interpreter.
+Run as a process, which prints what is wrong with each case as a line of JSON, kernels are run by Triton's
+interpreter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Checks of random numbers, made in generated kernels: by C++ where this is imported, by Triton's interpreter where it is a process.
+"""Checks of random numbers, made in generated kernels: by C++ where this is imported, by Triton's interpreter
+where it is a process.
 
-`test_random_numbers.py` does both. The process prints one line of JSON: what is wrong with each check, empty if all is well.
+`test_random_numbers.py` does both. The process prints one line of JSON: what is wrong with each check, empty
+if all is well.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def dropped(x: Tensor) -> Tensor:
 
 
 def uniform() -> None:
-    """Moments, a test of Kolmogorov and Smirnov, and neighbours at several distances, within five standard deviations."""
+    """Moments, a test of Kolmogorov and Smirnov, and neighbours at several distances, within five standard
+    deviations.
+    """
     torch.manual_seed(0)
     found = compiled(torch.rand_like)(torch.empty(COUNT)).double()
     assert found.min() >= 0 and found.max() < 1
@@ -91,7 +95,9 @@ def the_number_of_draws_does_not_depend_on_the_size() -> None:
 
 
 def backward_agrees() -> None:
-    """The gradient tells which elements were kept; they are those of the forward, also of two droppings in a row."""
+    """The gradient tells which elements were kept; they are those of the forward, also of two droppings in a
+    row.
+    """
 
     def function(x: Tensor) -> Tensor:
         return functional.dropout(functional.dropout(x.sin(), 0.5) + 1, 0.25)
@@ -128,7 +134,9 @@ def no_mask_is_saved() -> None:
 
 
 def training_and_inference_draw_alike() -> None:
-    """Also beside other numbers: a checkpoint calls the same function first without and then with gradients."""
+    """Also beside other numbers: a checkpoint calls the same function first without and then with
+    gradients.
+    """
 
     def function(x: Tensor) -> Tensor:
         return functional.dropout(x + torch.rand_like(x), 0.5) + functional.dropout(torch.rand_like(x), 0.25)

@@ -1,7 +1,9 @@
-"""A process that checks reductions and scans which a GPU does in pieces, and rows and columns that it reduces in one kernel.
+"""A process that checks reductions and scans which a GPU does in pieces, and rows and columns that it reduces
+in one kernel.
 
-Their kernels are run by Triton's interpreter on CPU tensors. `test_split_reductions.py` starts it with the environment that this takes, a folder for dumps, and reads one line of JSON:
-what is wrong with each case, empty if all is well.
+Their kernels are run by Triton's interpreter on CPU tensors. `test_split_reductions.py` starts it with the
+environment that this takes, a folder for dumps, and reads one line of JSON: what is wrong with each case,
+empty if all is well.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def results(function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def compared(function: Function, *inputs: Tensor, tolerance: float = 1e-4, again: bool = False) -> None:
-    """Fail unless Coilwork gives what eager gives with float64, and with `again` the same twice, to the bit."""
+    """Fail unless Coilwork gives what eager gives with float64, and with `again` the same twice,
+    to the bit.
+    """
     compiled = compile_with(function, "coilwork")
     got = results(compiled, inputs)
     if again:
@@ -237,7 +241,8 @@ WALKED: Final[Mapping[str, Callable[[], None]]] = {
     "a gradient in place": overwritten_gradient,
     "any number of rows": every_number_of_rows,
 }
-# What stays as it is: without weights there are no columns, and a few rows are no work for programs that take several each.
+# What stays as it is: without weights there are no columns, and a few rows are no work for programs that take
+# several each.
 APART: Final[Mapping[str, Callable[[], None]]] = {
     "layer norm without weights": lambda: norm("layer_norm", (1056,), 104, weights=False),
     "fewer rows than programs": lambda: norm("layer_norm", (200,), 104),
@@ -246,7 +251,9 @@ APART: Final[Mapping[str, Callable[[], None]]] = {
 
 
 def wrong_with(case: Callable[[], None], trace: Path, rule: str, *, wanted: bool = True) -> str:
-    """What is wrong with `case`; empty if it agrees with eager, and `rule` was followed where that is `wanted`."""
+    """What is wrong with `case`; empty if it agrees with eager, and `rule` was followed where that is
+    `wanted`.
+    """
     # options are read from the environment at every compile
     os.environ["COILWORK_TRACE"] = str(trace)
     torch._dynamo.reset()

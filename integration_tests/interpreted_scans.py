@@ -1,7 +1,7 @@
 """A process that checks associative scans as a GPU does them, in Triton's interpreter on CPU tensors.
 
-`test_associative_scans.py` starts it with the environment that this takes and a folder, and reads one line of JSON: what is
-wrong with each case, empty if all is well.
+`test_associative_scans.py` starts it with the environment that this takes and a folder, and reads one line of
+JSON: what is wrong with each case, empty if all is well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A process that checks sorts of rows, their first elements and elements by rank, as a GPU does them in kernels.
+"""A process that checks sorts of rows, their first elements and elements by rank, as a GPU does them in
+kernels.
 
-The kernels are run by Triton's interpreter on CPU tensors. `test_sorts.py` starts it with the environment that this takes, a
-folder for dumps, and reads one line of JSON: what is wrong with each case, empty if all is well.
+The kernels are run by Triton's interpreter on CPU tensors. `test_sorts.py` starts it with the environment
+that this takes, a folder for dumps, and reads one line of JSON: what is wrong with each case, empty if all is
+well.
 """
 
 from __future__ import annotations

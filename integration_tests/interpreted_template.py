@@ -1,8 +1,9 @@
-"""A template for products, in one file, and a process that compiles programs with it, runs them and compares with eager.
+"""A template for products, in one file, and a process that compiles programs with it, runs them and compares
+with eager.
 
-`InTiles` is all that a template is: a class with the members of `Implementation`. `compile_with_template` makes it
-a row of the registry. `test_product_templates.py` starts the process with kernels in Triton's interpreter and with kernels in
-C++; on a GPU `gpu/test_products_gpu.py` runs the same cases.
+`InTiles` is all that a template is: a class with the members of `Implementation`. `compile_with_template`
+makes it a row of the registry. `test_product_templates.py` starts the process with kernels in Triton's
+interpreter and with kernels in C++; on a GPU `gpu/test_products_gpu.py` runs the same cases.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ CASES: Final[Mapping[str, Check]] = {
 
 
 def compare(check: Check, device: str) -> None:
-    """Fail unless the compiled program is as near to a result in f64 as eager is, or within a few roundings."""
+    """Fail unless the compiled program is as near to a result in f64 as eager is, or within a few
+    roundings.
+    """
     inputs = check.inputs(device)
     with compile_with_template(), no_fallback():
         mine = compile_with(check.program, "coilwork")(*inputs)

@@ -1,4 +1,6 @@
-"""Processes whose kernels run in Triton's interpreter: Triton decides when it is imported whether it interprets."""
+"""Processes whose kernels run in Triton's interpreter: Triton decides when it is imported whether it
+interprets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 
 def answers_of(module: str, folder: Path, **more: str) -> dict[str, str]:
-    """What is wrong with each case of `module`, which one process runs in `folder` and prints as its last line, in JSON."""
+    """What is wrong with each case of `module`, which one process runs in `folder` and prints as its last
+    line, in JSON.
+    """
     command = [sys.executable, "-m", module, str(folder)]
     variables = environment(folder / "cache", COILWORK_STRICT="1", **more)
     done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)

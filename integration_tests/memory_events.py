@@ -1,7 +1,9 @@
-"""What a program allocates and releases, in order, heard from the native executor and from a Python module alike.
+"""What a program allocates and releases, in order, heard from the native executor and from a Python module
+alike.
 
-A Python module that is emitted with this module as its runtime, and `NativeRecorder` as the executor's `watch`, write the same
-lines: `("alloc", bytes)` for a block, `("release", bytes)` when the last tensor on it goes.
+A Python module that is emitted with this module as its runtime, and `NativeRecorder` as the executor's
+`watch`, write the same lines: `("alloc", bytes)` for a block, `("release", bytes)` when the last tensor on it
+goes.
 """
 
 from __future__ import annotations
@@ -115,7 +117,9 @@ ensure_aligned_layout = _viewing(generated.ensure_aligned_layout)
 
 
 def allocator_events(run: Callable[[], object]) -> list[int]:
-    """What torch's allocator of the CPU hears while `run` runs: bytes of each block, negative when it is released."""
+    """What torch's allocator of the CPU hears while `run` runs: bytes of each block, negative when it is
+    released.
+    """
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as profiler:

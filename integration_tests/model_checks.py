@@ -1,4 +1,6 @@
-"""The checks that every model passes on every device: inference, a training step, one compile for all sizes."""
+"""The checks that every model passes on every device: inference, a training step, one compile for
+all sizes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from benchmarks.backends import resolve_backend
 from benchmarks.models import Instance, ModelCase, Setting, instantiate
 from benchmarks.training import training_step, updated_by
 
-# Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the model's.
+# Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the
+# model's.
 BACKEND = os.environ.get("TEST_BACKEND", "coilwork")
 
 
@@ -69,7 +72,9 @@ def fresh_dynamo(case: ModelCase) -> Iterator[None]:
 def compare_outputs(
     name: str, compiled: Callable[..., Any], module: nn.Module, inputs: tuple[Tensor, ...]
 ) -> tuple[Comparison, ...]:
-    """Run `compiled`, eager `module` and its float64 copy on the same inputs and judge each result tensor; strides are eager's."""
+    """Run `compiled`, eager `module` and its float64 copy on the same inputs and judge each result tensor;
+    strides are eager's.
+    """
     with torch.no_grad():
         actual = tensors_of(compiled(*inputs))
         eager = tensors_of(module(*inputs))
@@ -87,7 +92,9 @@ def compare_outputs(
 
 
 def check_inference(case: ModelCase, setting: Setting) -> None:
-    """The forward of `case` in evaluation mode: captured whole, compiled once, right on a second input as well."""
+    """The forward of `case` in evaluation mode: captured whole, compiled once, right on a second input as
+    well.
+    """
     instance = instantiate(case, setting, training=False)
     second = case.inputs(setting, torch.Generator().manual_seed(99))
     backend = CountingBackend()
@@ -146,7 +153,8 @@ def check_training(case: ModelCase, setting: Setting) -> None:
 def check_dynamic_sizes(case: ModelCase, setting: Setting, sizes: tuple[tuple[int, ...], ...]) -> None:
     """One compile, with `case.dynamic_dims` marked dynamic, serves inputs of every size in `sizes`.
 
-    Each entry of `sizes` gives one length per dynamic dimension. The case's arguments must be tensors of tokens.
+    Each entry of `sizes` gives one length per dynamic dimension. The case's arguments must be tensors of
+    tokens.
     """
     instance = instantiate(case, setting, training=False)
     generator = torch.Generator().manual_seed(7)

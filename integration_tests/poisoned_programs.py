@@ -1,11 +1,14 @@
-"""Programs of every kind of kernel, whose arguments lie amid numbers that no kernel may be influenced by, nor change.
+"""Programs of every kind of kernel, whose arguments lie amid numbers that no kernel may be influenced by, nor
+change.
 
-Rows are read in whole vectors, which end behind a tensor, and blocks have lanes that are no points. Whatever those hold must not decide how
-often a loop runs, what a check says, which element is the largest, or where something is stored. Each program runs amid harmless numbers
-first, then amid NaN, infinities, and the largest and smallest of each type; results are the same to the bit, and the surroundings are left alone.
+Rows are read in whole vectors, which end behind a tensor, and blocks have lanes that are no points. Whatever
+those hold must not decide how often a loop runs, what a check says, which element is the largest, or where
+something is stored. Each program runs amid harmless numbers first, then amid NaN, infinities, and the largest
+and smallest of each type; results are the same to the bit, and the surroundings are left alone.
 
-As a process, with a folder as its argument, this prints one line of JSON: what is wrong with each program, empty if all is well. Where
-Triton's interpreter runs kernels, what a masked load without a default gives in lanes that are off, which Triton leaves open, is bad, too.
+As a process, with a folder as its argument, this prints one line of JSON: what is wrong with each program,
+empty if all is well. Where Triton's interpreter runs kernels, what a masked load without a default gives in
+lanes that are off, which Triton leaves open, is bad, too.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from integration_tests.model_checks import no_fallback
 
 # Elements before and behind each argument: more than any vector has.
 AROUND: Final = 64
-# Where each turn begins among the bad numbers, and how far apart two arguments do: in the first two lanes behind an argument, or the third, a
-# large number comes beside a moderate one of the next argument, or of the one before.
+# Where each turn begins among the bad numbers, and how far apart two arguments do: in the first two lanes
+# behind an argument, or the third, a large number comes beside a moderate one of the next argument, or of the
+# one before.
 TURNS: Final = ((0, -2), (-2, 2), (4, 5))
 LIMIT_S: Final = 60
 # What is first makes functions loop that loop as often as a number says: large, and no infinity.
@@ -57,7 +61,8 @@ def program(function: Callable[..., Any], *inputs: Tensor, dynamic: bool = False
     return Program(function=function, inputs=inputs, options=options, dynamic=dynamic)
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------------------
+# ---- numbers
+# -----------------------------------------------------------------------------------------------------------
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -133,7 +138,9 @@ def placed(inputs: Sequence[Tensor], device: str, turn: int | None) -> list[Plac
 
 @contextmanager
 def at_ends_of_memory(inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """`inputs`, on a CPU, each in memory of its own that ends within 16 bytes behind it: who reads or writes there stops the process."""
+    """`inputs`, on a CPU, each in memory of its own that ends within 16 bytes behind it: who reads or writes
+    there stops the process.
+    """
     libc, page = ctypes.CDLL(None), mmap.PAGESIZE
     found, ends = [], []
     for x in inputs:
@@ -153,7 +160,8 @@ def at_ends_of_memory(inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             libc.mprotect(ctypes.c_void_p(end), page, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-# ---- programs ----------------------------------------------------------------------------------------------------------
+# ---- programs
+# ----------------------------------------------------------------------------------------------------------
 
 
 def scanned(combine: Callable[..., list[Tensor]], *rows: Tensor, reverse: bool = False) -> list[Tensor]:
@@ -467,7 +475,8 @@ def all_programs() -> dict[str, Program]:
     )
 
 
-# ---- checks ------------------------------------------------------------------------------------------------------------
+# ---- checks
+# ------------------------------------------------------------------------------------------------------------
 
 
 def bits(result: Any) -> list[Tensor]:
@@ -533,7 +542,8 @@ def is_interpreted() -> bool:
 
 @contextmanager
 def bad_idle_lanes(turn: int | None) -> Iterator[None]:
-    """In Triton's interpreter, masked loads without a default give bad numbers where they are off; as it comes, zeros.
+    """In Triton's interpreter, masked loads without a default give bad numbers where they are off; as it
+    comes, zeros.
 
     Without a `turn`, harmless ones.
     """

@@ -1,4 +1,6 @@
-"""A table of values of 16 bits that jump: quantised, made whole, cut or counted, with what comes before. `fast` numerics give eager's bits."""
+"""A table of values of 16 bits that jump: quantised, made whole, cut or counted, with what comes before.
+`fast` numerics give eager's bits.
+"""
 
 from __future__ import annotations
 

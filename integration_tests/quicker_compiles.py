@@ -1,4 +1,6 @@
-"""For a process that compiles hundreds of small graphs: less time beside the compiling itself, a fifth in all. What is compiled stays the same."""
+"""For a process that compiles hundreds of small graphs: less time beside the compiling itself, a fifth in
+all. What is compiled stays the same.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch._dynamo.guards
 def quicken_compiles() -> None:
     """Call once, after the imports.
 
-    Dynamo empties the processor's caches after every graph, to note in a log how long its guards take. And what has been
-    imported need not be looked through for garbage again and again.
+    Dynamo empties the processor's caches after every graph, to note in a log how long its guards take. And
+    what has been imported need not be looked through for garbage again and again.
     """
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
     gc.collect()

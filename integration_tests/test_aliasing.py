@@ -1,4 +1,6 @@
-"""Every way to alias and overwrite memory, for every layout of an input: results, memory and sharing are eager's."""
+"""Every way to alias and overwrite memory, for every layout of an input: results, memory and sharing are
+eager's.
+"""
 
 from __future__ import annotations
 

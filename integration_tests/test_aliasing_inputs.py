@@ -1,4 +1,6 @@
-"""Inputs that share memory, that are placed anew in their storage, and that begin elsewhere in a later call."""
+"""Inputs that share memory, that are placed anew in their storage, and that begin elsewhere in a
+later call.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def placed_from_a_part(x: Tensor) -> Tensor:
     "function", [strided_anew, placed_in_storage, placed_from_a_part], ids=lambda f: f.__name__
 )
 def test_as_strided_of_inputs_that_begin_elsewhere(function: Function) -> None:
-    """Offsets count in the storage, and Dynamo does not compile anew for an input that begins elsewhere in its own."""
+    """Offsets count in the storage, and Dynamo does not compile anew for an input that begins elsewhere in
+    its own.
+    """
     ours = compiled(function)
     for offset in (0, 3, 5):
         agrees(function, ours, lambda at=offset: [numbers(30)[at : at + 20]])

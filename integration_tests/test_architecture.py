@@ -45,7 +45,9 @@ def read_tree(root: Path) -> Tree:
 
 
 def check_names_beside_tests(root: Path) -> list[Violation]:
-    """Modules that tests share are imported by bare name, so two packages' cannot be called the same in one process."""
+    """Modules that tests share are imported by bare name, so two packages' cannot be called the same in one
+    process.
+    """
     first: dict[str, str] = {}
     found = []
     for path in sorted(root.glob("packages/*/tests/*.py")):
@@ -110,7 +112,8 @@ def test_numbers_are_of_modules_that_are_there(repository: Tree) -> None:
     assert not numbers.find_missing_modules(repository.sources)
 
 
-# ---- each check catches what it is for -------------------------------------------------------------------------
+# ---- each check catches what it is for
+# -------------------------------------------------------------------------
 
 # Rule, file (below packages/), its text, and the line that must be named. `>` marks that line.
 PLANTED: Sequence[tuple[str, str, str]] = (
@@ -470,7 +473,9 @@ OPERATOR_TABLE = {
 
 
 def planted_tables(tmp_path: Path, text: str, allowed: Mapping[tuple[str, str], str]) -> list[Violation]:
-    """What the check says of `text` beside a table of four operators, one of which is called as a scalar op is."""
+    """What the check says of `text` beside a table of four operators, one of which is called as a scalar op
+    is.
+    """
     files = {**OPERATOR_TABLE, "coilwork-lowering/src/coilwork_lowering/a.py": text}
     return operator_tables.check_operator_tables(plant(tmp_path, files).sources, allowed)
 
@@ -528,7 +533,9 @@ PRODUCT_TABLE = "ROWS = (OpInfo('mm', product=Roles()), OpInfo('_int_mm', produc
 
 
 def planted_readers(tmp_path: Path, text: str, allowed: Mapping[str, str]) -> list[Violation]:
-    """What the check says of `text`, a module of the scheduler, beside a table in which two operators multiply."""
+    """What the check says of `text`, a module of the scheduler, beside a table in which two operators
+    multiply.
+    """
     files = {
         "coilwork-ir/src/coilwork_ir/operators/table.py": PRODUCT_TABLE,
         "coilwork-scheduler/src/coilwork_scheduler/a.py": text,

@@ -1,4 +1,5 @@
-"""A few architectures of transformers, small, in training and evaluation, through generated code beside eager.
+"""A few architectures of transformers, small, in training and evaluation, through generated code beside
+eager.
 
 All of them: `nox -s architectures`.
 """

@@ -1,4 +1,6 @@
-"""Associative scans from torch.compile to C++, and to kernels in Triton's interpreter; gradients as torch defines them."""
+"""Associative scans from torch.compile to C++, and to kernels in Triton's interpreter; gradients as torch
+defines them.
+"""
 
 from __future__ import annotations
 

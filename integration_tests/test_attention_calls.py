@@ -1,4 +1,6 @@
-"""Attention that was captured as a call is that call again behind the scheduler, though it was a node in between."""
+"""Attention that was captured as a call is that call again behind the scheduler, though it was a node in
+between.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`batch_invariant=True`: a row's bits do not depend on the rows beside it; C++ on the CPU, and Triton's kernels interpreted."""
+"""`batch_invariant=True`: a row's bits do not depend on the rows beside it; C++ on the CPU, and Triton's
+kernels interpreted.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_rows_in_triton(tmp_path: Path) -> None:
 
 
 def _numpy_multiplies_rows_alike() -> bool:
-    """Whether numpy, which multiplies for the interpreter, gives a row's bits wherever in a block it is, on this processor."""
+    """Whether numpy, which multiplies for the interpreter, gives a row's bits wherever in a block it is, on
+    this processor.
+    """
     generator = np.random.default_rng(0)
     for rows in (16, 32, 64, 128):
         x, w = (generator.standard_normal(shape, np.float32) for shape in ((rows, 64), (64, 64)))

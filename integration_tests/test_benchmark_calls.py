@@ -1,4 +1,6 @@
-"""The page about the cost of calls: ratios with and without Dynamo's share, and a measurement in a process of its own."""
+"""The page about the cost of calls: ratios with and without Dynamo's share, and a measurement in a process of
+its own.
+"""
 
 from __future__ import annotations
 

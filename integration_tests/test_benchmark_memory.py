@@ -1,4 +1,6 @@
-"""The benchmark of memory-bound kernels: its cases, its judge, its accounts of bytes, its report, and one run on a CPU."""
+"""The benchmark of memory-bound kernels: its cases, its judge, its accounts of bytes, its report, and one run
+on a CPU.
+"""
 
 from __future__ import annotations
 

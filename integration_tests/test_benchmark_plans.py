@@ -1,4 +1,6 @@
-"""Programs of whole models for a GPU that is not there: what they launch, and what is in memory when most is."""
+"""Programs of whole models for a GPU that is not there: what they launch, and what is in memory
+when most is.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Compiled functions called with tensors that have no memory, or under modes that watch operators: they get what eager gives.
+"""Compiled functions called with tensors that have no memory, or under modes that watch operators: they get
+what eager gives.
 
-Estimates of memory and counters of operations do this, with the model as it is compiled. `aot_eager`, which runs a compiled graph's
-operators, says what is to be had; every driver of kernels has to give the same.
+Estimates of memory and counters of operations do this, with the model as it is compiled. `aot_eager`, which
+runs a compiled graph's operators, says what is to be had; every driver of kernels has to give the same.
 """
 
 from __future__ import annotations

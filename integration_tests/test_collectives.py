@@ -1,4 +1,6 @@
-"""Collectives in flight: operands and results live, and stay as they are, until the wait, whoever drives the program."""
+"""Collectives in flight: operands and results live, and stay as they are, until the wait, whoever drives the
+program.
+"""
 
 from __future__ import annotations
 
@@ -303,7 +305,9 @@ def test_gradients_of_collectives(group: DelayedGroup) -> None:
 
 
 def test_a_result_in_flight_is_an_input(group: DelayedGroup) -> None:
-    """As itself, and as the tensor subclass that waits when it is read; with work on it before the wait in the graph."""
+    """As itself, and as the tensor subclass that waits when it is read; with work on it before the wait in
+    the graph.
+    """
     from torch.distributed import _functional_collectives as funcol
 
     group.holds = True

@@ -1,7 +1,9 @@
-"""Values of 16 bits that are compared: one value is the same number in whichever kernel, and on either side of a comparison.
+"""Values of 16 bits that are compared: one value is the same number in whichever kernel, and on either side
+of a comparison.
 
-Fused operators keep what they compute in `f32`, and what goes through memory is rounded. Where both meet in a comparison, a value must still
-equal itself: otherwise it is larger than its own maximum, equals no median of its row, and a filter of the k largest keeps k - 1.
+Fused operators keep what they compute in `f32`, and what goes through memory is rounded. Where both meet in a
+comparison, a value must still equal itself: otherwise it is larger than its own maximum, equals no median of
+its row, and a filter of the k largest keeps k - 1.
 """
 
 from __future__ import annotations
@@ -170,7 +172,9 @@ def test_gradients_of_what_is_selected_of_widened_values_go_somewhere(dtype: tor
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_gradients_of_the_largest_magnitude_are_finite(dtype: torch.dtype) -> None:
-    """Torch's kernel finds it, and the backward looks for it among magnitudes, which have to end in the same bit."""
+    """Torch's kernel finds it, and the backward looks for it among magnitudes, which have to end in the same
+    bit.
+    """
 
     def largest(x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x, float("inf"), 1)

@@ -1,4 +1,6 @@
-"""The page of what was compared with eager: counts, what failed, and what of that passes now; and the summaries it is made of."""
+"""The page of what was compared with eager: counts, what failed, and what of that passes now; and the
+summaries it is made of.
+"""
 
 from __future__ import annotations
 

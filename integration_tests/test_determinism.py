@@ -1,4 +1,6 @@
-"""Results are the same from run to run, to the bit; `torch.use_deterministic_algorithms` holds in compiled code."""
+"""Results are the same from run to run, to the bit; `torch.use_deterministic_algorithms` holds in compiled
+code.
+"""
 
 from __future__ import annotations
 

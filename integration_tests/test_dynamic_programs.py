@@ -1,4 +1,6 @@
-"""Sizes from data, end to end: one graph for all of them, promises by `torch._check` used and held, no guard of ours."""
+"""Sizes from data, end to end: one graph for all of them, promises by `torch._check` used and held, no guard
+of ours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Values at the edges of their types, in operators that other tests see with plain ones: beside eager, bit for bit."""
+"""Values at the edges of their types, in operators that other tests see with plain ones: beside eager, bit
+for bit.
+"""
 
 from __future__ import annotations
 

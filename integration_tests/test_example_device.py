@@ -1,7 +1,8 @@
-"""A device that is not ours works after its package is installed: it trains, conforms, and is listed; nothing of ours knows it.
+"""A device that is not ours works after its package is installed: it trains, conforms, and is listed; nothing
+of ours knows it.
 
-The package lies in `consumers/example_device/device`. It is built and installed here, into a folder beside what is
-installed already; programs run in processes of their own, without environment variables of ours.
+The package lies in `consumers/example_device/device`. It is built and installed here, into a folder beside
+what is installed already; programs run in processes of their own, without environment variables of ours.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The native executor, the interpreter and the Python module do the same, one by one: results, updates of inputs,
-allocations, releases."""
+"""The native executor, the interpreter and the Python module do the same, one by one: results, updates of
+inputs, allocations, releases.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class BothExecutors:
             for one in (unwatched.call, native.call, checked.call, interpreted):
                 _same(self._run(one, given), expected)
             assert recorder.recorder.events == events
-            # a program that is not watched settles who holds memory when it is loaded, so torch's allocator is asked
+            # a program that is not watched settles who holds memory when it is loaded, so torch's allocator
+            # is asked
             blocks = _allocator_events(python, given)
             assert _allocator_events(unwatched.call, given) == blocks
             assert _allocator_events(interpreted, given) == blocks
@@ -98,7 +100,9 @@ class BothExecutors:
 
 
 def _allocator_events(call: Call, given: Sequence[Any]) -> list[int]:
-    """Blocks of one call, its inputs aside; single numbers are left out: a scalar becomes a tensor on its way to an operator."""
+    """Blocks of one call, its inputs aside; single numbers are left out: a scalar becomes a tensor on its way
+    to an operator.
+    """
     inputs = [clone(value) for value in given]
     results: list[Any] = []
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,6 @@
-"""What goes wrong in the middle of a compiled model: the exception says where, nothing is lost, the next call works."""
+"""What goes wrong in the middle of a compiled model: the exception says where, nothing is lost, the next call
+works.
+"""
 
 from __future__ import annotations
 

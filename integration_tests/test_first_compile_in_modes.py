@@ -1,7 +1,7 @@
 """A program's first compile may stand within modes of torch that change what tensors are or where they lie.
 
-Nothing of the compiler has been imported then, so whatever its modules compute as they are imported is computed
-under these modes, too: on `meta`, with fake tensors, in inference mode.
+Nothing of the compiler has been imported then, so whatever its modules compute as they are imported is
+computed under these modes, too: on `meta`, with fake tensors, in inference mode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""8-bit floats, in C++ and in Triton: conversions, copies and scaled products as in eager; the table is in `float8_rules`."""
+"""8-bit floats, in C++ and in Triton: conversions, copies and scaled products as in eager; the table is in
+`float8_rules`.
+"""
 
 from __future__ import annotations
 

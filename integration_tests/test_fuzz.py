@@ -252,7 +252,9 @@ def test_means_may_be_off_by_an_ulp_of_what_is_added() -> None:
     ],
 )
 def test_which_of_equal_elements_has_a_gradient_is_free(text: str) -> None:
-    """Gradients as stable sorts have them are right, where eager's go to others; but not those of other elements."""
+    """Gradients as stable sorts have them are right, where eager's go to others; but not those of other
+    elements.
+    """
     step = Step(text=f"v0 = {text}", makes=("v0",), reads=("x0",))
     inputs = (plain("x0", (17, 3), "float32", "grid"),)
     program = Program(seed=1, inputs=inputs, steps=(step,), results=("v0",), gradients=True)
@@ -373,7 +375,9 @@ def test_eager_runs_with_gradients() -> None:
 
 
 def test_gradients_may_lie_as_fake_tensors_do() -> None:
-    """Of a product in 16 bits with a factor that is expanded; `aot_eager` runs eager's kernel, and lays it out as that does."""
+    """Of a product in 16 bits with a factor that is expanded; `aot_eager` runs eager's kernel, and lays it
+    out as that does.
+    """
     program = generate(1000903)
     assert program.gradients and "amax" in program.source()
     assert check(program, store=MemoryStore(), wrappers=()).kind == "ok"
@@ -412,7 +416,9 @@ def test_values_that_lie_as_torch_has_it_may_be_wrong(monkeypatch: pytest.Monkey
 
 
 def test_what_dynamo_asserts_of_sizes_from_data_is_torchs() -> None:
-    """Of one element that is chosen: `where` would broadcast it, and the captured graph takes it for three."""
+    """Of one element that is chosen: `where` would broadcast it, and the captured graph takes it
+    for three.
+    """
     text = "v0 = torch.where(x0 == 1, torch.masked_select(x0, x0 == 1), x1)"
     inputs = (plain("x0", (3,), "int64", "permutation"), plain("x1", (3,), "int64", "small"))
     step = Step(text=text, makes=("v0",), reads=("x0", "x1"))

@@ -1,7 +1,8 @@
-"""Compiling takes work that grows hardly faster than the graph, whatever the graph's shape: counted, not timed.
+"""Compiling takes work that grows hardly faster than the graph, whatever the graph's shape: counted, not
+timed.
 
-The work of a compilation, without the building of kernels, is how many lines of Coilwork's own run. Loops over all nodes
-for each node show at a few hundred nodes already.
+The work of a compilation, without the building of kernels, is how many lines of Coilwork's own run. Loops
+over all nodes for each node show at a few hundred nodes already.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from coilwork.stages import run_stages
 
 aten = torch.ops.aten
 SMALL, LARGE = 40, 160
-# Work of n log n grows by 5.5 where the graph grows by 4. Searches that are bounded reach their bounds at some hundred nodes.
+# Work of n log n grows by 5.5 where the graph grows by 4. Searches that are bounded reach their bounds at
+# some hundred nodes.
 MOST_GROWTH = 6.5
 # Written element by element: their work still grows by 8 at these sizes.
 LATE = frozenset({"table_filled"})
-# Shapes whose work on a GPU grows by 7 to 9 between these sizes, until bodies reach their bounds, and no faster than the graph from
-# the larger one on. Work of n log n grows by 2.3 where the graph grows by 2.
+# Shapes whose work on a GPU grows by 7 to 9 between these sizes, until bodies reach their bounds, and no
+# faster than the graph from the larger one on. Work of n log n grows by 2.3 where the graph grows by 2.
 LATE_WITH_TRITON = ("dense", "cache_of_steps", "norms_open", "softmaxes", "sinkhorn")
 MOST_GROWTH_LATE = 2.6
 # Shapes that are counted on a GPU, too.
@@ -100,7 +102,9 @@ class LineCounter:
 
 
 def lines_for(shape: str, size: int, generator: str) -> tuple[int, int]:
-    """Lines that run to compile the shape at `size` with a code generator, and how many operations that are."""
+    """Lines that run to compile the shape at `size` with a code generator, and how many
+    operations that are.
+    """
     module, inputs, count = SHAPES[shape].graph(size)
     with LineCounter() as counter:
         options = CompileOptions(strict=True, cache=False, triton_on_cpu=generator == "triton")

@@ -1,4 +1,6 @@
-"""Products of groups of unequal size, as experts of a mixture are, compiled with their surroundings, and gradients."""
+"""Products of groups of unequal size, as experts of a mixture are, compiled with their surroundings, and
+gradients.
+"""
 
 from __future__ import annotations
 

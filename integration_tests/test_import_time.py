@@ -1,7 +1,8 @@
 """Importing a package costs less than 0.3 s beyond torch's own import.
 
-A slow or busy machine takes longer for torch as well, so the limit grows with what torch's own import takes there. What
-torch has made is taken out of the collector's sight first: a walk through it is no part of our import.
+A slow or busy machine takes longer for torch as well, so the limit grows with what torch's own import takes
+there. What torch has made is taken out of the collector's sight first: a walk through it is no part of our
+import.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ print(between - start, time.process_time() - own)
 
 
 def import_seconds(name: str) -> tuple[float, float]:
-    """Processor seconds of torch's import and of the package's after it, in a fresh interpreter that keeps bytecode."""
+    """Processor seconds of torch's import and of the package's after it, in a fresh interpreter that keeps
+    bytecode.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", CODE.format(name=name)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -1,4 +1,6 @@
-"""Programs whose streams eager stores across their rows: results, gradients and visible strides are eager's, streams lie along their rows."""
+"""Programs whose streams eager stores across their rows: results, gradients and visible strides are eager's,
+streams lie along their rows.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def one_thread() -> Iterator[None]:
 
 
 class Vit(nn.Module):
-    """A patch embedding with a token in front, positions, attention by heads, and a stream that norms read."""
+    """A patch embedding with a token in front, positions, attention by heads, and a stream that
+    norms read.
+    """
 
     def __init__(self, width: int = 32, heads: int = 4) -> None:
         super().__init__()
@@ -237,7 +241,9 @@ class Residual(nn.Module):
 
 
 def planned(program: Program) -> tuple[Counter[str], list[str]]:
-    """Kernels' texts without their names, by how often they are launched; and calls with the strides of their results."""
+    """Kernels' texts without their names, by how often they are launched; and calls with the strides of their
+    results.
+    """
     texts: dict[str, str] = {}
     for kernel in all_kernels(program):
         text = TritonCodegen().emit(kernel, TARGETS["sm_90"], {}).text
@@ -255,7 +261,9 @@ def planned(program: Program) -> tuple[Counter[str], list[str]]:
 
 
 def test_the_pass_lays_convolutions_out_as_lowering_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernels and calls in inference, whether channels-last is chosen on the ATen graph or by the pass."""
+    """The same kernels and calls in inference, whether channels-last is chosen on the ATen graph or by the
+    pass.
+    """
 
     def plan() -> Program:
         torch.manual_seed(0)
@@ -323,7 +331,9 @@ TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]],
 def test_training_steps_beside_eager(
     made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for GPUs."""
+    """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for
+    GPUs.
+    """
     monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -1,7 +1,8 @@
 """Chains of views, joins and reads at two places: work grows with their length, and results are eager's.
 
-Work is counted, not timed: functions of Coilwork that are called, the longest index expression, and the text of the
-kernels. What nests or doubles at each step would be thousands of times as much at three times the length.
+Work is counted, not timed: functions of Coilwork that are called, the longest index expression, and the text
+of the kernels. What nests or doubles at each step would be thousands of times as much at three times the
+length.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 
 def work_of_inference(name: str, times: int, *, on_gpu: bool) -> Work:
-    """What compiling the chain takes; its results are compared with eager's where no GPU is needed for that."""
+    """What compiling the chain takes; its results are compared with eager's where no GPU is
+    needed for that.
+    """
     function, x, work = chain(name, times), values(), Work()
     written_out = functionalize(lambda x: (function(x),), remove="mutations_and_views")
     gm = make_fx(written_out, decomposition_table=decompositions(LoweringOptions()))(x)

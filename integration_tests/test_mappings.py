@@ -1,4 +1,6 @@
-"""Mappings across packages: what the IR prints, the runtime reads alike, and what a trace shows, a user hands in."""
+"""Mappings across packages: what the IR prints, the runtime reads alike, and what a trace shows, a user hands
+in.
+"""
 
 from __future__ import annotations
 

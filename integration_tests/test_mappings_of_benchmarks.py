@@ -1,4 +1,6 @@
-"""Mappings of the memory-bound benchmarks' kernels on a GPU that is not there: legal, and all that their text rests on."""
+"""Mappings of the memory-bound benchmarks' kernels on a GPU that is not there: legal, and all that their text
+rests on.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The GPU kernels of every model, at full size, compile for an H200 and an MI300X on a machine without either.
+"""The GPU kernels of every model, at full size, compile for an H200 and an MI300X on a machine without
+either.
 
-Models are captured on the CPU, lowered, scheduled and emitted for each GPU, and every kernel goes through Triton's compiler to
-machine code, in its best guess; kernels of training for the H200 in one other configuration, too. With EVERY_CONFIGURATION=1 it is
-every kernel in every configuration (`nox -s configurations`). Captured on the CPU, a graph holds the CPU's forms of ATen's own calls
-(attention above all); the generated kernels around them are those of a GPU.
+Models are captured on the CPU, lowered, scheduled and emitted for each GPU, and every kernel goes through
+Triton's compiler to machine code, in its best guess; kernels of training for the H200 in one other
+configuration, too. With EVERY_CONFIGURATION=1 it is every kernel in every configuration (`nox -s
+configurations`). Captured on the CPU, a graph holds the CPU's forms of ATen's own calls (attention above
+all); the generated kernels around them are those of a GPU.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Compiler:
     done: set[tuple[str, ...]] = field(default_factory=set)
 
     def chosen(self, spec: KernelSpec, *, another: bool) -> tuple[Candidate, ...]:
-        """The configurations to compile; which other one it is depends on the length of the text, so that all have their turn."""
+        """The configurations to compile; which other one it is depends on the length of the text, so that all
+        have their turn.
+        """
         best, *others = self.builder.candidates(spec)
         if EVERY:
             return (best, *others)

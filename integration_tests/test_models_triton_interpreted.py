@@ -1,7 +1,7 @@
 """Every small model through Triton on a machine without a GPU: its kernels run in Triton's interpreter.
 
-The schedule and the kernels are those for the smallest slice of an H200 (option `triton_on_cpu`), the numbers are held to eager's accuracy. Four
-to ten minutes of one core in all, most of them the training steps.
+The schedule and the kernels are those for the smallest slice of an H200 (option `triton_on_cpu`), the numbers
+are held to eager's accuracy. Four to ten minutes of one core in all, most of them the training steps.
 """
 
 from __future__ import annotations

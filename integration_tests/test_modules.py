@@ -1,4 +1,5 @@
-"""Every module of torch's database, once in training and once in evaluation, through generated code beside eager.
+"""Every module of torch's database, once in training and once in evaluation, through generated code beside
+eager.
 
 All samples of all modules: `nox -s modules`.
 """

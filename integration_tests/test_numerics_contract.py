@@ -1,4 +1,5 @@
-"""The contract of docs/numerics.md: dtypes as in eager, and eager's bits with `numerics="eager"`, on both back ends.
+"""The contract of docs/numerics.md: dtypes as in eager, and eager's bits with `numerics="eager"`, on both
+back ends.
 
 The tables are in `dtype_rules` and `eager_rules`.
 """

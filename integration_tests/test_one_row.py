@@ -1,4 +1,6 @@
-"""A pass over kernels is one row: put into a generator's table, it changes what that generator writes, and nothing else is touched."""
+"""A pass over kernels is one row: put into a generator's table, it changes what that generator writes, and
+nothing else is touched.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What lies around tensors, and in lanes that are no points, influences no kernel: C++, and Triton's in its interpreter.
+"""What lies around tensors, and in lanes that are no points, influences no kernel: C++, and Triton's in its
+interpreter.
 
 `poisoned_programs.py` has the programs, and is the process that runs them.
 """

@@ -1,4 +1,6 @@
-"""What jumps has its jumps where eager has them, though `fast` numerics keep values of 16 bits wide; the table is in `quantised_rules`."""
+"""What jumps has its jumps where eager has them, though `fast` numerics keep values of 16 bits wide; the
+table is in `quantised_rules`.
+"""
 
 from __future__ import annotations
 

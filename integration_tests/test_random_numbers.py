@@ -1,4 +1,6 @@
-"""Random numbers in generated C++ and in generated Triton, and eager's own: see `interpreted_random` for what is checked."""
+"""Random numbers in generated C++ and in generated Triton, and eager's own: see `interpreted_random` for what
+is checked.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ def windows(x: Tensor, weight: Tensor, deep: Tensor) -> tuple[Tensor, ...]:
 def test_windows_over_images(layout: str, dynamic: bool) -> None:
     """Convolutions and poolings, and their gradients.
 
-    Where sizes are not known, torch's capture lays the gradient of `max_pool3d` out by rows, whatever the image, in `aot_eager` too.
+    Where sizes are not known, torch's capture lays the gradient of `max_pool3d` out by rows, whatever the
+    image, in `aot_eager` too.
     """
 
     def run(function: Callable[..., tuple[Tensor, ...]]) -> list[Tensor]:

@@ -56,7 +56,9 @@ def compared(function: Function, x: Tensor) -> None:
 
 
 def chosen(x: Tensor, got: tuple[Tensor, ...], dim: int, k: int, *, largest: bool) -> None:
-    """`got` holds the first elements of `x` in order, at different positions that hold them: of equal ones any."""
+    """`got` holds the first elements of `x` in order, at different positions that hold them: of equal ones
+    any.
+    """
     values, positions = got
     wanted = torch.topk(x, k, dim, largest)
     assert positions.dtype == torch.int64 and values.stride() == wanted.values.stride()

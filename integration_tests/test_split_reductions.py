@@ -1,4 +1,6 @@
-"""Reductions and scans that a GPU does in pieces, from torch.compile to kernels in Triton's interpreter: about a minute and a half."""
+"""Reductions and scans that a GPU does in pieces, from torch.compile to kernels in Triton's interpreter:
+about a minute and a half.
+"""
 
 from __future__ import annotations
 

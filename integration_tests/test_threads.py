@@ -1,4 +1,6 @@
-"""Eight threads call one compiled model at once: fixed sizes, sizes that change, and a training step for each."""
+"""Eight threads call one compiled model at once: fixed sizes, sizes that change, and a training step for
+each.
+"""
 
 from __future__ import annotations
 

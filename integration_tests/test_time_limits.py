@@ -1,4 +1,6 @@
-"""A test that never ends is a failure with a name: where a signal reaches it, in native code, and in a worker of pytest-xdist."""
+"""A test that never ends is a failure with a name: where a signal reaches it, in native code, and in a worker
+of pytest-xdist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Training on the CPU, beside eager: whatever stands around a compiled model or in it, parameters and buffers end as eager's do."""
+"""Training on the CPU, beside eager: whatever stands around a compiled model or in it, parameters and buffers
+end as eager's do.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ Train = Callable[[nn.Module, Callable[[Tensor], Tensor]], None]
 
 
 def agree(train: Train, *, rtol: float = 1e-4, atol: float = 1e-5, **settings: Any) -> None:
-    """`train(model, call)`, `call` being the model or the compiled model, leaves equal parameters, buffers and gradients."""
+    """`train(model, call)`, `call` being the model or the compiled model, leaves equal parameters, buffers
+    and gradients.
+    """
     eager = Model()
     ours = copy.deepcopy(eager)
     torch.manual_seed(1)
@@ -288,7 +292,9 @@ def test_graph_breaks() -> None:
 
 
 def test_several_graphs_of_one_model() -> None:
-    """Training, evaluation, another batch size, frozen parameters: each a graph, and each step as in eager."""
+    """Training, evaluation, another batch size, frozen parameters: each a graph, and each step as
+    in eager.
+    """
 
     def train(model: nn.Module, call: Callable[[Tensor], Tensor]) -> None:
         plain(model, call)
@@ -357,7 +363,9 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.parametrize("shape", [(3, 4), (37, 33), (700, 300), (999, 60)], ids=str)
 def test_gradients_of_extremes_find_what_the_forward_found(shape: tuple[int, int], name: str) -> None:
-    """However often a function is computed, and in whichever loop, what equals its extreme in one place does in all."""
+    """However often a function is computed, and in whichever loop, what equals its extreme in one place does
+    in all.
+    """
 
     def function(x: Tensor) -> Tensor:
         return EXTREMES[name](torch.log(x.abs() + 0.5)) + EXTREMES[name](torch.tanh(x))

@@ -1,4 +1,6 @@
-"""Updates in place, across the stages: random programs beside eager at every level, and the bytes that caches move."""
+"""Updates in place, across the stages: random programs beside eager at every level, and the bytes that caches
+move.
+"""
 
 from __future__ import annotations
 

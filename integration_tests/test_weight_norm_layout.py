@@ -1,4 +1,6 @@
-"""Gradients of weight-normed convolutions in channels-last: ATen's kernel for them takes its operands to be contiguous."""
+"""Gradients of weight-normed convolutions in channels-last: ATen's kernel for them takes its operands to be
+contiguous.
+"""
 
 from __future__ import annotations
 

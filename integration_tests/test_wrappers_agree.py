@@ -1,4 +1,6 @@
-"""Interpreters of all three IRs, Python, FX and C++ agree with eager on the same programs, forward and backward."""
+"""Interpreters of all three IRs, Python, FX and C++ agree with eager on the same programs, forward and
+backward.
+"""
 
 from __future__ import annotations
 

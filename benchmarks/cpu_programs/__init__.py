@@ -1,1 +1,3 @@
-"""Small programs on a CPU, one or two kernels each: `python -m benchmarks.cpu_programs -o docs/benchmarks/cpu-programs.md`."""
+"""Small programs on a CPU, one or two kernels each: `python -m benchmarks.cpu_programs -o
+docs/benchmarks/cpu-programs.md`.
+"""

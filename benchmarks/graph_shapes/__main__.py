@@ -1,11 +1,13 @@
 """Compile seconds by shape and size of graph, Coilwork beside Inductor.
 
-Usage: python -m benchmarks.graph_shapes [--sizes 100 300 1000 ...] [--shapes chain ...] [--limit 120] [-o FILE] [--json FILE]
+Usage: python -m benchmarks.graph_shapes [--sizes 100 300 1000 ...] [--shapes chain ...] [--limit 120] [-o
+FILE] [--json FILE]
        python -m benchmarks.graph_shapes --merge A.json B.json [-o FILE]
 
-Both get the same ATen graphs, as AOTAutograd would hand them over, so that torch's own tracing, which is the same for both
-and takes longer than either, is left out. Seconds are processor time of one compiling process and of the compilers of C++ that it
-starts, without a cache. A program that takes longer than the limit is ended, and larger ones of its shape are not tried.
+Both get the same ATen graphs, as AOTAutograd would hand them over, so that torch's own tracing, which is the
+same for both and takes longer than either, is left out. Seconds are processor time of one compiling process
+and of the compilers of C++ that it starts, without a cache. A program that takes longer than the limit is
+ended, and larger ones of its shape are not tried.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds of one back end for one graph; no stages: it did not compile it, for the reason that `failure` says.
+    """Seconds of one back end for one graph; no stages: it did not compile it, for the reason that `failure`
+    says.
 
     Without a `failure`, that is the limit.
     """

@@ -1,4 +1,5 @@
-"""Shapes whose values are each read at several places: parts that are put together again, blocks that are written into.
+"""Shapes whose values are each read at several places: parts that are put together again, blocks that are
+written into.
 
 Were every reader to compute what it reads, the work would double at each step.
 """

@@ -246,7 +246,9 @@ def views_only(g: Recorder, n: int) -> list[Node]:
 
 
 def views_of_updates(g: Recorder, n: int) -> list[Node]:
-    """An input that is written into at indices from data, of which rows are read between, and overwritten at the end."""
+    """An input that is written into at indices from data, of which rows are read between, and overwritten at
+    the end.
+    """
     given = x = g.input(ROWS, COLUMNS)
     rows, total = g.input(8, dtype=torch.int64), g.input(8, COLUMNS)
     for _ in range(n // 4):

@@ -1,6 +1,8 @@
-"""One back end in a process of its own: shapes come by standard input, a line of JSON goes out for each size, and one for the end.
+"""One back end in a process of its own: shapes come by standard input, a line of JSON goes out for each size,
+and one for the end.
 
-Each shape is compiled in a fork, so that importing torch is paid once and no graph sees what another left behind.
+Each shape is compiled in a fork, so that importing torch is paid once and no graph sees what another left
+behind.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ OVER_LIMIT = 75
 
 
 def main(backend: str, limit: int, sizes: list[int]) -> None:
-    """Answer each shape with its sizes, smallest first, until one takes over `limit` processor seconds or fails."""
+    """Answer each shape with its sizes, smallest first, until one takes over `limit` processor seconds or
+    fails.
+    """
     for shape in WARM_UP:
         module, inputs, _ = SHAPES[shape].graph(12)
         COMPILERS[backend](module, inputs)
@@ -53,7 +57,9 @@ def main(backend: str, limit: int, sizes: list[int]) -> None:
 
 
 def describe_end(status: int) -> str:
-    """The reason why a process ended early, by the status that `os.waitpid` gives; empty if it took too long, or did not."""
+    """The reason why a process ended early, by the status that `os.waitpid` gives; empty if it took too long,
+    or did not.
+    """
     code = os.waitstatus_to_exitcode(status)
     if code in (0, OVER_LIMIT, -signal.SIGXCPU):
         return ""
@@ -73,9 +79,11 @@ def compile_shape(backend: str, shape: str, limit: int, sizes: list[int]) -> Non
 
 @contextmanager
 def end_after(limit: int) -> Iterator[None]:
-    """End the process where the body takes more than `limit` processor seconds, those of ended children included.
+    """End the process where the body takes more than `limit` processor seconds, those of ended children
+    included.
 
-    Time that other programs have the processor does not count. A child that still runs has a limit of its own.
+    Time that other programs have the processor does not count. A child that still runs has a limit of its
+    own.
     """
     start = processor_seconds()
 

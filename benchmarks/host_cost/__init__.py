@@ -2,7 +2,8 @@
 
     python -m benchmarks.host_cost -o docs/benchmarks/h200-host.md
 
-Floors are loops in C++ over `cuLaunchKernel` and over functions of torch's C shim, without anything around them. Programs are chains
-of launches on small tensors, compiled: what one launch more costs is the difference of two lengths. All compile at the same time,
-in fresh processes with empty caches; then each has the machine to itself.
+Floors are loops in C++ over `cuLaunchKernel` and over functions of torch's C shim, without anything around
+them. Programs are chains of launches on small tensors, compiled: what one launch more costs is the difference
+of two lengths. All compile at the same time, in fresh processes with empty caches; then each has the machine
+to itself.
 """

@@ -38,7 +38,9 @@ def pairs(programs: Collection[str] = tuple(PROGRAMS)) -> tuple[Pair, ...]:
 
 
 def measure(wanted: tuple[Pair, ...], folder: Path) -> dict[Pair, Cost]:
-    """The costs of all pairs: they compile together, and are measured one by one, in rounds. What failed is said, and left out."""
+    """The costs of all pairs: they compile together, and are measured one by one, in rounds. What failed is
+    said, and left out.
+    """
     workers = {
         (program, backend): Worker(
             [program, backend],

@@ -33,7 +33,8 @@ NOTHING: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Microseconds per call: the least of many rounds of calls in a row, and the median of single calls on an idle GPU.
+    """Microseconds per call: the least of many rounds of calls in a row, and the median of single calls on an
+    idle GPU.
 
     Attributes:
         launch: of `cuLaunchKernel`, with a kernel that does nothing.

@@ -19,7 +19,8 @@ class Cost:
     Attributes:
         us: microseconds until it returns.
         launches: kernels that the GPU ran.
-        kinds: of a program of the native executor: how many instructions of each kind, and their microseconds.
+        kinds: of a program of the native executor: how many instructions of each kind, and their
+            microseconds.
     """
 
     us: float

@@ -1,6 +1,8 @@
-"""One program under one backend in a process of its own: commands on stdin, answers as lines of JSON on stdout.
+"""One program under one backend in a process of its own: commands on stdin, answers as lines of JSON on
+stdout.
 
-`prepare` compiles and compares with eager, `measure` says what a call costs, `count` how many kernels it launches.
+`prepare` compiles and compares with eager, `measure` says what a call costs, `count` how many kernels it
+launches.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from coilwork_runtime import NativeProgram, load_native
 from coilwork_runtime.executor import choice
 
 CALLS = 200
-# Names of backends: a graph that does nothing; torch's; ours; ours without graphs of the driver's; ours with products by ATen.
+# Names of backends: a graph that does nothing; torch's; ours; ours without graphs of the driver's; ours with
+# products by ATen.
 BACKENDS = ("dynamo", "inductor", "coilwork", "coilwork-pieces", "coilwork-aten")
 
 
@@ -57,7 +60,9 @@ class Bench:
         return {}
 
     def measure(self) -> dict[str, Any]:
-        """The median of the host's microseconds per call, and what ours spends on each kind of instruction."""
+        """The median of the host's microseconds per call, and what ours spends on each kind of
+        instruction.
+        """
         times = measure.host_issue_times_ms(self.call, repeats=CALLS)
         kinds: dict[str, tuple[float, float]] = {}
         for program in self.programs:

@@ -17,7 +17,9 @@ SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "further", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Make:
-    """Makes inputs on `device`; without `values` their memory is left as it is, for those who only look at shapes."""
+    """Makes inputs on `device`; without `values` their memory is left as it is, for those who only look at
+    shapes.
+    """
 
     device: torch.device
     values: bool = True
@@ -60,15 +62,16 @@ class Case:
         mutates: positions of the arguments that it changes; they are its results then, it returns nothing.
         reads: bytes of the inputs that have to be read, where that is not all of them, of inputs.
         again: bytes that have to be read once more, of inputs, and `why`.
-        check: judges results where rounding is not the only freedom; says what is wrong, or nothing. Called with
-            inputs and results.
+        check: judges results where rounding is not the only freedom; says what is wrong, or nothing. Called
+            with inputs and results.
         random: two calls give different results.
         dynamic: all sizes are left open.
-        traced: numbers of the call that it is compiled for, if those of `size` are another's: all sizes are open then.
-        set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
-            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` and
-            `further` ones, likewise; `open` cases of the others with open sizes; `unlike`
-            those called with other sizes than they were compiled for, and with such sizes known.
+        traced: numbers of the call that it is compiled for, if those of `size` are another's: all sizes are
+            open then.
+        set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache,
+            which is then not flushed; `other` kinds of kernels, chosen before anything was known of them, and
+            `later` and `further` ones, likewise; `open` cases of the others with open sizes; `unlike` those
+            called with other sizes than they were compiled for, and with such sizes known.
     """
 
     name: str
@@ -140,7 +143,8 @@ def call_of(
 ) -> Callable[[], list[Tensor]]:
     """One call of `function`, which stands for that of `case`: its results, and in training the gradients.
 
-    `upstream` holds the gradient of the result, or is empty and gets one, of torch's generator, at the first call.
+    `upstream` holds the gradient of the result, or is empty and gets one, of torch's generator, at the first
+    call.
     """
     if not case.train:
 

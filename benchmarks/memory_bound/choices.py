@@ -1,4 +1,5 @@
-"""Which mappings and configurations compilers chose: forgotten, so that they choose again, and read, to learn from them.
+"""Which mappings and configurations compilers chose: forgotten, so that they choose again, and read, to learn
+from them.
 
 Coilwork's searches leave a record per kernel in its cache, with everything that was tried.
 """
@@ -23,7 +24,9 @@ def forget_choices(*, inductor: Path, coilwork: Path) -> int:
 
 
 def searches(coilwork: Path) -> list[dict[str, Any]]:
-    """What searches found, by the records in this cache folder: one entry per kernel and magnitude of its sizes."""
+    """What searches found, by the records in this cache folder: one entry per kernel and magnitude of its
+    sizes.
+    """
     return [
         {"kernel": record["kernel"], "device": record["device"], **entry}
         for record in list_searches(LocalStore(coilwork))

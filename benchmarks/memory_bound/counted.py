@@ -1,4 +1,6 @@
-"""The process that `ncu` watches: one call of a case under one backend, from the caches of its compilation."""
+"""The process that `ncu` watches: one call of a case under one backend, from the caches of its
+compilation.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Hardware counters of a case's kernels, by Nsight Compute (`ncu`), where that is installed and permitted.
 
-It runs every kernel several times with emptied caches, so its times are no benchmark's; what it says is why a kernel takes
-its time: bytes that passed the memory's pins, instructions, warps in flight.
+It runs every kernel several times with emptied caches, so its times are no benchmark's; what it says is why a
+kernel takes its time: bytes that passed the memory's pins, instructions, warps in flight.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Counters:
 def count(
     arguments: Sequence[str], backend: str, folder: Path, *, timeout_s: float, gpu: str = ""
 ) -> list[Counters]:
-    """Each launch of one call, in order. `arguments` are those of the case's process, `folder` has the compiler's caches.
+    """Each launch of one call, in order. `arguments` are those of the case's process, `folder` has the
+    compiler's caches.
 
     Raises:
         NoCountersError: `ncu` is missing, not permitted, or failed.

@@ -1,4 +1,6 @@
-"""Whether a compiled case is right: against eager and float64, by the case's own check, and the same run to run."""
+"""Whether a compiled case is right: against eager and float64, by the case's own check, and the same run to
+run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from benchmarks.memory_bound.case import Arguments, Case, call_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`wrong` says what is, or nothing; `repeatable` whether two calls gave the same bits (None if they need not)."""
+    """`wrong` says what is, or nothing; `repeatable` whether two calls gave the same bits (None if they need
+    not).
+    """
 
     wrong: str = ""
     repeatable: bool | None = None

@@ -1,8 +1,9 @@
-"""What Coilwork would launch for each case, without a GPU: `python -m benchmarks.memory_bound.plan [WORDS] [--target sm_90]`.
+"""What Coilwork would launch for each case, without a GPU: `python -m benchmarks.memory_bound.plan [WORDS]
+[--target sm_90]`.
 
-Per case its kernels and what remains of ATen, with the bytes that each moves by the schedule, beside the fewest bytes;
-what falls to ATen first, then what moves most in vain. Captured on the CPU, at full size, without touching the inputs' memory.
-Open sizes are planned as if they were known.
+Per case its kernels and what remains of ATen, with the bytes that each moves by the schedule, beside the
+fewest bytes; what falls to ATen first, then what moves most in vain. Captured on the CPU, at full size,
+without touching the inputs' memory. Open sizes are planned as if they were known.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ SETS = {
     "open": "Kernels whose sizes are left open",
     "unlike": "Open sizes, called with others than they were compiled for, and such sizes known",
 }
-# A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.
+# A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as
+# slow.
 BEHIND, SLOW = 0.97, 0.75
 # How far from the best found configurations the default may be.
 NEAR = (0.03, 0.1)

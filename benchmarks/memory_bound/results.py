@@ -46,8 +46,10 @@ class Row:
         read_bytes, written_bytes, again_bytes: the fewest that a call moves; `why` something is read again.
         copy_us: GPU-busy microseconds of a copy that moves as many bytes, measured in the same process.
         figures: by backend.
-        counters: by backend, each launch of a call with its hardware counters; `uncounted` says why there are none.
-        searches: by backend, what its searches for configurations found (`choices.searches`); kept apart from `to_json`.
+        counters: by backend, each launch of a call with its hardware counters; `uncounted` says why there are
+            none.
+        searches: by backend, what its searches for configurations found (`choices.searches`); kept apart from
+            `to_json`.
     """
 
     case: str

@@ -1,4 +1,6 @@
-"""The order of a run: every compilation first, many at a time; then one case after the other, alone on the GPU."""
+"""The order of a run: every compilation first, many at a time; then one case after the other, alone on the
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from benchmarks.memory_bound.worker import folder_of
 from benchmarks.session import Worker, WorkerFailedError
 
 MODULE = "benchmarks.memory_bound.worker"
-# Processes that import and wait while another one measures: few, so that the measuring host has cores to spare.
+# Processes that import and wait while another one measures: few, so that the measuring host has cores to
+# spare.
 AHEAD = 6
 
 Say = Callable[[str], None]
@@ -29,7 +32,8 @@ Say = Callable[[str], None]
 class Plan:
     """What to run. `jobs` processes compile at a time, each with one thread; `timeout_s` bounds each command.
 
-    `profile`: read hardware counters, too. `gpus`: names of those that share the cases out, as in `benchmarks.gpus`.
+    `profile`: read hardware counters, too. `gpus`: names of those that share the cases out, as in
+    `benchmarks.gpus`.
     """
 
     cases: tuple[Case, ...]

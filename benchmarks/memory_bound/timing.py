@@ -12,7 +12,8 @@ from benchmarks.measure import Call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Medians of one call: microseconds busy (on the CPU: wall), microseconds for the host to issue, GPU kernels.
+    """Medians of one call: microseconds busy (on the CPU: wall), microseconds for the host to issue, GPU
+    kernels.
 
     `steps` are the names and the microseconds of what ran on the GPU, in its order.
     """
@@ -24,7 +25,9 @@ class Timing:
 
 
 def timings(calls: Mapping[str, Call], *, repeats: int, cuda: bool, flush: bool) -> dict[str, Timing]:
-    """Each call timed in rounds that alternate; on a GPU by the profiler, `flush` as in `measure.gpu_activities`."""
+    """Each call timed in rounds that alternate; on a GPU by the profiler, `flush` as in
+    `measure.gpu_activities`.
+    """
     for call in calls.values():
         call()
         call()

@@ -1,8 +1,9 @@
-"""What a program moves through memory by its own account: bytes read and written by each launch and each ATen call.
+"""What a program moves through memory by its own account: bytes read and written by each launch and each ATen
+call.
 
-An estimate from the program's text. A kernel touches each element that an access covers once per pass over it; a looped
-reduction passes over its rows as often as reductions wait for each other. Caches are not counted on: a second pass
-that hits them is one all the same.
+An estimate from the program's text. A kernel touches each element that an access covers once per pass over
+it; a looped reduction passes over its rows as often as reductions wait for each other. Caches are not counted
+on: a second pass that hits them is one all the same.
 """
 
 from __future__ import annotations
@@ -132,7 +133,9 @@ def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
 
 
 def _walks(kernel: Kernel) -> str:
-    """How a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by programs, or in a loop."""
+    """How a GPU goes through the rows of `kernel`, if it reduces any: kept in registers, shared by programs,
+    or in a loop.
+    """
     if all(r.kind == "parallel" for r in kernel.ranges):
         return "pointwise"
     try:

@@ -1,12 +1,13 @@
 """A process for one case: answers commands on stdin with JSON lines on stdout; `--help` names its arguments.
 
-`compile BACKEND`: the first call with empty caches, in seconds, its GPU time and the compiler's imports included.
-`start BACKENDS`: import what they are made of, so that the commands that need the GPU to themselves take less time.
-`judge BACKEND`: compile from the caches that an earlier process left, choose configurations anew, and check results.
-`time`: the figures of every backend that was judged, and those of a copy of as many bytes.
-`choices BACKEND`: what Coilwork's searches found when it was judged.
+`compile BACKEND`: the first call with empty caches, in seconds, its GPU time and the compiler's imports
+included. `start BACKENDS`: import what they are made of, so that the commands that need the GPU to themselves
+take less time. `judge BACKEND`: compile from the caches that an earlier process left, choose configurations
+anew, and check results. `time`: the figures of every backend that was judged, and those of a copy of as many
+bytes. `choices BACKEND`: what Coilwork's searches found when it was judged.
 
-Configurations that were chosen while other processes compiled are forgotten first: there they were timed on a busy GPU.
+Configurations that were chosen while other processes compiled are forgotten first: there they were timed on a
+busy GPU.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class Bench:
         }
 
     def _compiled(self, backend: str) -> Callable[..., Any]:
-        """The function, compiled; if for other sizes than it is measured with, it has been called with those."""
+        """The function, compiled; if for other sizes than it is measured with, it has been called
+        with those.
+        """
         function = compile_with(self.case.function, backend, dynamic=self.case.dynamic)
         if self.case.traced and not self.tiny:
             inputs = self.case.inputs(Make(device=self.device), *self.case.traced)

@@ -38,7 +38,9 @@ CASES: tuple[ModelCase, ...] = (
 
 
 def find_case(name: str) -> ModelCase:
-    """The case called `name`, the suite's or a library's (`torchvision.swin_t`); ValueError names the known ones."""
+    """The case called `name`, the suite's or a library's (`torchvision.swin_t`); ValueError names the known
+    ones.
+    """
     for case in CASES:
         if case.name == name:
             return case

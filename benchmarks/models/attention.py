@@ -9,7 +9,8 @@ from torch.nn import functional as F
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself, one fused projection for queries, keys and values.
 
-    Shapes: x [b, s, width] -> [b, s, width]; mask broadcastable to [b, heads, s, s], True where attention is allowed.
+    Shapes: x [b, s, width] -> [b, s, width]; mask broadcastable to [b, heads, s, s], True where attention is
+    allowed.
     """
 
     def __init__(self, width: int, heads: int) -> None:

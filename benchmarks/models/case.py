@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 
 class Size(Enum):
-    """`REDUCED` keeps the structure at a depth and width that runs in about a second on a CPU; `FULL` is the real model.
+    """`REDUCED` keeps the structure at a depth and width that runs in about a second on a CPU; `FULL` is the
+    real model.
 
     `SMALL` is at most as wide as `REDUCED`, for kernels that run in an interpreter.
     """
@@ -32,7 +33,9 @@ def at(sizes: Mapping[Size, Found], size: Size) -> Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and in which precision a case runs; `absent_gpu`: on a CPU in place of a GPU that is not there."""
+    """Where and in which precision a case runs; `absent_gpu`: on a CPU in place of a GPU that is
+    not there.
+    """
 
     size: Size
     device: torch.device
@@ -49,12 +52,12 @@ class Setting:
 class ModelCase:
     """One model family member.
 
-    `build(size)` returns the module in float32 on the CPU, random weights drawn from torch's global generator.
-    `inputs(setting, generator)` returns the positional arguments of its forward, drawn from a CPU generator.
-    `loss(output, inputs)` reduces the forward's result to a scalar; None where the case has no training step.
-    `dynamic_dims` names `(argument, dimension)` pairs that one compile has to serve at every size.
-    `note` says what to expect of the rounding, or what stands in for what.
-    `dynamo` holds settings of torch._dynamo.config without which this case cannot be captured as one graph.
+    `build(size)` returns the module in float32 on the CPU, random weights drawn from torch's global
+    generator. `inputs(setting, generator)` returns the positional arguments of its forward, drawn from a CPU
+    generator. `loss(output, inputs)` reduces the forward's result to a scalar; None where the case has no
+    training step. `dynamic_dims` names `(argument, dimension)` pairs that one compile has to serve at every
+    size. `note` says what to expect of the rounding, or what stands in for what. `dynamo` holds settings of
+    torch._dynamo.config without which this case cannot be captured as one graph.
     """
 
     name: str
@@ -113,12 +116,16 @@ def tokens(vocabulary: int, shape: tuple[int, ...], setting: Setting, generator:
 
 
 def normal(shape: tuple[int, ...], setting: Setting, generator: torch.Generator) -> Tensor:
-    """Standard normal values in the setting's dtype; drawn in float32 so that every dtype sees the same ones."""
+    """Standard normal values in the setting's dtype; drawn in float32 so that every dtype sees
+    the same ones.
+    """
     return torch.randn(shape, generator=generator).to(device=setting.device, dtype=setting.dtype)
 
 
 def next_token_loss(logits: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Mean cross entropy of each position's prediction of the following token. Shapes: [b, s, v] and [b, s]."""
+    """Mean cross entropy of each position's prediction of the following token. Shapes: [b, s, v]
+    and [b, s].
+    """
     predictions = logits[:, :-1].flatten(0, 1)
     return nn.functional.cross_entropy(predictions, inputs[0][:, 1:].flatten())
 

@@ -1,4 +1,6 @@
-"""EfficientNet-B0 (Tan and Le 2019): depthwise 3x3 and 5x5 convolutions between 1x1 ones, with squeeze-and-excitation."""
+"""EfficientNet-B0 (Tan and Le 2019): depthwise 3x3 and 5x5 convolutions between 1x1 ones, with
+squeeze-and-excitation.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def normalized(incoming: int, outgoing: int, kernel: int, *, stride: int = 1, gr
 
 
 class Excitation(nn.Module):
-    """Each channel times a number in (0, 1) that follows from all channels' means: [b, c, h, w] -> the same shape."""
+    """Each channel times a number in (0, 1) that follows from all channels' means: [b, c, h, w] -> the same
+    shape.
+    """
 
     def __init__(self, width: int, squeezed: int) -> None:
         super().__init__()
@@ -92,7 +96,9 @@ class Excitation(nn.Module):
 
 
 class Block(nn.Module):
-    """1x1 widening, depthwise convolution, excitation, 1x1 narrowing; added to its input where shapes are equal."""
+    """1x1 widening, depthwise convolution, excitation, 1x1 narrowing; added to its input where shapes are
+    equal.
+    """
 
     def __init__(self, incoming: int, outgoing: int, *, widening: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -129,7 +135,8 @@ class EfficientNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.widen = normalized(incoming, shape.head, 1)
         self.head = nn.Linear(shape.head, shape.classes)
-        # With torch's own weights next to nothing of the images would be left in the logits, whatever a kernel does wrong.
+        # With torch's own weights next to nothing of the images would be left in the logits, whatever a
+        # kernel does wrong.
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

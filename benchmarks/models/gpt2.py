@@ -13,7 +13,9 @@ SHAPES = {Size.SMALL: (2, 128, 2), Size.REDUCED: (2, 256, 4), Size.FULL: (12, 76
 
 
 class GPT2Logits(nn.Module):
-    """GPT2LMHeadModel reduced to tokens [b, s] -> logits [b, s, vocabulary]; no key-value cache, no dropout."""
+    """GPT2LMHeadModel reduced to tokens [b, s] -> logits [b, s, vocabulary]; no key-value cache,
+    no dropout.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""Models as libraries ship them, beside the suite's own: `--models transformers.roberta,torchvision.densenet121`.
+"""Models as libraries ship them, beside the suite's own: `--models
+transformers.roberta,torchvision.densenet121`.
 
-They need transformers or torchvision, and are in no test: what is measured depends on the library's version. Weights are random; widths and depths are those of `CONFIGURATIONS`, otherwise the library's.
+They need transformers or torchvision, and are in no test: what is measured depends on the library's version.
+Weights are random; widths and depths are those of `CONFIGURATIONS`, otherwise the library's.
 """
 
 from __future__ import annotations
@@ -95,7 +97,9 @@ class FirstOutput(nn.Module):
 
 
 def library_case(name: str) -> ModelCase:
-    """The case of `library.model`; ValueError where the library is neither of the two, or has no such model."""
+    """The case of `library.model`; ValueError where the library is neither of the two, or has no
+    such model.
+    """
     library, _, model = name.partition(".")
     build = _BUILDERS.get(library)
     if build is None:

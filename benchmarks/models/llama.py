@@ -1,4 +1,6 @@
-"""A Llama-style decoder (Touvron et al. 2023): RMS norm, rotary positions, SwiGLU, grouped-query attention."""
+"""A Llama-style decoder (Touvron et al. 2023): RMS norm, rotary positions, SwiGLU, grouped-query
+attention.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class RMSNorm(nn.Module):
 def rotary_angles(
     length: int, head_width: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position times frequency, each [length, head_width] in `dtype` (Su et al. 2021)."""
+    """Cosines and sines of position times frequency, each [length, head_width] in `dtype` (Su et
+    al. 2021).
+    """
     exponents = torch.arange(0, head_width, 2, device=device, dtype=dtype) / head_width
     positions = torch.arange(length, device=device, dtype=dtype)
     angles = positions[:, None] * (10000.0**-exponents)[None, :]

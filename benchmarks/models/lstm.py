@@ -1,7 +1,7 @@
 """A two-layer LSTM, once written cell by cell and once as torch's nn.LSTM.
 
-Dynamo breaks the graph at nn.LSTM unless `torch._dynamo.config.allow_rnn` is set, so the case `lstm` writes out the
-cells (this is what a compiler can fuse) and `lstm_nn` keeps the module, captured with that setting.
+Dynamo breaks the graph at nn.LSTM unless `torch._dynamo.config.allow_rnn` is set, so the case `lstm` writes
+out the cells (this is what a compiler can fuse) and `lstm_nn` keeps the module, captured with that setting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ SHAPES = {Size.REDUCED: (64, 128, 8), Size.FULL: (256, 512, 32)}
 
 
 class Cell(nn.Module):
-    """One step: x [b, in], h [b, hidden], c [b, hidden] -> the next h and c (Hochreiter and Schmidhuber 1997)."""
+    """One step: x [b, in], h [b, hidden], c [b, hidden] -> the next h and c (Hochreiter and Schmidhuber
+    1997).
+    """
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -31,7 +33,9 @@ class Cell(nn.Module):
 
 
 class CellLSTM(nn.Module):
-    """x [b, steps, in] -> the last layer's hidden states [b, steps, hidden]; the loop over steps is unrolled."""
+    """x [b, steps, in] -> the last layer's hidden states [b, steps, hidden]; the loop over steps
+    is unrolled.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()

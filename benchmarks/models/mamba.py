@@ -1,4 +1,6 @@
-"""A Mamba-2 language model (Dao and Gu 2024): state-space layers, computed in chunks by the paper's listing 1."""
+"""A Mamba-2 language model (Dao and Gu 2024): state-space layers, computed in chunks by the paper's listing
+1.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def decays(steps: Tensor) -> Tensor:
 def scan(x: Tensor, steps: Tensor, into: Tensor, out_of: Tensor, chunk: int) -> Tensor:
     """The recurrence h = exp(step) h + into x, y = out_of h, chunk by chunk.
 
-    Shapes: x [b, s, heads, head_width], steps [b, s, heads], into and out_of [b, s, state]; s is a multiple of `chunk`.
+    Shapes: x [b, s, heads, head_width], steps [b, s, heads], into and out_of [b, s, state]; s is a multiple
+    of `chunk`.
     """
     batch, length, heads, _ = x.shape
     x, into, out_of = (t.unflatten(1, (length // chunk, chunk)) for t in (x, into, out_of))

@@ -1,4 +1,6 @@
-"""T5-small (Raffel et al. 2019): encoder and decoder, RMS norm, relative position bias, no attention scaling."""
+"""T5-small (Raffel et al. 2019): encoder and decoder, RMS norm, relative position bias, no
+attention scaling.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ SHAPES = {
 
 
 class PositionBias(nn.Module):
-    """A learnt bias per head and bucket of the distance key - query; near distances exact, far ones logarithmic.
+    """A learnt bias per head and bucket of the distance key - query; near distances exact, far ones
+    logarithmic.
 
-    Shape: [1, heads, queries, keys]. Source: section 2.1 of the paper; 32 buckets, distances beyond 128 share one.
+    Shape: [1, heads, queries, keys]. Source: section 2.1 of the paper; 32 buckets, distances beyond 128 share
+    one.
     """
 
     def __init__(self, heads: int, *, bidirectional: bool) -> None:
@@ -52,7 +56,8 @@ class PositionBias(nn.Module):
             distance = (-distance).clamp(min=0)
         exact = buckets // 2
         ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(128 / exact)
-        # Powers of two fall on bucket borders; the shift keeps them on one side under any rounding of the logarithm.
+        # Powers of two fall on bucket borders; the shift keeps them on one side under any rounding of the
+        # logarithm.
         far = (exact + (ratio * (buckets - exact) + 1e-3).long()).clamp(max=buckets - 1)
         bucket = start + torch.where(distance < exact, distance, far)
         bias: Tensor = self.table(bucket).permute(2, 0, 1).unsqueeze(0)
@@ -60,7 +65,9 @@ class PositionBias(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of x [b, q, width] to source [b, k, width], with a bias [1, heads, q, k] or none, unscaled."""
+    """Attention of x [b, q, width] to source [b, k, width], with a bias [1, heads, q, k] or none,
+    unscaled.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -106,7 +113,9 @@ class Layer(nn.Module):
 
 
 class T5(nn.Module):
-    """source tokens [b, s], target tokens [b, t] -> logits [b, t, vocabulary]; the embedding is also the head."""
+    """source tokens [b, s], target tokens [b, t] -> logits [b, t, vocabulary]; the embedding is also the
+    head.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""A small diffusion U-Net (Ho et al. 2020): timestep embedding, group norm and SiLU, attention at the lowest level."""
+"""A small diffusion U-Net (Ho et al. 2020): timestep embedding, group norm and SiLU, attention at the lowest
+level.
+"""
 
 from __future__ import annotations
 

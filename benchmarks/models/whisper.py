@@ -1,4 +1,6 @@
-"""Whisper-tiny (Radford et al. 2022): convolutions over a spectrogram, an encoder, a decoder with cross-attention."""
+"""Whisper-tiny (Radford et al. 2022): convolutions over a spectrogram, an encoder, a decoder with
+cross-attention.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ class Layer(nn.Module):
 
 
 class Whisper(nn.Module):
-    """Spectrogram [b, bands, frames] and tokens [b, s] -> logits [b, s, vocabulary]; the head is the embedding."""
+    """Spectrogram [b, bands, frames] and tokens [b, s] -> logits [b, s, vocabulary]; the head is the
+    embedding.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Devices and languages are compared by name where their owner is, and nowhere else.
 
-A back end's words (`"cpu"`, `"cuda"`, a target's kind, a language) are open: whoever compares one has a closed
-list that a new device would have to be put in. Others ask for a trait (`coilwork_ir.device_traits`,
+A back end's words (`"cpu"`, `"cuda"`, a target's kind, a language) are open: whoever compares one has a
+closed list that a new device would have to be put in. Others ask for a trait (`coilwork_ir.device_traits`,
 `Target.has`), or have a table with a default for what is not in it. Comparisons are `==`, `!=`, `in`,
 `startswith`, and patterns of `match`.
 """
@@ -36,7 +36,9 @@ EXCEPTIONS: Mapping[str, str] = {
 def check_device_names(
     sources: Sequence[Source], exceptions: Mapping[str, str] = EXCEPTIONS
 ) -> list[Violation]:
-    """Comparisons with names of devices and languages outside of back ends, and exceptions that are none any more."""
+    """Comparisons with names of devices and languages outside of back ends, and exceptions that are none any
+    more.
+    """
     found: list[Violation] = []
     used: set[str] = set()
     for source in sources:

@@ -123,7 +123,8 @@ def attribute_chains(source: Source) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-# ---- what the pyproject.toml files say -------------------------------------------------------------------------
+# ---- what the pyproject.toml files say
+# -------------------------------------------------------------------------
 
 
 def declared(root: Path, package: str) -> dict[str, int]:

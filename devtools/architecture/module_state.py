@@ -1,9 +1,10 @@
 """Mutable state at module level: a compiler without globals compiles two models in two threads.
 
-A container bound at module or class level must be immutable, or be annotated with a read-only interface (`Mapping`,
-`Sequence`, `Set` of collections.abc, also inside `Final`), so that mypy refuses whoever changes it. The tables of
-`coilwork_ir.interning` are the one exception: they are thread-safe and hold immutable values, or a bounded memo of a pure
-function. `functools.cache` on a function of immutable arguments is no state that a caller could see, and is allowed.
+A container bound at module or class level must be immutable, or be annotated with a read-only interface
+(`Mapping`, `Sequence`, `Set` of collections.abc, also inside `Final`), so that mypy refuses whoever changes
+it. The tables of `coilwork_ir.interning` are the one exception: they are thread-safe and hold immutable
+values, or a bounded memo of a pure function. `functools.cache` on a function of immutable arguments is no
+state that a caller could see, and is allowed.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def is_dunder(name: str) -> bool:
 
 
 def is_read_only(annotation: ast.expr | None) -> bool:
-    """`Mapping[...]`, `Final[Mapping[...]]`, and the same in quotes. A bare `Final` fixes the name, not the value."""
+    """`Mapping[...]`, `Final[Mapping[...]]`, and the same in quotes. A bare `Final` fixes the name, not the
+    value.
+    """
     match annotation:
         case ast.Constant(value=str(text)):
             return is_read_only(ast.parse(text, mode="eval").body)

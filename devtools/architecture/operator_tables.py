@@ -1,8 +1,10 @@
-"""Facts about ATen's operators stand in one table, `coilwork_ir.operators`: no module has a table of operators' names beside it.
+"""Facts about ATen's operators stand in one table, `coilwork_ir.operators`: no module has a table of
+operators' names beside it.
 
-A table is what a module binds to a name and what mentions several operators: as strings (`"aten.add"`, or `"addmm"` alone, if the operator
-table has a row of that name), or as overloads (`torch.ops.aten.add.Tensor`). Names that our own scalar ops have, too, count as theirs. Two
-kinds of binding are no tables of facts: `RULES`, which registers lowerings, and the pattern of a rewrite, which says what a graph looks like.
+A table is what a module binds to a name and what mentions several operators: as strings (`"aten.add"`, or
+`"addmm"` alone, if the operator table has a row of that name), or as overloads (`torch.ops.aten.add.Tensor`).
+Names that our own scalar ops have, too, count as theirs. Two kinds of binding are no tables of facts:
+`RULES`, which registers lowerings, and the pattern of a rewrite, which says what a graph looks like.
 
 Names of fused attention are read in one module, which makes nodes of the calls: others ask the node.
 """
@@ -98,7 +100,9 @@ ATTENTION_NAMES: Mapping[str, str] = {
 def check_operator_tables(
     sources: Sequence[Source], allowed: Mapping[tuple[str, str], str] = ALLOWED
 ) -> list[Violation]:
-    """Tables of operators outside of the operator table, but for `allowed` ones; and allowances for tables that are gone."""
+    """Tables of operators outside of the operator table, but for `allowed` ones; and allowances for tables
+    that are gone.
+    """
     bare = bare_names(sources)
     found: list[Violation] = []
     seen: set[tuple[str, str]] = set()
@@ -185,7 +189,9 @@ def tables_in(source: Source, bare: frozenset[str]) -> Iterator[tuple[int, str]]
 
 
 def mentions(value: ast.expr, bare: frozenset[str]) -> Iterator[str]:
-    """The operators that an expression mentions, but for those in patterns. A text of other words, too, is prose or code."""
+    """The operators that an expression mentions, but for those in patterns. A text of other words, too, is
+    prose or code.
+    """
     match value:
         case ast.Call(func=function) if last_name(function) in PATTERNS:
             return

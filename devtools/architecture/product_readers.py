@@ -29,7 +29,9 @@ ALLOWED: Mapping[str, str] = {
 
 
 def check_product_readers(sources: Sequence[Source], allowed: Mapping[str, str] = ALLOWED) -> list[Violation]:
-    """Modules that mention an operator that multiplies, but for `allowed` ones; and allowances for those that do no longer."""
+    """Modules that mention an operator that multiplies, but for `allowed` ones; and allowances for those that
+    do no longer.
+    """
     names = product_names(sources)
     found: list[Violation] = []
     seen: set[str] = set()

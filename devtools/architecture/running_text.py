@@ -30,7 +30,9 @@ OFFERED_BY = "coilwork_runtime"
 
 
 def check_running_text(sources: Sequence[Source]) -> list[Violation]:
-    """No package makes code of Python text, and what is for people to read is on no way that a program runs."""
+    """No package makes code of Python text, and what is for people to read is on no way that a
+    program runs.
+    """
     found: list[Violation] = []
     for source in sources:
         if source.package is None or source.module is None:

@@ -40,7 +40,9 @@ class ImportSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """One Python file. `package` is the distribution it is part of, `module` its dotted name; tests have no module."""
+    """One Python file. `package` is the distribution it is part of, `module` its dotted name; tests have no
+    module.
+    """
 
     path: str
     package: str | None
@@ -58,7 +60,9 @@ class Source:
 
 
 def import_sites(source: Source) -> Iterator[ImportSite]:
-    """Every import: at module level, inside functions, and by `import_module("...")` or `__import__("...")`."""
+    """Every import: at module level, inside functions, and by `import_module("...")` or
+    `__import__("...")`.
+    """
     typing_lines = lines_under_type_checking(source.tree)
     for node in ast.walk(source.tree):
         match node:

@@ -14,7 +14,9 @@ OUTPUT_CODE = "OutputCode"
 
 
 def check_no_inductor(sources: Sequence[Source], others: Sequence[Source]) -> list[Violation]:
-    """No import of `torch._inductor` in any file; in released source no use by attribute or by string either."""
+    """No import of `torch._inductor` in any file; in released source no use by attribute or by
+    string either.
+    """
     found = [v for source in (*sources, *others) for v in inductor_imports(source)]
     found += [v for source in sources for v in inductor_mentions(source)]
     return sorted(set(found))
@@ -58,7 +60,9 @@ def check_output_code(sources: Sequence[Source]) -> list[Violation]:
 
 
 def check_private_api(sources: Sequence[Source]) -> list[Violation]:
-    """torch's underscore names are touched in a package's `torch_compat` alone, a module or a room: releases differ there."""
+    """torch's underscore names are touched in a package's `torch_compat` alone, a module or a room: releases
+    differ there.
+    """
     return sorted({v for source in sources if not is_compat(source.path) for v in private_uses(source)})
 
 
@@ -76,7 +80,9 @@ def private_uses(source: Source) -> Iterator[Violation]:
 
 
 def is_private(dotted: str) -> bool:
-    """An underscore name, dunders aside. Below `torch.ops` stand the names of ops, which are public schemas."""
+    """An underscore name, dunders aside. Below `torch.ops` stand the names of ops, which are
+    public schemas.
+    """
     if dotted.startswith("torch.ops."):
         return False
     return any(part.startswith("_") and not part.startswith("__") for part in dotted.split("."))

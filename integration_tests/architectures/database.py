@@ -1,4 +1,6 @@
-"""Small models with random weights of architectures that transformers defines, as samples for `integration_tests.modules.checks`."""
+"""Small models with random weights of architectures that transformers defines, as samples for
+`integration_tests.modules.checks`.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ class Architecture(nn.Module):
 
 
 def sample(name: str, *, training: bool) -> Sample:
-    """The architecture's model and one call of it; a model that predicts the next token where there is one."""
+    """The architecture's model and one call of it; a model that predicts the next token where
+    there is one.
+    """
     from transformers.models.auto import modeling_auto as classes
 
     torch.manual_seed(0)
@@ -111,7 +115,9 @@ def configuration(name: str) -> Any:
 
 
 def keywords(model: Any, *, batch: int = BATCH, length: int = LENGTH) -> dict[str, Tensor]:
-    """Random inputs by the names in the signature of `model.forward`; the first text ends earlier than the others."""
+    """Random inputs by the names in the signature of `model.forward`; the first text ends earlier than the
+    others.
+    """
     generator = torch.Generator().manual_seed(length)
     config = model.config
 

@@ -1,7 +1,8 @@
 """Configurations of transformers, reduced until a model of them is made and compiled in seconds.
 
-Every integer of a configuration whose name says what it counts is reduced to what `LIMITS` allows; dropout becomes zero, so that
-training is reproducible. What must fit together otherwise stands in `integration_tests.architectures.database`.
+Every integer of a configuration whose name says what it counts is reduced to what `LIMITS` allows; dropout
+becomes zero, so that training is reproducible. What must fit together otherwise stands in
+`integration_tests.architectures.database`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Architectures with random weights through generated code in training and evaluation, beside eager: of transformers, small; of vision libraries.
+"""Architectures with random weights through generated code in training and evaluation, beside eager: of
+transformers, small; of vision libraries.
 
     python -m integration_tests.architectures.sweep
     python -m integration_tests.architectures.sweep --only gpt2,t5,torchvision/resnet18
     python -m integration_tests.architectures.sweep --from timm --device cuda --processes 8
 
-Worker processes check them one after the other. Exit status 1 if any model is wrong, raises or is not compiled.
+Worker processes check them one after the other. Exit status 1 if any model is wrong, raises or is not
+compiled.
 """
 
 from __future__ import annotations

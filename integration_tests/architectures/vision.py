@@ -1,7 +1,8 @@
-"""Models with random weights that torchvision and timm define, as samples for `integration_tests.modules.checks`.
+"""Models with random weights that torchvision and timm define, as samples for
+`integration_tests.modules.checks`.
 
-Named `torchvision/resnet18` and `timm/NAME`. The libraries are not among what the tests install: where one is missing, asking for its
-models says so.
+Named `torchvision/resnet18` and `timm/NAME`. The libraries are not among what the tests install: where one is
+missing, asking for its models says so.
 """
 
 from __future__ import annotations

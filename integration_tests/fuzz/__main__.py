@@ -5,9 +5,9 @@
     python -m integration_tests.fuzz --interpreted          what is decided, for a CPU and for an accelerator; nothing is built
     python -m integration_tests.fuzz --first 100000 --count 5000 --findings fuzz.jsonl
 
-A seed stands for one program. Programs run in worker processes, many in each; one that dies or does not answer counts as
-a failure of the program that it was at, and another goes on behind it. What fails is shrunk and printed as a script.
-Exit status 1 if anything failed.
+A seed stands for one program. Programs run in worker processes, many in each; one that dies or does not
+answer counts as a failure of the program that it was at, and another goes on behind it. What fails is shrunk
+and printed as a script. Exit status 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _source(seed: int) -> str:
 def findings(
     first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float, more: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """A record per program, until the time is up; the last may take up to `limit_s` beyond it. `more` is for the workers."""
+    """A record per program, until the time is up; the last may take up to `limit_s` beyond it. `more` is for
+    the workers.
+    """
     deadline = time.monotonic() + seconds
     seed, end = first, first + count
     while seed < end and time.monotonic() < deadline:

@@ -1,7 +1,8 @@
 """What eager makes of elements one by one, and of the same in vectors.
 
-On a CPU eager's pointwise kernels take several elements at once where they lie side by side, and the rest, like elements that lie
-apart, one by one. The two need not agree: the gradient of `relu6` at NaN is 0 in a vector and 1 beside it.
+On a CPU eager's pointwise kernels take several elements at once where they lie side by side, and the rest,
+like elements that lie apart, one by one. The two need not agree: the gradient of `relu6` at NaN is 0 in a
+vector and 1 beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _MOST_REPEATED: Final = 100_000
 
 
 class Apart(TorchDispatchMode):
-    """Within it, operations get operands whose elements lie apart: values are eager's all the same, strides are others.
+    """Within it, operations get operands whose elements lie apart: values are eager's all the same, strides
+    are others.
 
     Those of derivatives are not tagged as pointwise, so that all do but what writes or makes views.
     """
@@ -33,7 +35,9 @@ class Apart(TorchDispatchMode):
 
 
 class InVectors(TorchDispatchMode):
-    """Within it, operations that take elements one by one, or that are derivatives of such, get each element as often as fills a vector."""
+    """Within it, operations that take elements one by one, or that are derivatives of such, get each element
+    as often as fills a vector.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -33,9 +33,9 @@ FORMS = ("dtype", "shape", "strides")
 class Finding:
     """What became of a program.
 
-    `kind`: "ok"; "wrong" (`level` names the first that is); "raises" (compiling or running); "torch" (aot_eager differs
-    in the same way, which is not ours); "rounded" (right with `numerics="eager"`, which rounds to 16 bits where eager does);
-    "skipped" (eager itself raises).
+    `kind`: "ok"; "wrong" (`level` names the first that is); "raises" (compiling or running); "torch"
+    (aot_eager differs in the same way, which is not ours); "rounded" (right with `numerics="eager"`, which
+    rounds to 16 bits where eager does); "skipped" (eager itself raises).
     """
 
     seed: int
@@ -56,7 +56,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """Results (and gradients), inputs afterwards, and which of them share memory: pairs of positions and their distance."""
+    """Results (and gradients), inputs afterwards, and which of them share memory: pairs of positions and
+    their distance.
+    """
 
     values: tuple[Any, ...]
     shared: tuple[tuple[int, int, int], ...]
@@ -152,8 +154,9 @@ def check(
             if not finding.failed or _differs_in_torch(program, expected):
                 finding = laid
         if finding.kind == "wrong" and _is_narrow(program) and "numerics" not in dict(program.options):
-            # Values that are kept in f32 where eager rounds them to 16 bits: right by the contract of `numerics="fast"`, and
-            # far off where the difference of two such values is divided by next to nothing.
+            # Values that are kept in f32 where eager rounds them to 16 bits: right by the contract of
+            # `numerics="fast"`, and far off where the difference of two such values is divided by next to
+            # nothing.
             rounding = replace(program, options=(*program.options, ("numerics", "eager")))
             if _check(rounding, expected, stores, wrappers).kind == "ok":
                 finding = replace(finding, kind="rounded")
@@ -168,7 +171,8 @@ def _is_narrow(program: Program) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One set of inputs, with what eager and float64 make of them, and the form that torch's fake tensors promise.
+    """One set of inputs, with what eager and float64 make of them, and the form that torch's fake tensors
+    promise.
 
     A compiler sees fake tensors alone: where their strides or dtypes are not eager's, either is right.
     """
@@ -179,7 +183,9 @@ class Expected:
     promised: tuple[Form | None, ...]
 
     def otherwise(self, position: int, way: Callable[[], Any]) -> tuple[Tensor, Tensor]:
-        """The value at `position` in eager and in float64, within a mode in which operations do otherwise, if they all can."""
+        """The value at `position` in eager and in float64, within a mode in which operations do otherwise, if
+        they all can.
+        """
         try:
             eager = run(self.program.function(), self.program, within=way())
             with default_dtype(torch.float64):
@@ -201,7 +207,9 @@ class Expected:
         return runs
 
     def zeros(self, position: int) -> Callable[[], list[Tensor]]:
-        """The value at `position` in runs of eager in which zeros have one sign or the other wherever that is open."""
+        """The value at `position` in runs of eager in which zeros have one sign or the other wherever that is
+        open.
+        """
 
         def runs() -> list[Tensor]:
             ways = (ZeroSigns(negative=False), ZeroSigns(negative=True))
@@ -228,9 +236,11 @@ def _expected(program: Program) -> Expected | None:
 
 
 def _promised(program: Program) -> tuple[Form | None, ...]:
-    """Forms of the results and gradients on fake tensors, of those whose sizes are known without data; none if the program does not run on them.
+    """Forms of the results and gradients on fake tensors, of those whose sizes are known without data; none
+    if the program does not run on them.
 
-    Of products in 16 bits, for one, fake tensors are laid out by a factor that is expanded, as if memory held it.
+    Of products in 16 bits, for one, fake tensors are laid out by a factor that is expanded, as if memory held
+    it.
     """
     # Sizes that depend on data are symbols, those of inputs are numbers.
     sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
@@ -291,7 +301,9 @@ def _compile(program: Program, backend: Any) -> Callable[..., Any]:
 
 
 def _located(backend: Levels, compiled: Callable[..., Any], one: Expected, detail: str) -> str:
-    """Sets `backend.level` to the first level, in the order of compilation, that is wrong in the same call."""
+    """Sets `backend.level` to the first level, in the order of compilation, that is wrong in the
+    same call.
+    """
     generated = backend.level
     for level in _interpreted(one.program):
         backend.level = level
@@ -323,14 +335,18 @@ def _compare(ran: Ran, expected: Expected) -> str:
 
 
 def _placed(ran: Ran, other: Ran) -> tuple[tuple[int, ...], ...]:
-    """What shares memory, with distances where both lie alike: a part of what lies otherwise begins elsewhere."""
+    """What shares memory, with distances where both lie alike: a part of what lies otherwise begins
+    elsewhere.
+    """
     tensors = [[v for v in run.values if isinstance(v, Tensor)] for run in (ran, other)]
     alike = all(a.stride() == b.stride() for a, b in zip(*tensors, strict=True))
     return ran.shared if alike else tuple((earlier, later) for earlier, later, _ in ran.shared)
 
 
 def _agrees_otherwise(ours: Tensor, expected: Expected, position: int) -> bool:
-    """Whether it is what eager makes of elements one by one or in vectors, or of equal ones in their order: what it leaves open is free."""
+    """Whether it is what eager makes of elements one by one or in vectors, or of equal ones in their order:
+    what it leaves open is free.
+    """
     form = Form(dtype=ours.dtype, stride=tuple(ours.stride()))
     for way in (Apart, InVectors, StableSorts):
         eager, wide = expected.otherwise(position, way)
@@ -348,7 +364,9 @@ def _what(program: Program, position: int, count: int) -> str:
 
 
 def _as_captured(expected: Expected) -> Expected:
-    """`expected` with other forms than eager's where what AOTAutograd captures has such; as it is if that does not run."""
+    """`expected` with other forms than eager's where what AOTAutograd captures has such; as it is if that
+    does not run.
+    """
     program, eager = expected.program, expected.eager
     try:
         ran = run(_compile(program, "aot_eager"), program)

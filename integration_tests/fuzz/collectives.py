@@ -1,4 +1,5 @@
-"""Runs programs with collectives in flight (`flights.py`) beside eager: over gloo, or with a group that does everything at the wait.
+"""Runs programs with collectives in flight (`flights.py`) beside eager: over gloo, or with a group that does
+everything at the wait.
 
     python -m integration_tests.fuzz.collectives --ranks 2 3 4 --count 500      over gloo; so many programs in all
     python -m integration_tests.fuzz.collectives --delayed --count 100          in one process, where each fault shows

@@ -1,8 +1,9 @@
-"""The state of a program that is being made: its values so far, run in their own types and in float64 side by side.
+"""The state of a program that is being made: its values so far, run in their own types and in float64 side by
+side.
 
-Whether two floats compare equal, and what floor makes of one, says nothing about a compiler when rounding decided the
-float. So each storage is known as exact (every value in it is what float64 gives, and comes from such) or not, and
-operations that jump take exact values alone.
+Whether two floats compare equal, and what floor makes of one, says nothing about a compiler when rounding
+decided the float. So each storage is known as exact (every value in it is what float64 gives, and comes from
+such) or not, and operations that jump take exact values alone.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Draw:
         self._wide: dict[str, Any] = {}
         self._rounded: set[int] = set()
 
-    # ---- values ------------------------------------------------------------------------------------------------
+    # ---- values
+    # ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """Every value so far."""
@@ -142,7 +144,8 @@ class Draw:
         self.inputs.append(value)
         self._replay()
 
-    # ---- steps -------------------------------------------------------------------------------------------------
+    # ---- steps
+    # -------------------------------------------------------------------------------------------------
 
     def make(self, text: str, count: int = 1) -> tuple[str, ...]:
         """Bind the `count` results of the expression `text`."""
@@ -222,7 +225,9 @@ def same_numbers(native: Tensor, wide: Tensor) -> bool:
 
 
 def _is_rounded(native: Tensor, wide: Tensor) -> bool:
-    """Whether float64 gives other numbers. In float64 itself: whether there are some that need more digits than float32 has."""
+    """Whether float64 gives other numbers. In float64 itself: whether there are some that need more digits
+    than float32 has.
+    """
     if native.dtype is torch.float64:
         return not same_numbers(native.float(), native)
     return not same_numbers(native, wide)

@@ -1,8 +1,10 @@
-"""Random programs with collectives in flight: what is started, computed meanwhile, waited for, and left to the caller.
+"""Random programs with collectives in flight: what is started, computed meanwhile, waited for, and left to
+the caller.
 
-A program is a function of a few matrices. Each rank runs the same text on numbers of its own. What eager mode would make a race
-is never drawn: nothing reads a result before the wait for it, and no operand's memory is written in place between start and wait. Copies of
-operands are updated meanwhile, and whatever a compiler may take for a reason to write where the operand lies.
+A program is a function of a few matrices. Each rank runs the same text on numbers of its own. What eager mode
+would make a race is never drawn: nothing reads a result before the wait for it, and no operand's memory is
+written in place between start and wait. Copies of operands are updated meanwhile, and whatever a compiler may
+take for a reason to write where the operand lies.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ REMOTE = ("all_gather_into_given", "batch")
 
 @dataclass(slots=True)
 class Value:
-    """A matrix of the program: its rows, and the name of the input whose memory it is in, if it is in one's."""
+    """A matrix of the program: its rows, and the name of the input whose memory it is in, if it
+    is in one's.
+    """
 
     name: str
     rows: int
@@ -48,7 +52,8 @@ class Flights:
     """A program.
 
     Attributes:
-        source: text of `f`, whose globals are `torch`, `ops`, `group` and `other`, names of two groups of all ranks, and `rank`.
+        source: text of `f`, whose globals are `torch`, `ops`, `group` and `other`, names of two groups of all
+            ranks, and `rank`.
         inputs: rows and columns of each argument.
         unwaited: places of the results that are still in flight.
         collectives: how many it starts.
@@ -176,7 +181,9 @@ class _Drawing:
         )
 
     def ring(self) -> None:
-        """What a rank sends to the next one, and receives from the one before, into zeros or a part of them."""
+        """What a rank sends to the next one, and receives from the one before, into zeros or a
+        part of them.
+        """
         given = self.value()
         sent = given.name if given.contiguous else f"{given.name}.contiguous()"
         zeros, start, stop = self.name("z"), 0, given.rows
@@ -286,7 +293,9 @@ def _all_to_all(ranks: int) -> _Call:
 
 
 def _uneven_all_to_all(ranks: int) -> _Call:
-    """Rank 0 sends all but a row to itself, and the next one to the next: as many rows as each has, in other parts."""
+    """Rank 0 sends all but a row to itself, and the next one to the next: as many rows as each has, in other
+    parts.
+    """
     given = f"[{{rows}} * {ranks} - {ranks - 1} if k == rank else 1 for k in range({ranks})]"
     return _Call(f"ops.all_to_all_single({{}}, {given}, {given}, group)", lambda rows: rows, divides=True)
 

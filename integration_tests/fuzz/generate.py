@@ -36,7 +36,8 @@ FAMILIES: tuple[tuple[Callable[[Draw], None], int], ...] = (
     (structural.listed, 2),
     (structural.in_place, 10),
 )
-# Programs of these seeds have tensors of one size in all dimensions, in which ranges are mistaken for each other most easily.
+# Programs of these seeds have tensors of one size in all dimensions, in which ranges are mistaken for each
+# other most easily.
 EQUAL_SIZES_FROM = 1_000_000
 EQUAL_SIZES = (*FAMILIES, (elementwise.crossed, 20))
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 65, 100, 129)

@@ -1,8 +1,8 @@
 """Is a value of a compiled program right: integers and booleans exactly, floats beside a run in float64.
 
-Eager's own distance from float64 is the measure. One run of eager is one draw, and it may be exact by luck; where a
-value seems wrong, eager runs again several times with every rounding made up to an ulp worse, and the largest distance
-of these runs counts: it knows which sums cancel and which quotients blow up.
+Eager's own distance from float64 is the measure. One run of eager is one draw, and it may be exact by luck;
+where a value seems wrong, eager runs again several times with every rounding made up to an ulp worse, and the
+largest distance of these runs counts: it knows which sums cancel and which quotients blow up.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ FLOOR_ULPS = 32.0
 # Nothing is wider than float64: its error is that of another order of terms, of which there are thousands.
 FLOOR_ULPS_FLOAT64 = 512.0
 FLOOR_FLOAT64 = 1e-12
-# Inside of these a mean is rounded, or not: equal numbers may be apart by that, where eager's recurrence finds nothing.
-# Norms divide that by the root of their `eps` alone. So is the sum inside of a logarithm of it, which may be anything near 0.
+# Inside of these a mean is rounded, or not: equal numbers may be apart by that, where eager's recurrence
+# finds nothing.
+# Norms divide that by the root of their `eps` alone. So is the sum inside of a logarithm of it, which may be
+# anything near 0.
 SPREADS = (
     *("aten::std", "aten::var", "aten::std_mean", "aten::var_mean"),
     *("aten::native_layer_norm", "aten::native_group_norm"),
     *("aten::logaddexp", "aten::logaddexp2", "aten::logsumexp", "aten::logcumsumexp"),
 )
-# Means beside a spread are added up in another order, or from differences: off by an ulp of what is added, which may cancel.
+# Means beside a spread are added up in another order, or from differences: off by an ulp of what is added,
+# which may cancel.
 MEANS = ("aten::std_mean", "aten::var_mean")
-# Eager's kernels of these names on these devices multiply float64 by a sixth in float32: 0.375000011 for 0.375. The float64 run does, too.
+# Eager's kernels of these names on these devices multiply float64 by a sixth in float32: 0.375000011 for
+# 0.375. The float64 run does, too.
 COARSE = (("aten::hardsigmoid", "cuda"), ("aten::hardswish", "cuda"))
 
 
@@ -57,8 +61,9 @@ def difference(
 ) -> str:
     """What is wrong with `ours`; empty if nothing is.
 
-    `spread` gives the value in rerun eager programs whose roundings are off by so many ulps; `promised` is a form that is right beside eager's.
-    `zeros` gives it in reruns in which zeros have other signs wherever eager leaves these open; without, no sign of a zero counts.
+    `spread` gives the value in rerun eager programs whose roundings are off by so many ulps; `promised` is a
+    form that is right beside eager's. `zeros` gives it in reruns in which zeros have other signs wherever
+    eager leaves these open; without, no sign of a zero counts.
     """
     form = promised or Form(dtype=eager.dtype, stride=tuple(eager.stride()))
     if ours.dtype != eager.dtype:
@@ -100,7 +105,8 @@ def _distance(ours: Tensor, eager: Tensor, wide: Tensor, spread: Callable[[float
     limit = FACTOR * _error(eager, eager, wide) + floor
     if error <= limit:
         return ""
-    # Where an error is raised to a power, as in variances of equal numbers, the factor belongs to the rounding.
+    # Where an error is raised to a power, as in variances of equal numbers, the factor belongs to the
+    # rounding.
     for factor, ulps in ((SPREAD_FACTOR, 1.0), (1.0, SPREAD_FACTOR)):
         limit = max(limit, *(factor * _error(other, eager, wide) + floor for other in spread(ulps)))
         if error <= limit:
@@ -123,9 +129,11 @@ def _largest(wide: Tensor) -> float:
 
 
 def _error(value: Tensor, eager: Tensor, wide: Tensor) -> float:
-    """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64 has them.
+    """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64
+    has them.
 
-    Where eager has others than float64, a product or sum went beyond its type on the way: the order of the terms says where.
+    Where eager has others than float64, a product or sum went beyond its type on the way: the order of the
+    terms says where.
     """
     finite = torch.isfinite(value)
     if not (finite.all() and torch.isfinite(eager).all()):
@@ -142,9 +150,11 @@ def _odd(value: Tensor) -> Tensor:
 
 
 class Jitter(TorchDispatchMode):
-    """Within it, what an operation has rounded is off by up to another `ulps`; so is what spreads are taken of.
+    """Within it, what an operation has rounded is off by up to another `ulps`; so is what spreads are taken
+    of.
 
-    In float64, results of the `coarse` operators and devices are off by as much as if they were rounded to float32.
+    In float64, results of the `coarse` operators and devices are off by as much as if they were rounded to
+    float32.
     """
 
     def __init__(self, seed: int, ulps: float = 1.0, coarse: Sequence[tuple[str, str]] = COARSE) -> None:
@@ -185,7 +195,9 @@ class Jitter(TorchDispatchMode):
         return result
 
     def _move_means(self, means: Tensor, largest: float) -> None:
-        """Every other run finds that what is added has cancelled, where it all but does: 0 is where roots and signs jump."""
+        """Every other run finds that what is added has cancelled, where it all but does: 0 is where roots and
+        signs jump.
+        """
         added = torch.full_like(means, largest)
         cancelled = means.abs() <= self._ulps * torch.finfo(means.dtype).eps * largest
         means.add_(self._moved(added) - added)
@@ -203,7 +215,9 @@ class Jitter(TorchDispatchMode):
         return (value.double() * (1 + noise * step)).to(value.dtype)
 
     def _disturb(self, value: Tensor, wide: object, terms: float) -> None:
-        """Of so many `terms` each element was made: sums of pairs of pairs round as often as that can be halved, half of them each way."""
+        """Of so many `terms` each element was made: sums of pairs of pairs round as often as that can be
+        halved, half of them each way.
+        """
         moved = self._moved(value, roundings=max(1.0, math.log2(max(terms, 1.0)) / 2))
         if isinstance(wide, Tensor) and wide.shape == value.shape:
             if same_numbers(value, wide):

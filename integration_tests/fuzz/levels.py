@@ -1,4 +1,6 @@
-"""A backend that compiles a graph once and runs it at the level that it is told: an interpreter of an IR, or generated code."""
+"""A backend that compiles a graph once and runs it at the level that it is told: an interpreter of an IR, or
+generated code.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ from coilwork_tools.explain.clock import StageClock
 from integration_tests.all_levels import DRIVERS
 
 Call = Callable[[list[Any]], Sequence[Any]]
-# In the order of compilation: the first that is wrong names the stage. The last are as for an accelerator, though the
-# tensors lie on the CPU: scheduled for one that is so small that small tensors are much to it, and compiled for a real one.
+# In the order of compilation: the first that is wrong names the stage. The last are as for an accelerator,
+# though the tensors lie on the CPU: scheduled for one that is so small that small tensors are much to it, and
+# compiled for a real one.
 INTERPRETED = ("graph", "schedule", "program", "accelerator's schedule", "accelerator's program")
 SMALL_ACCELERATOR = replace(TARGETS["sm_90"], multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 GENERATED = tuple(name for name, _, _ in DRIVERS)
@@ -145,7 +148,9 @@ class Levels:
 
 
 def _emitted(job: Job) -> Compiled:
-    """What the stages make of the job. What has no atomics is left to ATen: lowering sees to that by the tensors' device."""
+    """What the stages make of the job. What has no atomics is left to ATen: lowering sees to that by the
+    tensors' device.
+    """
     fallback: tuple[str, ...] = ()
     while True:
         try:

@@ -1,4 +1,6 @@
-"""A random program as a value: inputs with their layouts, steps as text, results; and its source as a function."""
+"""A random program as a value: inputs with their layouts, steps as text, results; and its source as a
+function.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ class Input:
         steps: per dimension, how much wider than dense its stride is; 0 repeats one element along it.
         offset: elements before the first in its storage.
         dtype: without `torch.`.
-        fill: what it holds: "grid" (quarters between -2 and 2), "normal", "special" (with NaN, infinities, zeros of both
-            signs), "small" and "wide" integers, "index:N" (positions below N), "permutation" of each row's positions.
+        fill: what it holds: "grid" (quarters between -2 and 2), "normal", "special" (with NaN, infinities,
+            zeros of both signs), "small" and "wide" integers, "index:N" (positions below N), "permutation" of
+            each row's positions.
         base: an input whose storage this one shares; none if empty.
     """
 
@@ -76,7 +79,9 @@ def plain(name: str, shape: Sequence[int], dtype: str, fill: str) -> Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One statement. `makes` are the names that it binds, `reads` those that it uses, `writes` those that it overwrites."""
+    """One statement. `makes` are the names that it binds, `reads` those that it uses, `writes` those that it
+    overwrites.
+    """
 
     text: str
     makes: tuple[str, ...] = ()

@@ -1,4 +1,6 @@
-"""A smaller program that fails in the same way: fewer results, operations and inputs, smaller and simpler inputs."""
+"""A smaller program that fails in the same way: fewer results, operations and inputs, smaller and simpler
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Fails = Callable[[Program], bool]
 def shrink(program: Program, fails: Fails, *, seconds: float = 60.0) -> Program:
     """The smallest program found in the given time; `fails(program)` holds, and does for what is returned.
 
-    Greedy: of the simpler programs that are one change away the first that still fails is taken, until none does.
+    Greedy: of the simpler programs that are one change away the first that still fails is taken, until none
+    does.
     """
     deadline = time.monotonic() + seconds
     changed = True

@@ -1,4 +1,6 @@
-"""Operations of a random program that move elements: views, indexing, padding, joining, and writes in place."""
+"""Operations of a random program that move elements: views, indexing, padding, joining, and
+writes in place.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What eager makes of elements in order where its sorts are stable.
 
-On a CPU eager's sort of many elements leaves equal ones in any order, and so do those of a few that find ranks; ours keep the order that
-they had. The values are the same, but not which of two equal elements has a position, or a gradient.
+On a CPU eager's sort of many elements leaves equal ones in any order, and so do those of a few that find
+ranks; ours keep the order that they had. The values are the same, but not which of two equal elements has a
+position, or a gradient.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def examine(
 ) -> dict[str, Any]:
     """The finding for the program of `seed`, as a record; with a script if it failed.
 
-    Only by interpreters if `interpreted`; with `triton`, generated code is Triton's, which its own interpreter runs.
+    Only by interpreters if `interpreted`; with `triton`, generated code is Triton's, which its own
+    interpreter runs.
     """
     # Work that is shared by threads is cut elsewhere.
     torch.set_num_threads(1 + seed % 3)

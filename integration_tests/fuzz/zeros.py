@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Operations on one element each whose zeros have the sign that IEEE 754 says, and copies. Sums, products of many, and extremes
-# are none: the order of their terms decides, and which of two unlike zeros is the larger one nobody says.
+# Operations on one element each whose zeros have the sign that IEEE 754 says, and copies. Sums, products of
+# many, and extremes are none: the order of their terms decides, and which of two unlike zeros is the larger
+# one nobody says.
 DEFINED: Final = frozenset(
     (
         "add sub rsub mul div neg abs copysign where pow sqrt reciprocal floor ceil trunc round fmod"
@@ -56,8 +57,8 @@ def has_other_zeros(ours: Any, eager: Any) -> bool:
 def compare_zero_signs(ours: Tensor, eager: Tensor, wide: Tensor, reruns: Sequence[Tensor]) -> str:
     """What is wrong with the signs of zeros in `ours`, of which some are not eager's; empty if nothing is.
 
-    They are eager's where that is defined: where float64 has a zero of the same sign, as has each of `reruns`, in which what is
-    open is one or the other.
+    They are eager's where that is defined: where float64 has a zero of the same sign, as has each of
+    `reruns`, in which what is open is one or the other.
     """
     odd = _other_zeros(ours, eager)
     for other in (wide, *reruns):

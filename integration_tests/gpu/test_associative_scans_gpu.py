@@ -1,4 +1,6 @@
-"""Associative scans by torch's own function, on a GPU: what a loop in f64 gives, in one kernel, the same every time."""
+"""Associative scans by torch's own function, on a GPU: what a loop in f64 gives, in one kernel, the same
+every time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attention left to a library: its backward, which is handed tensors that are none, and operands that libraries refuse."""
+"""Attention left to a library: its backward, which is handed tensors that are none, and operands that
+libraries refuse.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Calls with positions out of bounds on a GPU: where eager's kernels stop at an assertion, compiled code gives no result either.
+"""Calls with positions out of bounds on a GPU: where eager's kernels stop at an assertion, compiled code
+gives no result either.
 
-An assertion ends its process's context, so each call is made in a process of its own; all of them are children of one.
+An assertion ends its process's context, so each call is made in a process of its own; all of them are
+children of one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Convolutions and their gradients that the native executor hands to cuDNN: as right as eager's, in every form, and in graphs."""
+"""Convolutions and their gradients that the native executor hands to cuDNN: as right as eager's, in every
+form, and in graphs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The contract of docs/numerics.md on a GPU: dtypes as in eager there, and eager's bits with `numerics="eager"`."""
+"""The contract of docs/numerics.md on a GPU: dtypes as in eager there, and eager's bits with
+`numerics="eager"`.
+"""
 
 from __future__ import annotations
 

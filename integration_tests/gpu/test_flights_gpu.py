@@ -1,4 +1,6 @@
-"""Collectives over NCCL, streams of the program's own and operators that keep operands, beside eager, over two GPUs."""
+"""Collectives over NCCL, streams of the program's own and operators that keep operands, beside eager, over
+two GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Layouts that the scheduler chooses, on a GPU: values and visible strides are eager's, and libraries convert nothing any more."""
+"""Layouts that the scheduler chooses, on a GPU: values and visible strides are eager's, and libraries convert
+nothing any more.
+"""
 
 from __future__ import annotations
 

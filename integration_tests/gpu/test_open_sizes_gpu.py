@@ -1,4 +1,6 @@
-"""Kernels of open sizes beside eager: sizes as they likely are, and others, in any order, launched without Python once they are known."""
+"""Kernels of open sizes beside eager: sizes as they likely are, and others, in any order, launched without
+Python once they are known.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What lies around tensors on a GPU influences no kernel, and is not written: the programs of `poisoned_programs.py`."""
+"""What lies around tensors on a GPU influences no kernel, and is not written: the programs of
+`poisoned_programs.py`.
+"""
 
 from __future__ import annotations
 

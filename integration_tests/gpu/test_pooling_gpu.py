@@ -1,4 +1,6 @@
-"""Gradients of a network's stem (convolution, norm, ReLU, max-pool) whose result is read twice, in each configuration of its kernels."""
+"""Gradients of a network's stem (convolution, norm, ReLU, max-pool) whose result is read twice, in each
+configuration of its kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What jumps has its jumps where eager has them on a GPU, with `fast` numerics; the table is in `quantised_rules`."""
+"""What jumps has its jumps where eager has them on a GPU, with `fast` numerics; the table is in
+`quantised_rules`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Calls that are alike go to the driver as graphs: results are eager's whatever changes between calls, and memory is as without."""
+"""Calls that are alike go to the driver as graphs: results are eager's whatever changes between calls, and
+memory is as without.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_inputs_in_place_and_others(programs: list[NativeProgram]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("last", [256, 16384])
 def test_no_more_memory_than_without(programs: list[NativeProgram], dtype: torch.dtype, last: int) -> None:
-    """`last`: columns of the result; where they are many, most memory is there when it is made, and nothing may wait then."""
+    """`last`: columns of the result; where they are many, most memory is there when it is made, and nothing
+    may wait then.
+    """
     model = nn.Sequential(blocks(), nn.Linear(256, last)).to("cuda", dtype)
     x = torch.randn(4096, 256, device="cuda", dtype=dtype)
     peaks = []

@@ -1,4 +1,6 @@
-"""Scans of few long rows on a GPU, by programs that share them: what eager gives, and the same bits every time."""
+"""Scans of few long rows on a GPU, by programs that share them: what eager gives, and the same bits every
+time.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +90,8 @@ def test_running_products(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("period", [2, 128, 8192])
 def test_running_products_of_what_cancels(period: int, tmp_path: Path) -> None:
-    # half a period has up to 64 times 2, the other as often a half, and products of neighbours do not leave the range;
-    # all are powers of two, which are exact
+    # half a period has up to 64 times 2, the other as often a half, and products of neighbours do not leave
+    # the range; all are powers of two, which are exact
     half = period // 2
     cycle = torch.ones(period, device="cuda")
     cycle[: half : max(half // 64, 1)] = 2.0

@@ -1,4 +1,6 @@
-"""Sums of single elements at positions from data: the same bits in any order, within a rounding of exact sums."""
+"""Sums of single elements at positions from data: the same bits in any order, within a rounding of exact
+sums.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whole functions with `mode="max-autotune-no-cudagraphs"` on a GPU: right, the same bits in every call, and remembered."""
+"""Whole functions with `mode="max-autotune-no-cudagraphs"` on a GPU: right, the same bits in every call, and
+remembered.
+"""
 
 from __future__ import annotations
 

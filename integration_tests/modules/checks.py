@@ -23,7 +23,8 @@ from integration_tests.operators.judge import judge
 SEED = 77
 # Samples that are compiled together; what fails is compiled again alone.
 TOGETHER = 8
-# Eager runs of weights and inputs off by a last bit: how far a right gradient may be where rounding decides branches.
+# Eager runs of weights and inputs off by a last bit: how far a right gradient may be where rounding decides
+# branches.
 NEARBY = 8
 # Outcomes that are right, or not ours to mend.
 GOOD = ("ok", "dynamo", "torch", "refused")
@@ -31,9 +32,10 @@ GOOD = ("ok", "dynamo", "torch", "refused")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one sample: "ok", "wrong", "raises", "fallback" (some of it was not compiled), "eager" (none of it was),
-    "dynamo" (none of it with aot_eager either: Dynamo leaves the module alone), "torch" (aot_eager fails in the same way) or
-    "refused" (eager raises)."""
+    """What became of one sample: "ok", "wrong", "raises", "fallback" (some of it was not compiled), "eager"
+    (none of it was), "dynamo" (none of it with aot_eager either: Dynamo leaves the module alone), "torch"
+    (aot_eager fails in the same way) or "refused" (eager raises).
+    """
 
     sample: str
     status: str
@@ -149,7 +151,9 @@ def _detached(leaf: Any) -> Any:
 
 
 def _gradients(results: Sequence[Any], leaves: Sequence[Sequence[Tensor]]) -> list[list[Tensor | None]]:
-    """Per sample the gradients of its leaves; one backward for all, as all results may come from one graph."""
+    """Per sample the gradients of its leaves; one backward for all, as all results may come from
+    one graph.
+    """
     outputs, weights = [], []
     for result in results:
         for position, value in enumerate(tensors_of(result)):

@@ -1,4 +1,6 @@
-"""Torch's own database of modules: every `torch.nn` module, with the arguments that torch's tests make and call them with."""
+"""Torch's own database of modules: every `torch.nn` module, with the arguments that torch's tests make and
+call them with.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     python -m integration_tests.modules.sweep                       all samples of all modules
     python -m integration_tests.modules.sweep --only nn.GRU,nn.LSTM --most 20
 
-A worker process checks them one after the other; `--results` keeps what it finds. Exit status 1 if any sample is wrong, raises or is not compiled.
+A worker process checks them one after the other; `--results` keeps what it finds. Exit status 1 if any sample
+is wrong, raises or is not compiled.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def check_module(name: str, info: Any, most: int, device: str = "cpu") -> list[d
 def outcomes(
     program: str, names: list[str], options: list[str], limit_s: float
 ) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """The records of each name. A worker process, `program --worker --only NAMES`, checks one after the other; when it dies, another goes on."""
+    """The records of each name. A worker process, `program --worker --only NAMES`, checks one after the
+    other; when it dies, another goes on.
+    """
     pending = list(names)
     while pending:
         command = [sys.executable, "-W", "ignore", "-m", program, "--worker", *options]
@@ -122,7 +125,9 @@ def main() -> int:
 
 
 def work(names: list[str], records_of: Callable[[str], list[dict[str, str]]]) -> None:
-    """What a worker does: a line of records for each name. They go to the real stdout; whatever else prints there goes to stderr."""
+    """What a worker does: a line of records for each name. They go to the real stdout; whatever else prints
+    there goes to stderr.
+    """
     report = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for name in names:
@@ -132,7 +137,9 @@ def work(names: list[str], records_of: Callable[[str], list[dict[str, str]]]) ->
 def summarized(
     kind: str, found: Iterator[tuple[str, list[dict[str, str]]]], *, results: Path | None = None
 ) -> int:
-    """Print what is wrong and how many are what, and append all to `results`; 1 if anything is wrong, else 0."""
+    """Print what is wrong and how many are what, and append all to `results`; 1 if anything is
+    wrong, else 0.
+    """
     counts: Counter[str] = Counter()
     names = bad = 0
     started = time.monotonic()

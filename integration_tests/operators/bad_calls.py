@@ -4,13 +4,15 @@
     python -m integration_tests.operators.bad_calls --only "nn.functional.embedding*" --ways bad,bad_dynamic
     python -m integration_tests.operators.bad_calls --ways bad_lowered
 
-The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and of every operator of
-ATen's that they reach (`aten.*`). Worker processes survive what a call does. A refused call must raise, with and
-without `strict`, the type of error that eager raises, or that torch raises when it traces the call (`aot_eager`). What
-returns a result, raises something else or falls back with a warning is a finding.
+The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and
+of every operator of ATen's that they reach (`aten.*`). Worker processes survive what a call does. A refused
+call must raise, with and without `strict`, the type of error that eager raises, or that torch raises when it
+traces the call (`aot_eager`). What returns a result, raises something else or falls back with a warning is a
+finding.
 
-`bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls then get to: if its
-guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces and lowers: see `screening.py`.
+`bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
+then get to: if its guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces
+and lowers: see `screening.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ _DIGITS: Final = re.compile(r"0x[0-9a-f]+|-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What a call came to: the error's type, as one reads it, and text; `graphs` that were compiled, and warnings on the way.
+    """What a call came to: the error's type, as one reads it, and text; `graphs` that were compiled, and
+    warnings on the way.
 
     `is_dynamos`: Dynamo raises it, before a compiler has been asked.
     """
@@ -156,7 +159,9 @@ def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_Ba
 
 
 def judged_program(function: Callable[..., Any], given: Sequence[torch.Tensor], *, dynamic: bool) -> str:
-    """What is wrong with what becomes of a call that eager has to refuse; nothing where it is refused as eager does."""
+    """What is wrong with what becomes of a call that eager has to refuse; nothing where it is refused as
+    eager does.
+    """
     sample = Sample(arguments=tuple(given), keywords={})
     (wanted,) = _eagerly(function, [sample])
     if wanted.kind is None:
@@ -180,7 +185,8 @@ def _outputs(subject: Subject, sample: Sample) -> tuple[torch.Tensor, ...]:
 def _eagerly(
     function: Callable[..., Any], given: Sequence[Sample], *, training: bool = False
 ) -> list[Refusal]:
-    """What eager says of each call. A call that takes its process down, as some do, counts as one that is accepted.
+    """What eager says of each call. A call that takes its process down, as some do, counts as one that is
+    accepted.
 
     That is why they are made in a process of their own; there is another one after each crash.
     """
@@ -206,9 +212,9 @@ def _tell_refusals(
 ) -> NoReturn:
     """In the child: a line for each call as it is done.
 
-    OpenMP's threads don't come along with a fork: a parallel region of a child waits for them forever. So one thread has to do. The
-    alarm ends the child even where a test runner has put a handler of its own, which no call into C++ lets run. What kills the child
-    is an answer, of which the runner's log need not tell.
+    OpenMP's threads don't come along with a fork: a parallel region of a child waits for them forever. So one
+    thread has to do. The alarm ends the child even where a test runner has put a handler of its own, which no
+    call into C++ lets run. What kills the child is an answer, of which the runner's log need not tell.
     """
     torch.set_num_threads(1)
     faulthandler.disable()
@@ -282,7 +288,9 @@ class _Reused:
 
 
 def _compared(wanted: Refusal, strict: Refusal, default: Refusal, theirs: Refusal) -> tuple[str, str]:
-    """Status and detail of what becomes of a call with `strict` and without, beside what becomes of it in eager and `aot_eager`."""
+    """Status and detail of what becomes of a call with `strict` and without, beside what becomes of it in
+    eager and `aot_eager`.
+    """
     for mode, ours in (("strict", strict), ("default", default)):
         told = f"{mode}: {ours.kind or 'a result'}: {ours.text[:400]} {' '.join(ours.fallbacks)[:300]}"
         if ours.kind is None:

@@ -1,4 +1,5 @@
-"""Calls that eager refuses for what their tensors hold, where positions are computed in the graph, and for where their memory lies.
+"""Calls that eager refuses for what their tensors hold, where positions are computed in the graph, and for
+where their memory lies.
 
 `mutations.py` changes arguments; here programs compute them. Each is a function and what it is called with.
 """

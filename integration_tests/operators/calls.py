@@ -17,7 +17,9 @@ SEED = 1234
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How the operator is called: `name` for reports, `backward` for gradients too, `dynamic` sizes, mutation, `hard` inputs."""
+    """How the operator is called: `name` for reports, `backward` for gradients too, `dynamic` sizes,
+    mutation, `hard` inputs.
+    """
 
     name: str
     backward: bool = False

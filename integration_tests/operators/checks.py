@@ -1,4 +1,6 @@
-"""Runs one operator through `torch.compile(..., backend="coilwork")` beside eager, on several samples at a time."""
+"""Runs one operator through `torch.compile(..., backend="coilwork")` beside eager, on several samples at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,12 @@ UNWRITTEN = frozenset(
 class Outcome:
     """What became of one way to run one operator.
 
-    `status`: "ok", "marginal", "wrong", "dtype", "shape", "strides" (see `judge`), "random" (only dtype, shape and
-    strides could be compared), "uncompiled" (a graph fails to compile), "crash" (raises when it runs, where eager does
-    not), "fallback" (right, but a graph or an operator was left to eager), "eager" (Dynamo compiled nothing), "torch"
-    (fails with aot_eager in the same way), "accepted" (eager rejects the call), "unjudged" (the comparison itself raises),
-    "skipped" (eager raises, no samples, or not supported). `samples` is how many were compared.
+    `status`: "ok", "marginal", "wrong", "dtype", "shape", "strides" (see `judge`), "random" (only dtype,
+    shape and strides could be compared), "uncompiled" (a graph fails to compile), "crash" (raises when it
+    runs, where eager does not), "fallback" (right, but a graph or an operator was left to eager), "eager"
+    (Dynamo compiled nothing), "torch" (fails with aot_eager in the same way), "accepted" (eager rejects the
+    call), "unjudged" (the comparison itself raises), "skipped" (eager raises, no samples, or not supported).
+    `samples` is how many were compared.
     """
 
     op: str
@@ -100,8 +103,8 @@ def check(
 ) -> list[Outcome]:
     """All outcomes of one operator, called one way with one dtype.
 
-    `most` samples, or all, and of them `part`; `count` is called with how many there are without that, `tell` with what is
-    tried next; `alone` compiles each sample by itself.
+    `most` samples, or all, and of them `part`; `count` is called with how many there are without that, `tell`
+    with what is tried next; `alone` compiles each sample by itself.
     """
     label = str(dtype).removeprefix("torch.")
     function = op.inplace_variant if way.mutates else op.op
@@ -184,8 +187,8 @@ def _outcomes(name: str, way: Way, dtype: str, found: Sequence[tuple[Sample, Fin
 class _Trial:
     """One operator called one way.
 
-    `values` tells whether results have any, `dimension` which argument names the dimension along which positions of equal
-    elements may differ from eager's, and `tolerance` how far values may.
+    `values` tells whether results have any, `dimension` which argument names the dimension along which
+    positions of equal elements may differ from eager's, and `tolerance` how far values may.
     """
 
     function: Operator
@@ -195,7 +198,9 @@ class _Trial:
     tolerance: tuple[float, float] | None
 
     def findings(self, group: Sequence[Sample]) -> list[tuple[Sample, Finding]]:
-        """What is found for each sample that eager does not refuse: compiled together, and those that fail alone."""
+        """What is found for each sample that eager does not refuse: compiled together, and those that fail
+        alone.
+        """
         usable, expected = self._expected(group)
         if not usable:
             return []
@@ -309,7 +314,9 @@ class _Trial:
         return Finding(status=status, detail=detail)
 
     def _agrees_in_order(self, sample: Sample, result: Any) -> bool:
-        """Whether it is what eager gives where its sorts are stable: which of equal elements gets a gradient is free."""
+        """Whether it is what eager gives where its sorts are stable: which of equal elements gets a gradient
+        is free.
+        """
         with StableSorts():
             wanted = self._eagerly([sample])[0]
             if self.dimension is not None:
@@ -325,7 +332,9 @@ class _Trial:
 
 
 def _data_dependent_graphs() -> Any:
-    """Sizes and numbers that depend on data stay in the graph, so that these operators are compiled at all."""
+    """Sizes and numbers that depend on data stay in the graph, so that these operators are
+    compiled at all.
+    """
     return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
 
 

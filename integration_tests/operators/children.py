@@ -1,7 +1,7 @@
 """Work in a forked process, which leaves nothing behind in this one.
 
-Torch marks a process that has taken gradients: forks of it can take none. Calls that eager refuses are made in
-forks, so whoever judges gradients of calls takes its own in a fork, too.
+Torch marks a process that has taken gradients: forks of it can take none. Calls that eager refuses are made
+in forks, so whoever judges gradients of calls takes its own in a fork, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def run_in_child(compute: Callable[[], Result]) -> Result:
 
 
 def _answer(compute: Callable[[], object], writing: int) -> None:
-    """In the child: write the result and end. OpenMP's threads don't come along with a fork: one has to do."""
+    """In the child: write the result and end. OpenMP's threads don't come along with a fork: one
+    has to do.
+    """
     ctypes.CDLL(None).prctl(_SIGNAL_OF_THE_PARENTS_DEATH, signal.SIGKILL)
     torch.set_num_threads(1)
     status = 1

@@ -24,7 +24,9 @@ from coilwork_runtime.executor.choice import Driven
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledProgram:
-    """One graph as AOTAutograd captured it, its part in the user's function, and the program that it compiles to."""
+    """One graph as AOTAutograd captured it, its part in the user's function, and the program that it compiles
+    to.
+    """
 
     role: Role
     graph: torch.fx.GraphModule

@@ -1,4 +1,6 @@
-"""Torch's core ATen operators and its prims, each with what becomes of a call: the second table of docs/coverage.md."""
+"""Torch's core ATen operators and its prims, each with what becomes of a call: the second table of
+docs/coverage.md.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
     python -m integration_tests.operators.coverage --output docs/coverage.md
 
-Each operator's samples are compiled in one graph for the CPU, forward and (where it has gradients) backward, and the
-programs that come out are read: a program launches kernels, calls ATen's, or does neither where a result is a view.
+Each operator's samples are compiled in one graph for the CPU, forward and (where it has gradients) backward,
+and the programs that come out are read: a program launches kernels, calls ATen's, or does neither where a
+result is a view.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ Of operators on elements, rows, windows and positions, these are calls on purpos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What one operator compiles to: launches of kernels, and the operators called, by name; `None` if nothing was compiled."""
+    """What one operator compiles to: launches of kernels, and the operators called, by name; `None` if
+    nothing was compiled.
+    """
 
     launches: int
     calls: tuple[str, ...]
@@ -76,7 +79,9 @@ class Coverage:
 
 
 def coverage(op: Any, *, backward: bool) -> Coverage | None:
-    """What samples of `op` compile to, all in one graph, or the first that eager takes; None if nothing was compiled."""
+    """What samples of `op` compile to, all in one graph, or the first that eager takes; None if nothing was
+    compiled.
+    """
     known = op.supported_backward_dtypes("cpu") if backward else op.supported_dtypes("cpu")
     dtype = next((one for one in DTYPES if one in known), None)
     if dtype is None or (backward and not op.supports_autograd):

@@ -1,7 +1,7 @@
 """Torch's own operator database: which operators there are, and inputs on which torch's tests try them.
 
-The database lives in torch.testing._internal, whose import asks for `expecttest` though nothing here uses it. Where
-that package is missing, its one name that is needed at import, a test case class, is put in its place.
+The database lives in torch.testing._internal, whose import asks for `expecttest` though nothing here uses it.
+Where that package is missing, its one name that is needed at import, a test case class, is put in its place.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Arguments of one call. Tensors are detached leaves; `differentiable` are positions among them, in pytree order.
+    """Arguments of one call. Tensors are detached leaves; `differentiable` are positions among them, in
+    pytree order.
 
-    `finish` is applied to results before gradients are taken: it leaves what is defined, of eigenvectors for instance.
+    `finish` is applied to results before gradients are taken: it leaves what is defined, of eigenvectors for
+    instance.
     """
 
     arguments: tuple[Any, ...]
@@ -81,7 +83,8 @@ def operators() -> dict[str, Any]:
     with mock.patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal import common_methods_invocations as database
 
-    # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set seeds.
+    # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set
+    # seeds.
     vars(database)["wrapper_set_seed"] = _call
     return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database.op_db}
 
@@ -91,7 +94,9 @@ def _call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any
 
 
 def tolerance(op: Any, device: str, dtype: torch.dtype) -> tuple[float, float] | None:
-    """Relative and absolute tolerance that the database states for results in `dtype`; None where it states none."""
+    """Relative and absolute tolerance that the database states for results in `dtype`; None where it states
+    none.
+    """
     found: list[Any] = []
     for entry in op.decorators:
         applies = getattr(entry, "cls_name", None) in TOLERANT_TESTS
@@ -105,7 +110,8 @@ def tolerance(op: Any, device: str, dtype: torch.dtype) -> tuple[float, float] |
 def samples(
     op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, most: int | None
 ) -> list[Sample]:
-    """All samples, or up to `most` that differ in kind: the first, a 0-d one, an empty one, strided inputs, then others.
+    """All samples, or up to `most` that differ in kind: the first, a 0-d one, an empty one, strided inputs,
+    then others.
 
     Where no sample has strided inputs, one of the first sample's values is added.
     """
@@ -130,7 +136,9 @@ def samples(
 
 
 def hard_samples(op: Any, device: str, dtype: torch.dtype, *, most: int) -> list[Sample]:
-    """Up to `most` of torch's reference samples: the largest, some with infinities and NaN, and a spread of others."""
+    """Up to `most` of torch's reference samples: the largest, some with infinities and NaN, and a spread of
+    others.
+    """
     seen = _listed(op.reference_inputs(device, dtype), most)
     chosen = dict.fromkeys([max(range(len(seen)), key=lambda i: _elements(seen[i]))] if seen else [])
     special = [i for i, sample in enumerate(seen) if _has_special(sample)]

@@ -10,9 +10,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownException:
-    """Operators, ways, dtypes and statuses by shell patterns, several separated by blanks; `reason` is a sentence for a user.
+    """Operators, ways, dtypes and statuses by shell patterns, several separated by blanks; `reason` is a
+    sentence for a user.
 
-    The statuses are those of `README.md`, without a default: what explains other strides does not explain other values.
+    The statuses are those of `README.md`, without a default: what explains other strides does not explain
+    other values.
     """
 
     ops: str

@@ -1,10 +1,11 @@
-"""Which of the operators in the benchmark suite's models run as generated code: the page docs/coverage-models.md.
+"""Which of the operators in the benchmark suite's models run as generated code: the page
+docs/coverage-models.md.
 
     python -m integration_tests.operators.in_models --output docs/coverage-models.md
 
-Every model is compiled for the CPU at its reduced size, forward and, where the suite trains it, a training step with
-its optimizer. Operators are those of the graphs that AOTAutograd captures, after the decompositions that Coilwork asks
-for; the programs that come out say which of them are calls of ATen. No kernel is built.
+Every model is compiled for the CPU at its reduced size, forward and, where the suite trains it, a training
+step with its optimizer. Operators are those of the graphs that AOTAutograd captures, after the decompositions
+that Coilwork asks for; the programs that come out say which of them are calls of ATen. No kernel is built.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ captures, after decompositions; views count as generated, for they need no kerne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """How often an operator occurs in the graphs of one or more models, and how often the programs leave it to ATen."""
+    """How often an operator occurs in the graphs of one or more models, and how often the programs leave it
+    to ATen.
+    """
 
     nodes: int
     calls: int
@@ -60,7 +63,9 @@ def uses(found: Sequence[CompiledProgram]) -> dict[str, Use]:
 
 
 def operators_of(graph: torch.fx.GraphModule) -> Iterator[str]:
-    """The operators on tensors that a graph calls, those of the graphs nested in it among them, once per call."""
+    """The operators on tensors that a graph calls, those of the graphs nested in it among them, once per
+    call.
+    """
     for module in graph.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue

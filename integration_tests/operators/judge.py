@@ -41,11 +41,12 @@ def judge(
 ) -> Judgement:
     """The worst verdict over all leaves of two nested results.
 
-    `reference` computes the same in float64, or raises where that is impossible; it is asked only where the two
-    differ by more than rounding usually does: than `tolerance`, relative and absolute, or torch's default for the type.
-    `values=False` leaves out values, for random results. `nearby` gives eager's results for inputs that are off by their
-    last bits, which are as good as eager's own where a rounding decides a branch; it is asked only where all else says "wrong".
-    `zeros` gives eager's results with other signs of zeros wherever these are open; it is asked only where such a sign differs.
+    `reference` computes the same in float64, or raises where that is impossible; it is asked only where the
+    two differ by more than rounding usually does: than `tolerance`, relative and absolute, or torch's default
+    for the type. `values=False` leaves out values, for random results. `nearby` gives eager's results for
+    inputs that are off by their last bits, which are as good as eager's own where a rounding decides a
+    branch; it is asked only where all else says "wrong". `zeros` gives eager's results with other signs of
+    zeros wherever these are open; it is asked only where such a sign differs.
     """
     ours, ours_spec = pytree.tree_flatten(compiled)
     theirs, theirs_spec = pytree.tree_flatten(eager)
@@ -147,8 +148,8 @@ def _against_reference(one: Tensor, equals: Sequence[Tensor], wide: Any, detail:
     wide = wide.to(dtype)
     rounded = wide.to(other.dtype)
     finite = torch.isfinite(other) & torch.isfinite(wide)
-    # Where rounding itself overflows, eager and the reference differ: each element may be either's. Where it overflows on the
-    # way to a number, what is left is no number; which of them it is says nothing.
+    # Where rounding itself overflows, eager and the reference differ: each element may be either's. Where it
+    # overflows on the way to a number, what is left is no number; which of them it is says nothing.
     lost = (~torch.isfinite(other) & torch.isfinite(wide) & ~torch.isfinite(one))[~finite]
     kinds = _special(one)[~finite]
     if not torch.all(lost | (kinds == _special(other)[~finite]) | (kinds == _special(rounded)[~finite])):

@@ -1,4 +1,5 @@
-"""Calls made from good ones by changing one argument: another rank, size, type, device, number, word or position.
+"""Calls made from good ones by changing one argument: another rank, size, type, device, number, word or
+position.
 
 Some of them are as good as what they are made of. What eager says of each is for the caller to find out.
 """
@@ -61,7 +62,9 @@ def mutated(sample: Sample, *, outputs: tuple[Tensor, ...] = ()) -> Iterator[tup
 
 
 def _shortened(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The calls whose lists are shorter, longer, or say the first item twice, and which lack the last argument."""
+    """The calls whose lists are shorter, longer, or say the first item twice, and which lack the last
+    argument.
+    """
     for position, value in enumerate(sample.arguments):
         if isinstance(value, list | tuple):
             before, after = sample.arguments[:position], sample.arguments[position + 1 :]
@@ -115,7 +118,9 @@ def _others(leaf: object) -> Iterator[tuple[str, Any]]:
 
 
 def _extremes(leaf: object) -> Iterator[tuple[str, Any]]:
-    """The largest and the smallest numbers of the type in the place of a number, of a tensor's first and of all of its elements."""
+    """The largest and the smallest numbers of the type in the place of a number, of a tensor's first and of
+    all of its elements.
+    """
     if isinstance(leaf, int) and not isinstance(leaf, bool):
         yield from ((f"{other} for {leaf}", other) for other in _EXTREMES)
     elif isinstance(leaf, float):

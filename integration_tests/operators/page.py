@@ -2,8 +2,9 @@
 
     python -m integration_tests.operators.page "cpu.jsonl=a CPU of 64 cores, torch 2.11.0" "gpu.jsonl+again.jsonl"
 
-An argument is a sweep: its results files, the later ones what was measured again, joined by `+`. Behind a file's `=` stands
-where it was made, if its records do not say so. `--note UNIT=TEXT` adds to what is said of a unit that fails.
+An argument is a sweep: its results files, the later ones what was measured again, joined by `+`. Behind a
+file's `=` stands where it was made, if its records do not say so. `--note UNIT=TEXT` adds to what is said of
+a unit that fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Units in parts: the samples of one that has many are checked by whichever workers are free.
 
-How many samples a unit has is known once a worker has made them. It tells, and goes on with the first part; the other parts
-come before all units that nobody has begun.
+How many samples a unit has is known once a worker has made them. It tells, and goes on with the first part;
+the other parts come before all units that nobody has begun.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from integration_tests.operators.units import Unit
 
-# Samples that one worker checks: a multiple of how many are compiled together, of fixed sizes and of open ones.
+# Samples that one worker checks: a multiple of how many are compiled together, of fixed sizes and of open
+# ones.
 SAMPLES: Final = 96
 
 
@@ -47,7 +48,9 @@ class Parts:
             return part
 
     def tell(self, part: Part, samples: int) -> None:
-        """The unit of `part`, the first one, has so many samples (0: it came to nothing). Only the first telling counts."""
+        """The unit of `part`, the first one, has so many samples (0: it came to nothing). Only the first
+        telling counts.
+        """
         with self._changed:
             if part in self._unknown:
                 self._unknown.remove(part)

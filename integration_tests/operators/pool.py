@@ -1,4 +1,6 @@
-"""Worker processes of a sweep. They survive what an operator does: who dies or takes too long is replaced, and told of."""
+"""Worker processes of a sweep. They survive what an operator does: who dies or takes too long is replaced,
+and told of.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ COMMAND = [sys.executable, "-m", "integration_tests.operators.worker"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every worker is told, how long a few samples may take, when to stop taking units, and who builds kernels for a worker."""
+    """What every worker is told, how long a few samples may take, when to stop taking units, and who builds
+    kernels for a worker.
+    """
 
     device: str
     samples: int
@@ -38,7 +42,8 @@ class Settings:
 
 @dataclass(slots=True)
 class Answer:
-    """What a worker said to a part: `status` is "done", "unfinished", or what became of the process at sample `at`.
+    """What a worker said to a part: `status` is "done", "unfinished", or what became of the process at sample
+    `at`.
 
     `of` is how many samples the unit has, 0 if that was not told.
     """
@@ -83,8 +88,8 @@ class Worker:
 
         `samples_known` is called with how many samples the unit has, before they are checked.
 
-        Each sign of progress, samples that are compiled together, has `limit_s` to itself: a unit of hundreds of samples takes
-        its time. One that is at it still so long after the deadline is "unfinished".
+        Each sign of progress, samples that are compiled together, has `limit_s` to itself: a unit of hundreds
+        of samples takes its time. One that is at it still so long after the deadline is "unfinished".
         """
         assert self._process.stdin is not None
         self.units += 1
@@ -153,7 +158,8 @@ def work(pending: Parts, done: SimpleQueue[list[dict[str, Any]]], settings: Sett
             worker = worker or Worker(settings)
             answer = worker.ask(part, settings, samples_known=tell)
             if answer.status in ("died", "timeout"):
-                # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
+                # Once more, sample by sample: which one is it, and is it the unit's fault or that of those
+                # before it?
                 worker = Worker(settings)
                 answer = worker.ask(part, settings, samples_known=tell, alone=True)
         finally:

@@ -1,4 +1,6 @@
-"""Positions of equal elements: torch leaves open which of them it gives, and in which order, unless asked for a stable sort."""
+"""Positions of equal elements: torch leaves open which of them it gives, and in which order, unless asked for
+a stable sort.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from torch import Tensor
 
 from integration_tests.operators.database import Sample
 
-# Operators that take a tensor and give values and their positions, or positions alone: which argument is the dimension.
+# Operators that take a tensor and give values and their positions, or positions alone: which argument is the
+# dimension.
 WITHOUT_ORDER: Final[Mapping[str, int]] = MappingProxyType(
     {"argsort": 1, "kthvalue": 2, "median": 1, "nanmedian": 1, "sort": 1, "topk": 2}
 )
 
 
 def settled(compiled: Any, eager: Any, sample: Sample, dimension: int) -> Any:
-    """`compiled`, (values, positions) or positions, with eager's positions where its own point at elements equal to those.
+    """`compiled`, (values, positions) or positions, with eager's positions where its own point at elements
+    equal to those.
 
     `dimension` is the argument that names the dimension.
     """

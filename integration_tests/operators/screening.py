@@ -1,7 +1,7 @@
 """Bad calls as tracing and lowering see them: nothing is built or run, so thousands take minutes.
 
-A call is refused if tracing raises; it is judged when the program runs if the graph calls ATen or holds checks. What is
-left has no way to be refused: `accepted`, or `error` where lowering itself fails.
+A call is refused if tracing raises; it is judged when the program runs if the graph calls ATen or holds
+checks. What is left has no way to be refused: `accepted`, or `error` where lowering itself fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Everything that bad calls are made for: torch's operators, in place too, its modules, and ATen's operators called directly.
+"""Everything that bad calls are made for: torch's operators, in place too, its modules, and ATen's operators
+called directly.
 
 Names tell them apart: `add`, `add in place` as `inplace.add`, `module.nn.Linear`, `aten.add.Tensor`, and
 `function.fold` for what torch's databases lack.
@@ -46,7 +47,9 @@ def subjects() -> list[str]:
 
 
 def subject_of(name: str, device: str) -> list[Subject]:
-    """What goes by this name; several, as each module that is made is one, and nothing for lack of good calls."""
+    """What goes by this name; several, as each module that is made is one, and nothing for lack of good
+    calls.
+    """
     if name.startswith("module."):
         return _modules(name.removeprefix("module."), device)
     if name.startswith("function."):
@@ -122,7 +125,9 @@ def _overload(name: str) -> Any:
 
 
 def _overloads() -> Iterator[str]:
-    """Every overload of ATen's, by the name that it has in a graph, but those that write into a tensor besides their operands."""
+    """Every overload of ATen's, by the name that it has in a graph, but those that write into a tensor
+    besides their operands.
+    """
     for name in torch._C._dispatch_get_all_op_names():
         space, _, name = name.partition("::")
         if space == "aten" and not name.startswith("_test") and "out" not in name.partition(".")[2]:

@@ -3,10 +3,11 @@
     python -m integration_tests.operators.sweep --device cpu --processes 2
     python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4 --samples 4
 
-Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one dtype, in parts if it has many samples. One
-that dies, or takes longer than `--limit` seconds for samples that are compiled together, is replaced. `--results FILE`
-is appended to after every part, and what it already holds is not checked again: an interrupted sweep goes on
-where it stopped, and `--seconds` ends it in time. `--again` forgets those that failed.
+Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one
+dtype, in parts if it has many samples. One that dies, or takes longer than `--limit` seconds for samples that
+are compiled together, is replaced. `--results FILE` is appended to after every part, and what it already
+holds is not checked again: an interrupted sweep goes on where it stopped, and `--seconds` ends it in time.
+`--again` forgets those that failed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def collect(
 
 
 def read_progress(path: Path, *, again: bool) -> list[dict[str, Any]]:
-    """What an earlier sweep found; with `again`, without the units that failed. A line cut short is left out."""
+    """What an earlier sweep found; with `again`, without the units that failed. A line cut short
+    is left out.
+    """
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)

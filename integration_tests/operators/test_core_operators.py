@@ -1,4 +1,6 @@
-"""Core ATen operators and prims are generated or taken apart, but for those of which the page says why they are not."""
+"""Core ATen operators and prims are generated or taken apart, but for those of which the page says why they
+are not.
+"""
 
 from __future__ import annotations
 

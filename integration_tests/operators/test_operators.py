@@ -1,6 +1,7 @@
 """A cross-section of torch's operators through `torch.compile(..., backend="coilwork")`, beside eager.
 
-The whole database takes a quarter of an hour per way of calling: `python -m integration_tests.operators.sweep`.
+The whole database takes a quarter of an hour per way of calling: `python -m
+integration_tests.operators.sweep`.
 """
 
 from __future__ import annotations

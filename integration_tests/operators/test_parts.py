@@ -76,7 +76,8 @@ def test_a_part_checks_its_samples() -> None:
 
 
 def test_workers_share_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    # workers are processes of their own and cut by `SAMPLES` themselves: the parts here overlap, and are all there
+    # workers are processes of their own and cut by `SAMPLES` themselves: the parts here overlap, and are all
+    # there
     monkeypatch.setattr(parts, "SAMPLES", 4)
     unit = Unit(op="expand", way="forward", dtype="int64")
     settings = Settings(device="cpu", samples=0, limit_s=100.0, deadline=time.monotonic() + 100.0)

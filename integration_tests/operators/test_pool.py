@@ -33,7 +33,9 @@ for line in sys.stdin:
 def told(
     monkeypatch: pytest.MonkeyPatch, folder: Path, after_each: str, *, limit_s: float, seconds: float = 60.0
 ) -> tuple[list[dict[str, Any]], int]:
-    """What is told of `UNIT` by a worker that does `after_each` after each sample, and how many units are left."""
+    """What is told of `UNIT` by a worker that does `after_each` after each sample, and how many units are
+    left.
+    """
     (folder / "worker.py").write_text(WORKER.format(after_each=after_each))
     monkeypatch.setattr(pool, "COMMAND", [sys.executable, str(folder / "worker.py")])
     settings = Settings(device="cpu", samples=0, limit_s=limit_s, deadline=time.monotonic() + seconds)

@@ -1,8 +1,9 @@
-"""A quarter of all pairs of operator and type beside eager, with few samples each: `nox -s opinfo` runs all pairs with all samples.
+"""A quarter of all pairs of operator and type beside eager, with few samples each: `nox -s opinfo` runs all
+pairs with all samples.
 
-Of every type it is another quarter of the operators, so that each operator is tried in some of its types. They are tried in
-processes of their own, so that one that takes its process down is named. Measured: about a quarter of a processor second
-per pair and sample, five minutes on two cores.
+Of every type it is another quarter of the operators, so that each operator is tried in some of its types.
+They are tried in processes of their own, so that one that takes its process down is named. Measured: about a
+quarter of a processor second per pair and sample, five minutes on two cores.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ OTHERS = tuple(dtype for dtype in DTYPES if dtype not in COMMON)
 
 def quarter(database: Mapping[str, Any], dtype: str) -> list[Unit]:
     """Every fourth operator forward in `dtype`, and in the first type also with calls that must fail."""
-    # by name, the four common floats come one after another, and so do the integers: each gets another quarter
+    # by name, the four common floats come one after another, and so do the integers: each gets another
+    # quarter
     shard = f"{sorted(DTYPES).index(dtype) % 4}/4"
     ways = ["forward", "errors"] if dtype == DTYPES[0] else ["forward"]
     names = chosen_names(database, shard=shard, only="")

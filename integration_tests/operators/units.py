@@ -39,7 +39,9 @@ class Unit:
 
 
 def chosen_names(database: Mapping[str, Any], *, shard: str, only: str) -> list[str]:
-    """The names in shard `i/n`: every n-th from the i-th; `only` is a list of names, `a,b`, or a prefix, `nn.*`."""
+    """The names in shard `i/n`: every n-th from the i-th; `only` is a list of names, `a,b`, or a prefix,
+    `nn.*`.
+    """
     names = sorted(database)
     if only:
         wanted = only.split(",")
@@ -61,7 +63,8 @@ def units(
     device: str,
     fully: Sequence[str] = FULLY,
 ) -> list[Unit]:
-    """Everything to do, in order: by dtype, then by way, then by operator. Ways but `forward` only for dtypes in `fully`.
+    """Everything to do, in order: by dtype, then by way, then by operator. Ways but `forward` only for dtypes
+    in `fully`.
 
     An operator that knows none of the dtypes in `fully` is tried in all ways with the first dtype it knows.
     """

@@ -54,7 +54,9 @@ Record = Mapping[str, Any]
 
 
 def pairs(records: Sequence[Record]) -> dict[tuple[str, str], str]:
-    """The verdict on each pair of operator and dtype, over all ways. Rejected calls belong to none, and are left out."""
+    """The verdict on each pair of operator and dtype, over all ways. Rejected calls belong to none, and are
+    left out.
+    """
     found: dict[tuple[str, str], str] = defaultdict(lambda: VERDICTS[0])
     for record in records:
         if record["way"] == "errors":
@@ -70,7 +72,9 @@ def is_failure(record: Record) -> bool:
 
 
 def elsewhere(records: Sequence[Record]) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """Operators and ways in which something else than the compiler differs, each with what it does and the dtypes."""
+    """Operators and ways in which something else than the compiler differs, each with what it does and the
+    dtypes.
+    """
     units: dict[tuple[str, str], tuple[str, list[str]]] = {}
     for record in records:
         if record["status"] == "torch":
@@ -92,7 +96,9 @@ def others(records: Sequence[Record]) -> list[str]:
 
 
 def _first(detail: str) -> str:
-    """The first line that says what is wrong: the error that a backend raised, or fake tensors, if that is what there is."""
+    """The first line that says what is wrong: the error that a backend raised, or fake tensors, if that is
+    what there is.
+    """
     first, _, rest = detail.partition("\n")
     fakes = re.search(r"got (\w+\(.*?)(\\n|\n|$)", rest)
     if first.endswith("raised:"):
@@ -104,8 +110,9 @@ def _first(detail: str) -> str:
 class Tally:
     """Pairs of operator and dtype by verdict: of each dtype over all ways, and of each way over all dtypes.
 
-    `rejected` counts what became of calls that eager rejects: operators that reject them ("rejected", with so many "calls"),
-    that accept them ("accepted"), and that aot_eager accepts, too ("torch"). Empty if there were none.
+    `rejected` counts what became of calls that eager rejects: operators that reject them ("rejected", with so
+    many "calls"), that accept them ("accepted"), and that aot_eager accepts, too ("torch"). Empty if there
+    were none.
     """
 
     dtypes: Mapping[str, Mapping[str, int]]
@@ -152,7 +159,9 @@ def table(records: Sequence[Record]) -> str:
 
 
 def tally_table(found: Tally) -> str:
-    """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then rejected calls."""
+    """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then
+    rejected calls.
+    """
     rows = {name: Counter(counts) for name, counts in found.dtypes.items()}
     total = sum(rows.values(), Counter[str]())
     shown = [verdict for verdict in VERDICTS if total[verdict] or verdict in ("equal", "wrong", "crashed")]

@@ -1,6 +1,7 @@
 """One process of a sweep: on stdin a line per part of a unit, its key and first sample.
 
-On stdout lines of JSON: first where it runs; then of each part how many samples the unit has, what is tried, and the outcomes.
+On stdout lines of JSON: first where it runs; then of each part how many samples the unit has, what is tried,
+and the outcomes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Builds the native executor and the launcher of kernels into wheels for Linux on x86-64, where a compiler and Python's headers are there.
+"""Builds the native executor and the launcher of kernels into wheels for Linux on x86-64, where a compiler
+and Python's headers are there.
 
-The libraries are for the Python that builds the wheel; others, and machines with an older C library, build their own when they first need it.
-So the wheel installs under every Python, and only says what system it is for. Without a compiler the wheel is pure.
+The libraries are for the Python that builds the wheel; others, and machines with an older C library, build
+their own when they first need it. So the wheel installs under every Python, and only says what system it is
+for. Without a compiler the wheel is pure.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ PACKAGE = Path("src", "coilwork_runtime")
 
 
 class PrebuiltExtensions(BuildHookInterface[Any]):
-    """Adds the libraries, and the tag of the system, to a wheel. Environment: `CXX`, and `COILWORK_PURE_WHEEL=1` to do without."""
+    """Adds the libraries, and the tag of the system, to a wheel. Environment: `CXX`, and
+    `COILWORK_PURE_WHEEL=1` to do without.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is put together; `version` is `editable` for one that only points here."""
@@ -59,7 +63,9 @@ def _platform() -> str:
 
 
 def _compiling(root: Path) -> ModuleType:
-    """`coilwork_runtime.compiling` and what it imports, without the package around it, whose requirements are not there."""
+    """`coilwork_runtime.compiling` and what it imports, without the package around it, whose requirements are
+    not there.
+    """
     folder = Path(root, PACKAGE)
     if not Path(folder, "compiling.py").exists():
         raise ImportError(f"{folder} has no compiling.py")

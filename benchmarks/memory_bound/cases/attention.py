@@ -1,4 +1,6 @@
-"""What attention needs beside its products: windows, turned and normalised heads, caches, decays, routing of tokens."""
+"""What attention needs beside its products: windows, turned and normalised heads, caches, decays, routing of
+tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How integers are judged that follow from rounded numbers: those of eager, but for a few that are its neighbours."""
+"""How integers are judged that follow from rounded numbers: those of eager, but for a few that are its
+neighbours.
+"""
 
 from __future__ import annotations
 

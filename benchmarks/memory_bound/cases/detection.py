@@ -55,7 +55,9 @@ def contrastive(x: Tensor) -> Tensor:
 
 
 def labelled(make: Make, n: int, classes: int) -> Arguments:
-    """Scores of which none is exactly 1 below that of the label, in numbers that differ by multiples of 1/8: no rounding decides who has a gradient."""
+    """Scores of which none is exactly 1 below that of the label, in numbers that differ by multiples of 1/8:
+    no rounding decides who has a gradient.
+    """
     scores, labels = make.normal(n, classes, dtype=F32), make.integers(n, below=classes)
     if make.values:
         scores.mul_(4).round_().div_(4).scatter_add_(

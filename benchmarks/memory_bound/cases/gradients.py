@@ -1,4 +1,6 @@
-"""Gradients between the matrix products of a transformer, where a tensor's sum over all tokens goes to a bias or a weight."""
+"""Gradients between the matrix products of a transformer, where a tensor's sum over all tokens goes to a bias
+or a weight.
+"""
 
 from __future__ import annotations
 

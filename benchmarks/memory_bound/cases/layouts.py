@@ -1,4 +1,6 @@
-"""Data moved from one order to another on the way through small computations, as models and input pipelines do."""
+"""Data moved from one order to another on the way through small computations, as models and input pipelines
+do.
+"""
 
 from __future__ import annotations
 

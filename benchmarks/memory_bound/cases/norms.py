@@ -86,15 +86,15 @@ def four_times(x: Tensor, *_: object) -> int:
 def batch_norm_cases(n: int, c: int, h: int, w: int, *, fits: bool, set: Set) -> list[Case]:
     """Forward and with backward, in both layouts.
 
-    `fits`: a channel of NCHW images fits a multiprocessor's memory, so that each pass reads it once. In NHWC the
-    narrowest column that is read at the memory's speed, 16 channels of all images, never fits.
+    `fits`: a channel of NCHW images fits a multiprocessor's memory, so that each pass reads it once. In NHWC
+    the narrowest column that is read at the memory's speed, 16 channels of all images, never fits.
     """
     found = []
     for layout, inputs in LAYOUTS:
         once = fits and layout == "NCHW"
         for train in (False, True):
-            # With backward: the input is there again; statistics need one more pass of it, their gradients one more
-            # of the input and of the result's gradient.
+            # With backward: the input is there again; statistics need one more pass of it, their gradients
+            # one more of the input and of the result's gradient.
             again = (first_bytes if once else four_times) if train else (None if once else first_bytes)
             found.append(
                 Case(

@@ -1,6 +1,8 @@
-"""Cases of the other families once more, of which all sizes are left open: `torch.compile(..., dynamic=True)`.
+"""Cases of the other families once more, of which all sizes are left open: `torch.compile(...,
+dynamic=True)`.
 
-Called with the sizes that they were compiled for, and with others: a little less, no multiples of anything, and far more.
+Called with the sizes that they were compiled for, and with others: a little less, no multiples of anything,
+and far more.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import Final
 
 from benchmarks.memory_bound.case import Case
 
-# Few long rows, sums over all or over columns, rows that stay on chip where their length is known, and what has no reduction.
+# Few long rows, sums over all or over columns, rows that stay on chip where their length is known, and what
+# has no reduction.
 _NAMES: Final = (
     "softmax 4096x8192",
     "softmax 64x262144 f32",
@@ -38,7 +41,8 @@ def with_open_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled for.
+    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled
+    for.
 
     And, beside those, with such sizes known.
     """

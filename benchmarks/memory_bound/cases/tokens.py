@@ -1,4 +1,6 @@
-"""What language models compute beside their products: positions, gates, modulated norms, scores, losses of tokens."""
+"""What language models compute beside their products: positions, gates, modulated norms, scores, losses of
+tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Losses with their gradients, optimizers and what goes with them, packed weights, graphs of nodes and edges."""
+"""Losses with their gradients, optimizers and what goes with them, packed weights, graphs of
+nodes and edges.
+"""
 
 from __future__ import annotations
 

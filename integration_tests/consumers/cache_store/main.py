@@ -1,6 +1,7 @@
 """Use coilwork-cache by itself, as the store of a program that has nothing to do with a compiler.
 
-Slow results are kept under a key made of everything that determines them. Damage costs time, never a wrong answer.
+Slow results are kept under a key made of everything that determines them. Damage costs time, never a wrong
+answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Use coilwork-ir and coilwork-triton by themselves: a kernel written by hand, printed as Triton for two vendors' GPUs."""
+"""Use coilwork-ir and coilwork-triton by themselves: a kernel written by hand, printed as Triton for two
+vendors' GPUs.
+"""
 
 from __future__ import annotations
 

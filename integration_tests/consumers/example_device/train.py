@@ -1,4 +1,6 @@
-"""After `pip install coilwork queued-device`: a model trains on the device, compiled. Nothing is imported but torch."""
+"""After `pip install coilwork queued-device`: a model trains on the device, compiled. Nothing is imported but
+torch.
+"""
 
 from __future__ import annotations
 

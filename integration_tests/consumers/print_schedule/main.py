@@ -1,4 +1,6 @@
-"""Use coilwork-ir and coilwork-scheduler without torch and without a GPU: what would run on an H200, and on a CPU."""
+"""Use coilwork-ir and coilwork-scheduler without torch and without a GPU: what would run on an H200, and on a
+CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the machine that compiles does: it has the full stack, and leaves `model.coilwork` for the one that runs it."""
+"""What the machine that compiles does: it has the full stack, and leaves `model.coilwork` for the one that
+runs it.
+"""
 
 from __future__ import annotations
 

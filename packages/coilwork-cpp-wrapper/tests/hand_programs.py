@@ -1,4 +1,6 @@
-"""Kernels written by hand, in the IR and in C++, and a way to run a program's text through interpreter and C++."""
+"""Kernels written by hand, in the IR and in C++, and a way to run a program's text through interpreter and
+C++.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def check_against_interpreter(
     *calls: Sequence[torch.Tensor | int],
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Run each of `calls` through the interpreter and through C++; results and inputs afterwards must agree."""
+    """Run each of `calls` through the interpreter and through C++; results and inputs afterwards
+    must agree.
+    """
     program, call = program_of(text), compiled(text, constants)
     for inputs in calls:
         mine, theirs = copies(inputs), copies(inputs)

@@ -1,4 +1,6 @@
-"""Operators through their own C functions and through the dispatcher, against the interpreter; refusals by name."""
+"""Operators through their own C functions and through the dispatcher, against the interpreter; refusals by
+name.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from coilwork_ir.target import Target, target
 
 Runner = Callable[..., int]
 
-# Tests import the modules beside them (`random_kernels`, `random_mappings`); their names are unique in the repository.
+# Tests import the modules beside them (`random_kernels`, `random_mappings`); their names are unique in the
+# repository.
 sys.path.insert(0, str(Path(__file__).parent))
 
 # How a builder spells the features that a KernelSource names.
@@ -31,7 +32,9 @@ FLAGS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-cpp-goldens` rewrites this package's expected texts; `--random-mappings N` draws more mappings."""
+    """`--refresh-cpp-goldens` rewrites this package's expected texts; `--random-mappings N` draws more
+    mappings.
+    """
     parser.addoption(
         "--refresh-cpp-goldens", action="store_true", help="rewrite goldens/*.cpp instead of comparing"
     )

@@ -44,7 +44,8 @@ from coilwork_ir.scalar import Const
 from coilwork_ir.target import Target
 
 TRIES = 60
-# Cases that the kit does not have: the first elements of sorted rows, and a kernel in pieces that share units.
+# Cases that the kit does not have: the first elements of sorted rows, and a kernel in pieces that share
+# units.
 FIRST = """kernel @first fast {
   range x0: `4` parallel x
   range r0: `64` reduction r

@@ -111,7 +111,9 @@ def test_other_levels_use_vector_functions(numerics: Numerics) -> None:
 
 
 def test_a_power_is_no_root(load_kernel: Callable) -> None:
-    """C's power 0.5 of -0 is 0 and that of -inf infinite; a vectorising compiler may write a root, which is -0 and NaN."""
+    """C's power 0.5 of -0 is 0 and that of -inf infinite; a vectorising compiler may write a root, which is
+    -0 and NaN.
+    """
     a, _ = inputs()
     x = torch.tensor([-0.0, -float("inf"), 0.0, float("inf")]).repeat(COUNT // 4)
     half = op("pow", a, const(0.5, F32))

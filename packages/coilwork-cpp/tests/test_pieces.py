@@ -188,7 +188,9 @@ def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
 
 @pytest.mark.parametrize("rows", [3, 5000])
 def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, rows: int) -> None:
-    """Vectors are filled along the numbers of a row, of which every other element is read and stored, not along rows."""
+    """Vectors are filled along the numbers of a row, of which every other element is read and stored, not
+    along rows.
+    """
 
     def body(row: Expr, x: Expr, part: Expr) -> Scalar:
         a, b = (load("in0", [(row * 37 + x) * 2 + k], F32) for k in range(2))
@@ -256,7 +258,8 @@ def test_pieces_of_the_same_rows_share_a_nest() -> None:
         return text.count("static void nest_")
 
     assert nests(64) == 1
-    # so few images that rows are units of work, of which the pieces have different numbers: the middle with its sides has others than both ends
+    # so few images that rows are units of work, of which the pieces have different numbers: the middle with
+    # its sides has others than both ends
     assert nests(8) == 2
 
 

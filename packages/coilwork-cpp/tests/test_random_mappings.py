@@ -67,7 +67,9 @@ def test_random_mappings_of_random_kernels(
 
 
 def test_every_directive_is_drawn(machine: Target) -> None:
-    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with it."""
+    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with
+    it.
+    """
     drawn: Counter[type] = Counter()
     kernels = [(random_kernel(1000 + number), number) for number in range(440)]
     kernels += [(parse_kernel(case.text), number) for case in MORE for number in range(30)]

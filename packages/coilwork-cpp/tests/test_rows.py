@@ -293,7 +293,9 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
 
 
 def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
-    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until then."""
+    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until
+    then.
+    """
     xr, rr, x, r = rows(7, 500)
     at = x * 500 + r
     v, w = load("in0", [at], F32), load("in1", [at], F32)

@@ -33,7 +33,9 @@ def sorting_kernel(
     first: int | None = None,
     columns: bool = False,
 ) -> Kernel:
-    """What `values` makes of `in0[rows, length]`, along dimension 1, or of `in0[length, rows]`, along dimension 0."""
+    """What `values` makes of `in0[rows, length]`, along dimension 1, or of `in0[length, rows]`, along
+    dimension 0.
+    """
     sizes = (length,) if isinstance(length, Expr) else ()
     x, r = symbol("x0", extent=rows), symbol("r0", extent=length)
     points = as_expr(rows) * length
@@ -116,7 +118,9 @@ def test_rows_of_one_number(
 
 
 def test_wide_keys_that_differ_anywhere(load_kernel: Callable) -> None:
-    """In all bytes, in the lower ones, in the lowest and the highest, in none; with many equal upper halves, in reverse."""
+    """In all bytes, in the lower ones, in the lowest and the highest, in none; with many equal upper halves,
+    in reverse.
+    """
     generator = torch.Generator().manual_seed(0)
     length = 1500
     wide = torch.randint(-(1 << 62), 1 << 62, (length,), generator=generator)

@@ -133,7 +133,9 @@ kernel @norm fast {
 
 
 def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable, threads: Callable) -> None:
-    """A running statistic is one element per column: its old value serves all points, its new one is written once."""
+    """A running statistic is one element per column: its old value serves all points, its new one is written
+    once.
+    """
     kernel = parse_kernel(BATCH_NORM_TRAINING)
     assert len(split(kernel, CppOptions(), target("x86-64-avx2").machine.loops)) > 1, (
         "the kernel should have been split for this test to mean anything"
@@ -155,7 +157,9 @@ def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable
 
 
 def grouped(images: Expr | int, groups: int, pixels: Expr | int, size: int, dtype: DType) -> Kernel:
-    """Mean, sum of squared differences and maximum of every group of `size` channels of channels-last images."""
+    """Mean, sum of squared differences and maximum of every group of `size` channels of
+    channels-last images.
+    """
     n, g = symbol("x0", extent=images), symbol("x1", extent=groups)
     p, c = symbol("r0", extent=pixels), symbol("r1", extent=size)
     value = cast(load("in0", [((n * pixels + p) * groups + g) * size + c], dtype), F32)

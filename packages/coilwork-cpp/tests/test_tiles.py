@@ -1,4 +1,6 @@
-"""Loops that read along one range and write along another: transposition in registers, straight to memory or into tiles."""
+"""Loops that read along one range and write along another: transposition in registers, straight to memory or
+into tiles.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The captured graph in the compiled program's stead: whose results and errors are seen, and what is left as it was."""
+"""The captured graph in the compiled program's stead: whose results and errors are seen, and what is left as
+it was.
+"""
 
 from __future__ import annotations
 

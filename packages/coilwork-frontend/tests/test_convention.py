@@ -1,4 +1,6 @@
-"""The roles around a program: the order has reasons, plain calls have none, and what a graph asks for is said."""
+"""The roles around a program: the order has reasons, plain calls have none, and what a graph asks for is
+said.
+"""
 
 from __future__ import annotations
 

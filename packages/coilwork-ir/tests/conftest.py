@@ -1,4 +1,6 @@
-"""Lets tests import the modules beside them (`ir_cases`, `random_values`); their names are unique in the repository."""
+"""Lets tests import the modules beside them (`ir_cases`, `random_values`); their names are unique in the
+repository.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random graphs, kernels, schedules and programs from a seed. They have every kind of node; they need not make sense."""
+"""Random graphs, kernels, schedules and programs from a seed. They have every kind of node; they need not
+make sense.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The conformance kit accepts a generator that keeps the contract and names the cases of one that does not."""
+"""The conformance kit accepts a generator that keeps the contract and names the cases of one that
+does not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Constants that an integer type does not hold are converted before a compiler sees them; nothing else changes."""
+"""Constants that an integer type does not hold are converted before a compiler sees them; nothing else
+changes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ store %out0[x0] = t9
 
 
 def kernel(lines: str, *, source: str = "f32", result: str = "i32") -> Kernel:
-    """A kernel that stores `t9` of `lines`, in which `t0` is a `source` and `t1` a bool that are read, if need be."""
+    """A kernel that stores `t9` of `lines`, in which `t0` is a `source` and `t1` a bool that are read, if
+    need be.
+    """
     words, args, loads = lines.replace("(", " ").replace(",", " ").replace(")", " ").split(), "", ""
     for number, dtype in enumerate((source, "bool")):
         buffer, name = f"in{number}", f"t{number}"

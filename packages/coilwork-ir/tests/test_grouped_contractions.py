@@ -1,4 +1,6 @@
-"""Contractions in groups of unequal size: meaning, text, what is refused, and the form that libraries take."""
+"""Contractions in groups of unequal size: meaning, text, what is refused, and the form that
+libraries take.
+"""
 
 from __future__ import annotations
 

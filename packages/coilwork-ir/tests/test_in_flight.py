@@ -1,4 +1,6 @@
-"""Memory in flight: which flights use a piece of memory, which waits end them, and programs that respect that."""
+"""Memory in flight: which flights use a piece of memory, which waits end them, and programs that respect
+that.
+"""
 
 from __future__ import annotations
 

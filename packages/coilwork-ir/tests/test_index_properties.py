@@ -372,7 +372,8 @@ def test_quotient_and_remainder_by_a_size(tree: Tree, some: list[Env]) -> None:
     assert (e * S0 * 2 + fresh) % (2 * S0) is fresh
 
 
-# Not for every tree: a modulo of a modulo by an unrelated divisor, `(c % (s0*s1)) % (2*s0)`, takes a case distinction.
+# Not for every tree: a modulo of a modulo by an unrelated divisor, `(c % (s0*s1)) % (2*s0)`, takes a case
+# distinction.
 @fast
 @given(polynomials)
 def test_what_a_quotient_and_a_remainder_are_is_provable(tree: Tree) -> None:

@@ -1,4 +1,6 @@
-"""Results of operators that may be marked as negated or conjugated: who reads them resolved, and who gets them as they are."""
+"""Results of operators that may be marked as negated or conjugated: who reads them resolved, and who gets
+them as they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Python trees and their printer: text that Python reads back, lines that fit, literals that mean what they should."""
+"""Python trees and their printer: text that Python reads back, lines that fit, literals that mean what they
+should.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every rule of the loop IR's verifier is triggered by a graph that breaks it, and by nothing else in that graph."""
+"""Every rule of the loop IR's verifier is triggered by a graph that breaks it, and by nothing else in that
+graph.
+"""
 
 from __future__ import annotations
 

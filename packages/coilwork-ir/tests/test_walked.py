@@ -1,4 +1,6 @@
-"""Kernels that reduce rows and columns of one matrix: what they mean, whatever is reduced, and how many rows there are."""
+"""Kernels that reduce rows and columns of one matrix: what they mean, whatever is reduced, and how many rows
+there are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Kernels whose programs share rows: how much they tell each other, and that it changes nothing of what they mean."""
+"""Kernels whose programs share rows: how much they tell each other, and that it changes nothing of what they
+mean.
+"""
 
 from __future__ import annotations
 

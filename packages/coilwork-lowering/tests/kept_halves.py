@@ -1,4 +1,6 @@
-"""A torch.compile backend that runs what Coilwork parts a joint graph into, by eager mode, and keeps it for a look."""
+"""A torch.compile backend that runs what Coilwork parts a joint graph into, by eager mode, and keeps it for a
+look.
+"""
 
 from __future__ import annotations
 

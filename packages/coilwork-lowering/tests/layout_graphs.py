@@ -94,7 +94,9 @@ def _boxed(gm: torch.fx.GraphModule) -> Callable[..., Any]:
 
 
 def traced(function: Callable[..., object], *inputs: Tensor) -> torch.fx.GraphModule:
-    """The inference graph of a function or module; parameters and buffers are inputs behind the given ones."""
+    """The inference graph of a function or module; parameters and buffers are inputs behind the
+    given ones.
+    """
     state: dict[str, Tensor] = {}
     if isinstance(function, nn.Module):
         state = {**dict(function.named_parameters()), **dict(function.named_buffers())}

@@ -1,4 +1,6 @@
-"""A slow evaluator of loop IR graphs on CPU tensors, for tests: index arrays over whole domains, plain torch ops."""
+"""A slow evaluator of loop IR graphs on CPU tensors, for tests: index arrays over whole domains, plain torch
+ops.
+"""
 
 from __future__ import annotations
 

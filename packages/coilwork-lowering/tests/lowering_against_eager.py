@@ -1,4 +1,6 @@
-"""Trace a function to ATen, lower it, evaluate the loop IR, and compare values, types and strides with eager."""
+"""Trace a function to ATen, lower it, evaluate the loop IR, and compare values, types and strides
+with eager.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def make_boxed_call(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any
 
 
 class Recorder:
-    """A `torch.compile` backend that keeps every lowered graph, and what was decided about products of inference graphs."""
+    """A `torch.compile` backend that keeps every lowered graph, and what was decided about products of
+    inference graphs.
+    """
 
     def __init__(self, options: LoweringOptions | None = None, layout: LayoutOptions | None = None) -> None:
         self.options = LoweringOptions() if options is None else options

@@ -43,7 +43,9 @@ def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
 
 
 def in_eager(function: Callable[..., Any], *inputs: Any) -> Any:
-    """What eager makes, where products in bf16 are made in f32 and rounded: processors without bf16 take minutes for them."""
+    """What eager makes, where products in bf16 are made in f32 and rounded: processors without bf16 take
+    minutes for them.
+    """
     with _ProductsInF32():
         return function(*inputs)
 

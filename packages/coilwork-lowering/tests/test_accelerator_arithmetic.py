@@ -1,4 +1,6 @@
-"""Divisions and rounding as torch's kernels for accelerators compute them, which its kernels for CPUs do otherwise."""
+"""Divisions and rounding as torch's kernels for accelerators compute them, which its kernels for CPUs do
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from coilwork_lowering import LoweringOptions, lower
 def lowered(
     function: Callable[..., Tensor], *dtypes: torch.dtype, device: str, numerics: str = "fast"
 ) -> Graph:
-    """The graph of `function` of vectors of 20 elements on `device`, of a name for CPUs, where it can be interpreted."""
+    """The graph of `function` of vectors of 20 elements on `device`, of a name for CPUs, where it can be
+    interpreted.
+    """
     with FakeTensorMode():
         gm = make_fx(function)(*(torch.empty(20, dtype=dtype, device=device) for dtype in dtypes))
     options = LoweringOptions(numerics=numerics)

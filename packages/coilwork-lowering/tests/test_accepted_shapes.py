@@ -1,4 +1,6 @@
-"""Shapes, and types of results, that eager's kernels refuse: the call stays ATen's, which refuses it, or tracing does."""
+"""Shapes, and types of results, that eager's kernels refuse: the call stays ATen's, which refuses it, or
+tracing does.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`associative_scan` beside a loop in Python: one scan node where its function combines element by element, else what it stands for.
+"""`associative_scan` beside a loop in Python: one scan node where its function combines element by element,
+else what it stands for.
 
-Torch refuses CPU tensors where its function of that name is asked for `pointwise` combining; the operator takes them.
+Torch refuses CPU tensors where its function of that name is asked for `pointwise` combining; the operator
+takes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Operators that go on after their calls: the table of them, and what lowering says of them and puts between them."""
+"""Operators that go on after their calls: the table of them, and what lowering says of them and puts between
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sums in fixed point of many elements: exact with units that all sums share, as good as ever where data forbid them."""
+"""Sums in fixed point of many elements: exact with units that all sums share, as good as ever where data
+forbid them.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_sums_of_usual_numbers_are_exact() -> None:
 
 @pytest.mark.parametrize("spread", [0, 28, 29, 30, 40, 57, 58, 59, 60, 62])
 def test_exponents_around_what_one_word_and_two_words_hold(spread: int) -> None:
-    """Runs of 400 elements have units 2^-52 of the largest, and 30 below: multiples of these have exponents up to 29 and 59 below."""
+    """Runs of 400 elements have units 2^-52 of the largest, and 30 below: multiples of these have exponents
+    up to 29 and 59 below.
+    """
     index, source = indices(), 1 + torch.rand(COUNT, 3)
     source[::3] *= 2.0**-spread
     source[::7] *= -1

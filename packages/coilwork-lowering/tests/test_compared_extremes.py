@@ -15,7 +15,9 @@ from coilwork_lowering import decompositions, partition
 
 
 class Backward:
-    """A backend that runs the partitioned graphs as they are, and keeps the names of the backward's operators."""
+    """A backend that runs the partitioned graphs as they are, and keeps the names of the backward's
+    operators.
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()

@@ -1,4 +1,6 @@
-"""The table for AOTAutograd: made once, the caller's own, and another one where there are other operators or options."""
+"""The table for AOTAutograd: made once, the caller's own, and another one where there are other operators or
+options.
+"""
 
 from __future__ import annotations
 

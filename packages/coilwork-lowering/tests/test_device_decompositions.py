@@ -1,4 +1,6 @@
-"""Copies between devices, traced for a device that nobody has to have: one call crosses, in one element type."""
+"""Copies between devices, traced for a device that nobody has to have: one call crosses, in one
+element type.
+"""
 
 from __future__ import annotations
 

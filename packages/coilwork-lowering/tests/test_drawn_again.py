@@ -1,4 +1,6 @@
-"""Dropout in joint graphs: masks are drawn again from the forward's seed, the same in generated code and in eager mode."""
+"""Dropout in joint graphs: masks are drawn again from the forward's seed, the same in generated code and in
+eager mode.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def graphs_of(
     options: LoweringOptions = GENERATED,
     dynamic: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, ...], list[torch.fx.GraphModule]]:
-    """What `function` gives where eager mode runs both halves: its result, gradients of its sum, and the halves."""
+    """What `function` gives where eager mode runs both halves: its result, gradients of its sum, and the
+    halves.
+    """
     backend = KeptHalves(options)
     torch._dynamo.reset()
     result = torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)

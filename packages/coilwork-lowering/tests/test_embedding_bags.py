@@ -1,4 +1,6 @@
-"""Rows of a table combined bag by bag, and the gradients of that, are eager's, element by element and bag by bag."""
+"""Rows of a table combined bag by bag, and the gradients of that, are eager's, element by element and bag by
+bag.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +183,9 @@ def test_bags_that_begin_nowhere_are_refused(offsets: list[int], message: str, h
 def test_on_accelerators_bags_have_all_elements(
     mode: int, offsets: list[int], ends: bool, as_if: list[int]
 ) -> None:
-    """Eager's kernels for accelerators begin at the first element and end with the last, whatever offsets say."""
+    """Eager's kernels for accelerators begin at the first element and end with the last, whatever offsets
+    say.
+    """
     table, indices, _ = bags()
 
     def function(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> Any:

@@ -1,4 +1,6 @@
-"""What calls without a lowering return: lists beside other results, and quantised tensors, which capture takes for others."""
+"""What calls without a lowering return: lists beside other results, and quantised tensors, which capture
+takes for others.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def elements(count: Any, rows: Any, inner: int) -> Elements:
 
 
 def test_when_rows_are_few() -> None:
-    # token types, and one row for everything; a vocabulary, and as many positions as there are tokens in a text
+    # token types, and one row for everything; a vocabulary, and as many positions as there are tokens in a
+    # text
     h200 = find_like_model("cuda")
     for few in (elements(16384, 2, 768), elements(1 << 24, 1, 1)):
         assert are_few(few, h200)

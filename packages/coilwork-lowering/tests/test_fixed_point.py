@@ -24,7 +24,9 @@ FIXED = LoweringOptions(accumulation="fixed")
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["few", "many"])
 def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own, and common ones."""
+    """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own,
+    and common ones.
+    """
     monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
     if request.param:
         one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})

@@ -13,7 +13,9 @@ from coilwork_lowering.decompositions.iteration_order import iterated_strides
 
 
 def operand(shape: Sequence[int], draw: random.Random) -> Tensor:
-    """Broadcast along some dimensions of `shape`, without some of the first ones, in any order, with gaps or expanded."""
+    """Broadcast along some dimensions of `shape`, without some of the first ones, in any order, with gaps or
+    expanded.
+    """
     missing = draw.choice([0, 0, 0, 1, 2])
     sizes = [size if draw.random() < 0.7 else 1 for size in shape][missing:]
     order = draw.sample(range(len(sizes)), len(sizes))

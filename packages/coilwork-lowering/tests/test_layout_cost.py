@@ -13,7 +13,9 @@ from coilwork_lowering.layout.cost import captured_cost, find_convolutions, grou
 
 
 def two(dtype: torch.dtype = torch.float32) -> torch.fx.GraphModule:
-    """A chain of two convolutions whose values are much larger than their weights. Nothing here is computed."""
+    """A chain of two convolutions whose values are much larger than their weights. Nothing here
+    is computed.
+    """
     net = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).to(dtype)
     return traced(net, torch.empty(256, 16, 130, 130, dtype=dtype))
 
@@ -40,9 +42,11 @@ def test_a_small_graph_is_not_worth_the_launches() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_gpu_launches_conversions_too(dtype: torch.dtype) -> None:
-    """The layers of a residual network with one image: next to no bytes, and every second weight is as it should be.
+    """The layers of a residual network with one image: next to no bytes, and every second weight is as it
+    should be.
 
-    Captured, each of these has one conversion, and each of the others one for its image, its weight and its result.
+    Captured, each of these has one conversion, and each of the others one for its image, its weight and its
+    result.
     """
     layers = nn.Sequential(*(nn.Conv2d(64, 64, size, padding=size // 2, bias=False) for size in (1, 3) * 8))
     options = LayoutOptions(devices=("meta",))

@@ -67,7 +67,9 @@ def test_other_devices_stay_as_captured() -> None:
 
 
 def test_results_of_another_layout_are_not_taken() -> None:
-    """Channels together, with gaps between pixels: a dense copy in channels-last keeps the layout of the result."""
+    """Channels together, with gaps between pixels: a dense copy in channels-last keeps the layout of the
+    result.
+    """
     inputs = torch.randn(2, 32, 32, 192), torch.randn(128, 128, 3, 3)
 
     def spatial(pixels: Tensor, weight: Tensor) -> tuple[Tensor]:

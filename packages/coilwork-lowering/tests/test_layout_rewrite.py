@@ -68,7 +68,8 @@ def check_training(module: nn.Module, *inputs: Tensor, dynamic: bool = False) ->
 def test_a_net_flows_in_channels_last() -> None:
     backend = check_inference(residual_net().eval(), torch.randn(2, 3, 16, 16))
     ((captured, made, _),) = backend.pairs
-    # the image, the stem's weight, and the weight of each 3x3 convolution; 1x1 weights are both layouts at once
+    # the image, the stem's weight, and the weight of each 3x3 convolution; 1x1 weights are both layouts at
+    # once
     assert added(captured, made) == {("clone", "channels_last"): 4}
     assert all(stride[1] == 1 for stride in strides_of(made, "convolution"))
     assert all(stride[1] == 1 for stride in strides_of(made, "relu"))
@@ -77,8 +78,8 @@ def test_a_net_flows_in_channels_last() -> None:
 def test_a_joint_graph_flows_in_channels_last() -> None:
     backend = check_training(residual_net(), torch.randn(2, 3, 16, 16))
     ((captured, made, _),) = backend.pairs
-    # gradients of weights go back as they must: three copied, those of 1x1 weights only renamed; the rest is about
-    # the max-pool's positions
+    # gradients of weights go back as they must: three copied, those of 1x1 weights only renamed; the rest is
+    # about the max-pool's positions
     found = added(captured, made)
     assert {key: count for key, count in found.items() if key[0] in ("clone", "as_strided")} == {
         ("clone", "channels_last"): 4,
@@ -266,7 +267,9 @@ def test_kernels_that_refuse_other_strides_get_the_captured_ones() -> None:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the kernel is oneDNN's")
 def test_kernels_that_pass_over_strides_get_the_captured_ones() -> None:
-    """Images read as sequences: a recurrent layer of oneDNN's walks through memory as if it were contiguous."""
+    """Images read as sequences: a recurrent layer of oneDNN's walks through memory as if it were
+    contiguous.
+    """
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -385,7 +388,9 @@ def test_on_a_cpu_gradients_follow_their_convolutions() -> None:
 
 
 def test_a_weight_that_the_scheduler_lays_out_is_copied_once_for_both_halves() -> None:
-    """Not one of a single point, which is both layouts; nor of few channels or groups, which no kernel converts."""
+    """Not one of a single point, which is both layouts; nor of few channels or groups, which no kernel
+    converts.
+    """
     module = nn.Sequential(
         nn.Conv2d(3, 16, 3),
         nn.Conv2d(16, 16, 3),

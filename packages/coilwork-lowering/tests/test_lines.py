@@ -1,4 +1,6 @@
-"""Integers on a line, rounded down and stopped at its ends, are found again; others are not taken for such."""
+"""Integers on a line, rounded down and stopped at its ends, are found again; others are not taken
+for such.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`scan` and `map` beside eager where they are loops: over rows whose number the run tells, and over very many."""
+"""`scan` and `map` beside eager where they are loops: over rows whose number the run tells, and over very
+many.
+"""
 
 from __future__ import annotations
 

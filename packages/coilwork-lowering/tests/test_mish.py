@@ -1,4 +1,6 @@
-"""Mish and its gradient: one exponential, and a quotient for the logarithm and the hyperbolic tangent of eager's formula."""
+"""Mish and its gradient: one exponential, and a quotient for the logarithm and the hyperbolic tangent of
+eager's formula.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Small models through `torch.compile`, AOTAutograd, lowering and the evaluator: forward, gradients, mutation."""
+"""Small models through `torch.compile`, AOTAutograd, lowering and the evaluator: forward, gradients,
+mutation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers beside 16-bit floats: on CPUs eager rounds them to that type before it compares, adds or takes powers."""
+"""Numbers beside 16-bit floats: on CPUs eager rounds them to that type before it compares, adds or takes
+powers.
+"""
 
 from __future__ import annotations
 

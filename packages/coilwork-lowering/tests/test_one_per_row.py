@@ -1,4 +1,6 @@
-"""Scatters of one element per row into a constant are pointwise code: gradients of losses by labels, and of `gather`."""
+"""Scatters of one element per row into a constant are pointwise code: gradients of losses by labels, and of
+`gather`.
+"""
 
 from __future__ import annotations
 

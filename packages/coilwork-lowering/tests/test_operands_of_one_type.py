@@ -1,4 +1,6 @@
-"""Numbers beside 16 bit floats: eager's kernels get them in the tensors' type where that decides a comparison, or on CPUs."""
+"""Numbers beside 16 bit floats: eager's kernels get them in the tensors' type where that decides a
+comparison, or on CPUs.
+"""
 
 from __future__ import annotations
 

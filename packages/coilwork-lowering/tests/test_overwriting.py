@@ -1,4 +1,6 @@
-"""Updates overwrite the tensor that they are an update of exactly where nobody reads its old contents, and results are eager's."""
+"""Updates overwrite the tensor that they are an update of exactly where nobody reads its old contents, and
+results are eager's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _fresh() -> Iterator[None]:
 def lowered_as_eager(
     function: Function, *inputs: Any, dynamic: bool = False, options: LoweringOptions | None = None
 ) -> Lowered:
-    """The lowered graph of `function`, whose results and overwritten inputs are eager's, as is what shares memory."""
+    """The lowered graph of `function`, whose results and overwritten inputs are eager's, as is what shares
+    memory.
+    """
     own = [x.clone() if isinstance(x, Tensor) else x for x in inputs]
     expected = function(*inputs)
     recorder = Recorder(options)

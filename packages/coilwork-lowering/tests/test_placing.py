@@ -1,4 +1,6 @@
-"""Parts of a tensor replaced by strides: in place where the tensor is no one else's, and which strides are boxes."""
+"""Parts of a tensor replaced by strides: in place where the tensor is no one else's, and which strides are
+boxes.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_a_value_is_copied_once() -> None:
 
 
 def test_places_in_the_storage_of_an_input_are_left_to_the_operator() -> None:
-    """Where the input begins in it may be another place in the next call; and so it may in what is made of it."""
+    """Where the input begins in it may be another place in the next call; and so it may in what is made of
+    it.
+    """
 
     def three(x: Tensor, part: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
         one = place(place(x, part, 0, 1), row[None], 1, 0)

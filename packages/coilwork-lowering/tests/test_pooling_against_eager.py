@@ -1,4 +1,6 @@
-"""Pooling and its derivatives against eager: geometry, element types, layouts, NaN, positions, sizes known at run time."""
+"""Pooling and its derivatives against eager: geometry, element types, layouts, NaN, positions, sizes known at
+run time.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def test_prims_are_as_eager(case: str) -> None:
 def test_every_prim_of_the_table_is_tried() -> None:
     tried = {case.partition(" ")[0] for case in CASES}
     table = {op.name().removeprefix("prims::") for op in prim_decompositions()}
-    # what lies in memory that nobody wrote to is no result; positions in a storage are of no use to a graph of constants
+    # what lies in memory that nobody wrote to is no result; positions in a storage are of no use to a graph
+    # of constants
     assert table - tried == {"empty", "empty_permuted", "as_strided", "as_strided_scatter"}
 
 

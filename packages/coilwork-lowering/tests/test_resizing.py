@@ -1,4 +1,6 @@
-"""Derivatives of resizing are sums over the results that an element counts for: as eager's, on CPUs and on accelerators."""
+"""Derivatives of resizing are sums over the results that an element counts for: as eager's, on CPUs and on
+accelerators.
+"""
 
 from __future__ import annotations
 

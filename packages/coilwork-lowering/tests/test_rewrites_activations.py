@@ -1,4 +1,6 @@
-"""Products and an activation of their sums. The library that does them together is a GPU's; what ATen does on a CPU stands for it here."""
+"""Products and an activation of their sums. The library that does them together is a GPU's; what ATen does on
+a CPU stands for it here.
+"""
 
 from __future__ import annotations
 

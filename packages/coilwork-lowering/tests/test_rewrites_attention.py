@@ -1,4 +1,6 @@
-"""Attention written out, in the forms of models, becomes one operator; and computes the same, gradients included."""
+"""Attention written out, in the forms of models, becomes one operator; and computes the same, gradients
+included.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ADDED = torch.zeros(B, 1, L, L).masked_fill(HIDDEN, torch.finfo(torch.float32).m
 
 
 class Capture:
-    """A back end that rewrites captured graphs and runs them as they are then; those of small scores, too, unless `large`."""
+    """A back end that rewrites captured graphs and runs them as they are then; those of small scores, too,
+    unless `large`.
+    """
 
     def __init__(self, options: RewriteOptions | None = None, *, large: bool = False) -> None:
         self.large = large
@@ -185,7 +189,8 @@ def added_in_batches(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
 def test_rows_that_see_nothing_are_nan(
     function: Function, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """As in eager; one operator alone would make zeros of them. So are all gradients with respect to the values, in eager.
+    """As in eager; one operator alone would make zeros of them. So are all gradients with respect to the
+    values, in eager.
 
     Those of queries and keys `masked_fill` makes zeros of in eager.
     """

@@ -126,7 +126,9 @@ def test_gradients_of_heads_that_are_shared(function: Function) -> None:
 
 
 def test_what_kernels_take_stays() -> None:
-    """Heads of their own, a mask in memory; and what a kernel would compute otherwise: f32, dropout, a mask's gradient."""
+    """Heads of their own, a mask in memory; and what a kernel would compute otherwise: f32, dropout, a mask's
+    gradient.
+    """
 
     def masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

@@ -1,4 +1,6 @@
-"""Batch norms into the layer in front of them, where parameters are frozen and nothing else would see the difference."""
+"""Batch norms into the layer in front of them, where parameters are frozen and nothing else would see the
+difference.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ READS: dict[str, Callable[..., Any]] = {
 
 
 def traced_call(function: Callable[..., Any]) -> fx.Node:
-    """Some of these functions would run through Python while they are traced: their calls are written down instead."""
+    """Some of these functions would run through Python while they are traced: their calls are written down
+    instead.
+    """
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     tracer = fx.proxy.GraphAppendingTracer(graph)

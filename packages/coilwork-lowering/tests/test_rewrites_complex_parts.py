@@ -1,4 +1,6 @@
-"""Complex numbers as pairs: what is computed in real parts, what stays ATen's, and that values are eager's."""
+"""Complex numbers as pairs: what is computed in real parts, what stays ATen's, and that values
+are eager's.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def parts(z: Tensor) -> Tensor:
 def by_parts(
     function: Callable[..., Any], operands: tuple[Tensor, ...], *, device: str = "cuda"
 ) -> Rewritten:
-    """The graph of `function` for `device`, rewritten, and compared with eager's results: on a CPU, whatever the device."""
+    """The graph of `function` for `device`, rewritten, and compared with eager's results: on a CPU, whatever
+    the device.
+    """
     with FakeTensorMode():
         given = [
             torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device) for one in operands

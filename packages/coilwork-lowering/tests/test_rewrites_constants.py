@@ -18,7 +18,9 @@ Function = Callable[..., Any]
 
 
 def split(function: Function, frozen: tuple[int, ...] = (0, 1)) -> tuple[list[str], list[str]]:
-    """Operators of the main graph and of the preparation, after both have run: together they give what eager does."""
+    """Operators of the main graph and of the preparation, after both have run: together they give what eager
+    does.
+    """
     gm = traced(function, (W, V, X))
     parts = split_constants(gm, frozen)
     if parts is None:

@@ -1,4 +1,6 @@
-"""Circular padding, which arrives as copies of slices, is read at positions modulo sizes; other copies stay."""
+"""Circular padding, which arrives as copies of slices, is read at positions modulo sizes; other
+copies stay.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ PADS = [
 def captured(
     function: Callable[[Tensor], Tensor], x: Tensor, *more: Tensor, open_sizes: bool = False
 ) -> Rewritten:
-    """The graph of `function` as AOTAutograd has it, rewritten; what it computes of `x`, and of `more`, is eager's."""
+    """The graph of `function` as AOTAutograd has it, rewritten; what it computes of `x`, and of `more`, is
+    eager's.
+    """
     seen: list[Rewritten] = []
 
     def compiler(gm: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:

@@ -1,4 +1,6 @@
-"""Sums at positions from tensors, made by sorting: against eager and against f64, to the bit from run to run."""
+"""Sums at positions from tensors, made by sorting: against eager and against f64, to the bit from
+run to run.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ U, V, N, WHOLE = sympy.symbols("u v n whole", integer=True)
     ids=str,
 )
 def test_what_a_size_tells(size: sympy.Expr, unknown: Sequence[sympy.Symbol]) -> None:
-    """It is nothing but the new symbol, and multiples of the term that it tells have the values that they had."""
+    """It is nothing but the new symbol, and multiples of the term that it tells have the values that they
+    had.
+    """
     found = solved_by(size, WHOLE, frozenset(unknown))
     assert size.xreplace(found) == WHOLE
     for numbers in itertools.product((0, 1, 5, 12), repeat=3):

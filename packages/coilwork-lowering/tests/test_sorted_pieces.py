@@ -1,4 +1,6 @@
-"""Keys that are sorted in pieces, which are merged by ranks: in the order of a stable sort, whatever is equal."""
+"""Keys that are sorted in pieces, which are merged by ranks: in the order of a stable sort, whatever is
+equal.
+"""
 
 from __future__ import annotations
 

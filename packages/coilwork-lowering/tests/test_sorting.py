@@ -1,4 +1,6 @@
-"""Sorted rows and the largest and smallest elements, as an accelerator gets them: against eager on the CPU."""
+"""Sorted rows and the largest and smallest elements, as an accelerator gets them: against eager
+on the CPU.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,9 @@ def test_of_two_tensors_that_lie_differently(name: str) -> None:
 
 
 def assert_strides(function: Callable[..., Any], *operands: torch.Tensor) -> None:
-    """A graph of `function` promises eager's strides, along dimensions of more than one element, and has eager's results."""
+    """A graph of `function` promises eager's strides, along dimensions of more than one element, and has
+    eager's results.
+    """
     found = function(*operands)
     gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*operands)
     (output,) = gm.graph.find_nodes(op="output")

@@ -1,4 +1,6 @@
-"""Types of results that torch's meta functions do not know: positions and counts of distinct values, sums of an attention."""
+"""Types of results that torch's meta functions do not know: positions and counts of distinct values, sums of
+an attention.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs for the native executor, put together by hand: an assembler for the form that native/program/parsing.hpp reads."""
+"""Programs for the native executor, put together by hand: an assembler for the form that
+native/program/parsing.hpp reads.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Everything that a program may be given, made from texts; run as a script, a child process that calls a program with it.
+"""Everything that a program may be given, made from texts; run as a script, a child process that calls a
+program with it.
 
-It reads a line for each call, and writes one of what became of it: a crash of the process is the end of its output.
+It reads a line for each call, and writes one of what became of it: a crash of the process is the end of its
+output.
 """
 
 from __future__ import annotations
@@ -256,7 +258,9 @@ def outcome(call: Callable[[], Sequence[Any]]) -> tuple[str, Sequence[Any]]:
 
 
 def answer(program: NativeProgram, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What becomes of a call, and of the same in eager mode if that can be asked; and whether the numbers are the same."""
+    """What becomes of a call, and of the same in eager mode if that can be asked; and whether the numbers are
+    the same.
+    """
     names = asked["tensors"]
     given = [value_of(name) for name in names]
     given += [NUMBERS[name]() for name in asked["numbers"]]

@@ -105,7 +105,9 @@ def triton_kernel(
 
 
 def version(values: Mapping[str, Iterable[int]], *limits: tuple[str, str], guard: str = "") -> KernelVersion:
-    """A version whose mapping has a number of each name, open where it has several values, and `limits` between them."""
+    """A version whose mapping has a number of each name, open where it has several values, and `limits`
+    between them.
+    """
     texts = {name: tuple(map(str, known)) for name, known in values.items()}
     numbers = {n: f"?{n} in {' '.join(known)}" if len(known) > 1 else known[0] for n, known in texts.items()}
     lines = [f"tile x0 by {number}" for name, number in numbers.items() if name != "num_warps"]
@@ -218,10 +220,11 @@ def joined(a, b, reduced, kept, whole, scanned, M: tl.constexpr, N: tl.constexpr
 
 
 def joined_kernel(rows: int, columns: int, axis: int, *, backwards: bool) -> KernelSpec:
-    """Functions `t -> t * a + b` with `a` and `b` from two integer matrices, applied one after the other along `axis`.
+    """Functions `t -> t * a + b` with `a` and `b` from two integer matrices, applied one after the other
+    along `axis`.
 
-    `reduced` and `kept` are the functions of whole lines, `whole` that of all elements, `scanned` those so far, from the other end
-    if `backwards`. Of each, all factors come before all constants.
+    `reduced` and `kept` are the functions of whole lines, `whole` that of all elements, `scanned` those so
+    far, from the other end if `backwards`. Of each, all factors come before all constants.
     """
     meta = {"M": rows, "N": columns, "AXIS": axis, "BACKWARDS": backwards}
     return TritonKernel(
@@ -260,7 +263,9 @@ def moments(a, b, N: tl.constexpr):
 
 
 def moments_kernel(count: int) -> KernelSpec:
-    """`b` is the number, the mean and the variance of `count` floats `a`, joined as of disjoint sets (Chan et al.)."""
+    """`b` is the number, the mean and the variance of `count` floats `a`, joined as of disjoint sets (Chan et
+    al.).
+    """
     return TritonKernel(
         name="moments",
         source=MOMENTS_TRITON,
@@ -330,7 +335,9 @@ def readable_kernel(spec: KernelSpec) -> str:
 
 
 def module_text(spec: KernelSpec) -> str:
-    """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output `2 * x + c`."""
+    """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output
+    `2 * x + c`.
+    """
     return f'''"""y = 2 * x + c"""
 import torch
 from coilwork_runtime import generated as rt

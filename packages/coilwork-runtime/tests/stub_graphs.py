@@ -1,4 +1,6 @@
-"""A driver that runs its kernels on the CPU, and records and repeats what goes to a stream; a cuBLASLt and a cuDNN that use its streams."""
+"""A driver that runs its kernels on the CPU, and records and repeats what goes to a stream; a cuBLASLt and a
+cuDNN that use its streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Libraries that stand for those of a GPU: compiled from text, and asked afterwards for the numbers that they noted."""
+"""Libraries that stand for those of a GPU: compiled from text, and asked afterwards for the numbers that they
+noted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ API = """
 #define API extern "C" __attribute__((visibility("default")))
 #define NUMBERS __attribute__((visibility("default"))) int64_t
 """
-# Elements in memory: in cuBLASLt and cuDNN alike type 0 is f32 and 2 is f16; the others that are asked for here are bf16.
+# Elements in memory: in cuBLASLt and cuDNN alike type 0 is f32 and 2 is f16; the others that are asked for
+# here are bf16.
 ELEMENTS = """
 static float load(const void* data, int32_t type, int64_t at) {
   if (type == 0) return static_cast<const float*>(data)[at];
@@ -35,7 +38,9 @@ static void store(void* data, int32_t type, int64_t at, float value) {
 
 
 class StubLibrary:
-    """A library built from `source`, in which `API` exports a function and `NUMBERS` declares integers that can be seen from here."""
+    """A library built from `source`, in which `API` exports a function and `NUMBERS` declares integers that
+    can be seen from here.
+    """
 
     def __init__(self, folder: Path, name: str, source: str) -> None:
         """Compile it as `name` in `folder`; skips the test where there is no compiler."""

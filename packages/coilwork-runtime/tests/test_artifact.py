@@ -1,4 +1,6 @@
-"""Saved artefacts: round trip, another process without a compiler, and every kind of wrong file or machine."""
+"""Saved artefacts: round trip, another process without a compiler, and every kind of wrong file
+or machine.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def test_another_process_without_a_compiler(artifact: Path, tmp_path: Path) -> N
 
 
 def test_every_flipped_byte_is_noticed_or_harmless(artifact: Path, tmp_path: Path) -> None:
-    """Harmless: in a field of zip's that nobody reads. Never: another program, or an error that is not ours."""
+    """Harmless: in a field of zip's that nobody reads. Never: another program, or an error that
+    is not ours.
+    """
     data = artifact.read_bytes()
     codes: list[str] = []
     damaged = tmp_path / "damaged.coil"

@@ -207,7 +207,9 @@ def test_stored_kernels_need_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_files_that_kernels_were_loaded_from_go_with_the_process(tmp_path: Path) -> None:
-    """Also of a process whose forked child ends first, and without a word of Python's about what was left behind."""
+    """Also of a process whose forked child ends first, and without a word of Python's about what was left
+    behind.
+    """
     code = """
         import os, sys
         from runtime_sample_kernels import cpp_kernel

@@ -1,4 +1,6 @@
-"""Every role, applied by both interpreters: objects, memory, counts of writes, views and marks are eager's."""
+"""Every role, applied by both interpreters: objects, memory, counts of writes, views and marks
+are eager's.
+"""
 
 from __future__ import annotations
 

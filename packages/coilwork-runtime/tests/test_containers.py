@@ -1,4 +1,6 @@
-"""The native executor's own containers, compiled with the address sanitizer: elements are made and destroyed once each."""
+"""The native executor's own containers, compiled with the address sanitizer: elements are made and destroyed
+once each.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def test_kernels_link_math_and_compiler_support() -> None:
     torch.testing.assert_close(a, torch.cat([torch.tensor([24.0, 1.5, 4.0, 2.0]), torch.arange(4.0).exp()]))
 
 
-# A transposition of sizes that are sums of products: strides which GCC 12 takes apart, so that an address begins at 0.
+# A transposition of sizes that are sums of products: strides which GCC 12 takes apart, so that an address
+# begins at 0.
 TRANSPOSED = """
 #include <cstdint>
 using i64 = int64_t;

@@ -1,4 +1,6 @@
-"""The conformance kit for devices passes the processor and finds each fault that is planted; its languages build kernels."""
+"""The conformance kit for devices passes the processor and finds each fault that is planted; its languages
+build kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Convolutions that the native executor hands to cuDNN: what it is asked, what is kept per shape, and what ATen does instead."""
+"""Convolutions that the native executor hands to cuDNN: what it is asked, what is kept per shape, and what
+ATen does instead.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What fails in the middle of a program: whose exception it is, what it names, that nothing is lost, and that the next call works."""
+"""What fails in the middle of a program: whose exception it is, what it names, that nothing is lost, and that
+the next call works.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def losing_no_memory(limit: int = 48 * MEBI) -> Iterator[None]:
 
 
 def product(asm: Assembly, rows: int) -> bytes:
-    """x @ x into a fresh matrix after a fresh megabyte was filled; x is declared nowhere, so that a wrong one gets to mm."""
+    """x @ x into a fresh matrix after a fresh megabyte was filled; x is declared nowhere, so that a wrong one
+    gets to mm.
+    """
     asm.input("x")
     asm.alloc("big", asm.layout(256, 1024))
     asm.call("aten.fill_.Scalar", [asm.ref("big"), u8(5) + bytes(8)])

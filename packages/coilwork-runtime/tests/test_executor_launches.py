@@ -1,4 +1,6 @@
-"""How the native executor launches GPU kernels: grids, arguments, scratch memory, errors, through a driver that only remembers."""
+"""How the native executor launches GPU kernels: grids, arguments, scratch memory, errors, through a driver
+that only remembers.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def load(
     later: bool = False,
     made: Callable[[], bytes | None] | None = None,
 ) -> NativeProgram:
-    """y = kernel(x, n, m), where n and m are inputs; with `later` the first launch goes through Python. `made` gives the form."""
+    """y = kernel(x, n, m), where n and m are inputs; with `later` the first launch goes through Python.
+    `made` gives the form.
+    """
     settle = made or (lambda: form(entry, spec))
     settled = [not later]
 

@@ -1,4 +1,6 @@
-"""Matrix products that the native executor hands to cuBLASLt: descriptors, what is kept per shape, and what ATen does instead."""
+"""Matrix products that the native executor hands to cuBLASLt: descriptors, what is kept per shape, and what
+ATen does instead.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +254,8 @@ def test_a_shape_without_an_algorithm_is_atens_from_then_on(stub: StubProducts, 
         torch.testing.assert_close(y, a @ b)
     assert stub.number("heuristics") == before + 1
     assert program.counters()["refused_products"] == 3
-    # nothing of the attempt is left, as of none before: four things per product that there is, one more while it is chosen
+    # nothing of the attempt is left, as of none before: four things per product that there is, one more while
+    # it is chosen
     kept = stub.number("created") - stub.number("destroyed")
     assert kept % 4 == 0
 

@@ -1,4 +1,6 @@
-"""Programs that the native executor runs: memory, launches, calls, results; what goes through Python and what it costs."""
+"""Programs that the native executor runs: memory, launches, calls, results; what goes through Python and what
+it costs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Results that calls of operators make for the native executor: in lists beside others, and of types that only operators read."""
+"""Results that calls of operators make for the native executor: in lists beside others, and of types that
+only operators read.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def test_a_text_that_does_not_compile_is_none(tmp_path: Path) -> None:
 
 
 def test_the_executor_declares_what_torch_declares(tmp_path: Path) -> None:
-    """Its own declarations compile beside torch's headers: a function with other parameters would be an error."""
+    """Its own declarations compile beside torch's headers: a function with other parameters would be an
+    error.
+    """
     include = Path(torch.__file__).parent / "include"
     text = "\n".join(
         (

@@ -1,4 +1,6 @@
-"""A program takes whatever it is given: it runs, or torch's operators do, or it says what is wrong; the process lives on."""
+"""A program takes whatever it is given: it runs, or torch's operators do, or it says what is wrong; the
+process lives on.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Pairs of 8-bit floats that a kernel stores and goes on with, which `ptxas` loses when it joins them, are joined by shifts.
+"""Pairs of 8-bit floats that a kernel stores and goes on with, which `ptxas` loses when it joins them, are
+joined by shifts.
 
 From Triton's PTX ptxas 12.8 makes, where `%rs1` is stored and read as well,
 
     F2FP.F16.E4M3.UNPACK_B R10, R10                              reads R10, which nothing has been written to
     F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R33, R20, R19, RZ
-    F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R31, R18, R13, R33   the conversion, moved to where two pairs are joined
+    F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R31, R18, R13, R33   the conversion, moved to where two pairs are
+    joined
 
-for `e4m3` and `e5m2` alike, for `f16`, `bf16` and `f32` before and behind them, and for bytes of the pair. Other 8-bit floats are
-made by arithmetic on integers, which it gets right.
+for `e4m3` and `e5m2` alike, for `f16`, `bf16` and `f32` before and behind them, and for bytes of the pair.
+Other 8-bit floats are made by arithmetic on integers, which it gets right.
 """
 
 from __future__ import annotations

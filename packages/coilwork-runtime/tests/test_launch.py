@@ -213,7 +213,9 @@ def entry(handle: int) -> GpuEntry:
 
 
 def test_calls_of_other_forms_alone_do_without_python_after_a_while() -> None:
-    """The first form has candidates to time, which takes a call that is for it; if none comes, its best guess stands in."""
+    """The first form has candidates to time, which takes a call that is for it; if none comes, its best guess
+    stands in.
+    """
     notes = Notes(entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))})
     candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
     launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)

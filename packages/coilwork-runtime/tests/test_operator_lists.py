@@ -1,4 +1,6 @@
-"""Operators whose C functions take lists of booleans, and lists that may be missing; one that refuses its list."""
+"""Operators whose C functions take lists of booleans, and lists that may be missing; one that refuses its
+list.
+"""
 
 from __future__ import annotations
 

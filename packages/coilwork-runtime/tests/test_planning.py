@@ -1,4 +1,6 @@
-"""How calls of operators are planned: schemas, C functions that fit them, routes, and the reasons for Python."""
+"""How calls of operators are planned: schemas, C functions that fit them, routes, and the reasons
+for Python.
+"""
 
 from __future__ import annotations
 

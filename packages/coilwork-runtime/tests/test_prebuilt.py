@@ -1,4 +1,6 @@
-"""Extensions that a wheel brings: loaded where they are for this Python and these sources, otherwise built."""
+"""Extensions that a wheel brings: loaded where they are for this Python and these sources,
+otherwise built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Work that is the same in call after call goes to the driver as graphs: results, what is done piece by piece, and what is freed when."""
+"""Work that is the same in call after call goes to the driver as graphs: results, what is done piece by
+piece, and what is freed when.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +306,9 @@ def test_memory_is_freed_before_there_is_more(store: MemoryStore, stub: StubGrap
 def test_memory_waits_where_the_peak_is_elsewhere(
     store: MemoryStore, stub: StubGraphs, monkeypatch: pytest.MonkeyPatch, peak: int, at_first: int
 ) -> None:
-    """`peak`: bytes that the process has at the first allocation more than at the second; `at_first`: in the first call more."""
+    """`peak`: bytes that the process has at the first allocation more than at the second; `at_first`: in the
+    first call more.
+    """
     size = 300_000
     asm = Captured("net")
     asm.input("large")
@@ -490,7 +494,9 @@ def test_threads(store: MemoryStore, stub: StubGraphs) -> None:
 
 
 def random_program(rng: random.Random) -> bytes:
-    """Launches, products' like, operators that return what they are given, allocations and frees; three inputs and a number."""
+    """Launches, products' like, operators that return what they are given, allocations and frees; three
+    inputs and a number.
+    """
     asm = Captured("net")
     names = ["x0", "x1", "x2"]
     for name in names:

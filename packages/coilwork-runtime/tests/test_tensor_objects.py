@@ -1,4 +1,6 @@
-"""Tensors that a program is given: found in their objects, as plain ones, parameters or of other types, and kept alive."""
+"""Tensors that a program is given: found in their objects, as plain ones, parameters or of other types, and
+kept alive.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from coilwork_runtime.triton_kernels.worker import (
     write_frame,
 )
 
-# A process that compiles requests, and prints whether the result is the same without the small library, how often each way was
-# gone, and facts about it.
+# A process that compiles requests, and prints whether the result is the same without the small library, how
+# often each way was gone, and facts about it.
 PROBE = """
 import json, os, sys, tempfile
 from pathlib import Path

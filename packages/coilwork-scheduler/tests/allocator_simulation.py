@@ -23,7 +23,8 @@ from coilwork_ir.program.nodes import (
 def measured_peak(program: Program, *, granule: int = 1, counted: Collection[str] = ()) -> int:
     """Walk the program as an allocator would see it; every rule about names is asserted on the way.
 
-    Each allocation takes a multiple of `granule` bytes; so do the inputs that are `counted`, which others are not.
+    Each allocation takes a multiple of `granule` bytes; so do the inputs that are `counted`, which others are
+    not.
     """
     owner: dict[str, int] = {}
     size: dict[int, int] = {}

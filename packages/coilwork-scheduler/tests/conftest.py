@@ -1,7 +1,7 @@
 """A slow evaluator of loop graphs and schedules: plain Python, point by point.
 
-Kernels are run as generated code runs them: pass after pass, every load reading memory as it is at that moment, so
-that a schedule which overwrites something too early gives wrong numbers.
+Kernels are run as generated code runs them: pass after pass, every load reading memory as it is at that
+moment, so that a schedule which overwrites something too early gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def start(
 
 
 def run_extern(memory: Memory, node: Extern) -> None:
-    """Externals of the tests: `test.neg` makes a new buffer, `test.double_` works in place, `test.draw` is random."""
+    """Externals of the tests: `test.neg` makes a new buffer, `test.double_` works in place, `test.draw` is
+    random.
+    """
     memory.log.append(node.target)
     names = [a.name for a in node.args if isinstance(a, Ref)]
     if node.target == "test.double_":
@@ -478,7 +480,9 @@ def _result(
 
 
 def well_formed(kernel: Kernel) -> None:
-    """Every symbol is a range, a size or a placeholder with a value; reductions run along all reduced or all walked ranges."""
+    """Every symbol is a range, a size or a placeholder with a value; reductions run along all reduced or all
+    walked ranges.
+    """
     if kernel.combined is not None:
         well_formed(kernel.combined.body)
         return
@@ -561,7 +565,9 @@ def compare() -> Callable[..., Schedule]:
 
 
 class Builder:
-    """Shorthand for loop graphs: buffers are contiguous unless strides are given; shapes mix ints and symbols."""
+    """Shorthand for loop graphs: buffers are contiguous unless strides are given; shapes mix ints and
+    symbols.
+    """
 
     def __init__(self) -> None:
         self.buffers: dict[str, Buffer] = {}

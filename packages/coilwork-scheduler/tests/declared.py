@@ -1,4 +1,5 @@
-"""Targets with what generators of kernels for them declare: a generator of grids of programs for GPUs, one of loops for CPUs.
+"""Targets with what generators of kernels for them declare: a generator of grids of programs for GPUs, one of
+loops for CPUs.
 
 The numbers are those of a large GPU; what a generator really declares is its own tests' to say.
 """
@@ -49,7 +50,9 @@ def capabilities_of(target: Target) -> Capabilities:
 
 
 def declare(given: Target | Targets, *, kept_bytes: int | None = None, **changes: Any) -> Targets:
-    """`given` with what their generators declare, but for `changes` and how long the rows are that programs keep."""
+    """`given` with what their generators declare, but for `changes` and how long the rows are that programs
+    keep.
+    """
     if isinstance(given, Targets) and given.declared:
         return given
     targets = given if isinstance(given, Targets) else Targets(main=given)

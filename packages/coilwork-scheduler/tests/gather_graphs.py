@@ -53,7 +53,9 @@ def gather(build, name, table, positions, *, wraps=False, message="out of range"
 
 
 def scatter(build, name, value, positions, *, order=None, mode="add", into=None):
-    """`name`: the rows of `value` added at `positions`, which are not checked, to zeros, or over `into`; in the order of the positions `order`."""
+    """`name`: the rows of `value` added at `positions`, which are not checked, to zeros, or over `into`; in
+    the order of the positions `order`.
+    """
     buffer = build.buffers[value]
     count, *rest = buffer.shape
     if into is None:

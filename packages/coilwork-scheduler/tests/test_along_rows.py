@@ -1,4 +1,6 @@
-"""Sums over whole matrices of what depends on statistics of rows: when they are done by rows, and what they come to."""
+"""Sums over whole matrices of what depends on statistics of rows: when they are done by rows, and what they
+come to.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SMALL = replace(H200, multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 
 
 def log_sum(build, name, rows, columns, wide):
-    """A function of the sum of exponentials of each row of `name`, in two buffers, as log_softmax has them."""
+    """A function of the sum of exponentials of each row of `name`, in two buffers, as log_softmax
+    has them.
+    """
     at = build.at
     build.reduce(f"{name}_top", "max", rows, [columns], lambda *i: at(name, *i), dtype=wide)
     build.reduce(
@@ -38,7 +42,9 @@ def log_sum(build, name, rows, columns, wide):
 
 
 def divergence(build, rows, columns, *, dtype=F64, kept=(), count=1):
-    """As kl_div of two log softmaxes is lowered: `kept` are the ranges of the result, numbers of those of `rows`."""
+    """As kl_div of two log softmaxes is lowered: `kept` are the ranges of the result, numbers of those of
+    `rows`.
+    """
     at, wide = build.at, dtype.compute
     for name in ("x", "y"):
         build.input(name, *rows, columns, dtype=dtype)

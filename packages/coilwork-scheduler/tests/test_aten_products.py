@@ -1,4 +1,6 @@
-"""Products by vectors, of scaled floats of 8 bits and with activations are calls of ATen's, as they were written."""
+"""Products by vectors, of scaled floats of 8 bits and with activations are calls of ATen's, as they were
+written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Implementations that a back end brings are asked about its own devices, before those that every device has."""
+"""Implementations that a back end brings are asked about its own devices, before those that every
+device has.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Reductions in pieces give what they gave whole: every kind, type and odd value, by the reference interpreter."""
+"""Reductions in pieces give what they gave whole: every kind, type and odd value, by the reference
+interpreter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A template is a class and a row of the registry: nothing else of the scheduler knows it, and what it builds runs."""
+"""A template is a class and a row of the registry: nothing else of the scheduler knows it, and what it builds
+runs.
+"""
 
 from __future__ import annotations
 

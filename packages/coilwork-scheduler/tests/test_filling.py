@@ -1,4 +1,6 @@
-"""Buffers that several kernels fill, one block of rows each: one kernel for all of them, and one temporary at a time."""
+"""Buffers that several kernels fill, one block of rows each: one kernel for all of them, and one temporary at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ BLOCKS = ROWS // BLOCK
 
 
 def product_by_rows(*, interleaved: bool) -> str:
-    """`x @ w` by blocks of rows, the last column apart; blocks follow their products, or come after all of them."""
+    """`x @ w` by blocks of rows, the last column apart; blocks follow their products, or come after all of
+    them.
+    """
     products, fills = [], []
     for k in range(BLOCKS):
         into = f" into %r{k - 1}" if k else ""

@@ -1,4 +1,6 @@
-"""Memory that operators go on using after their calls: who gets it, when it is freed, and what comes before and after."""
+"""Memory that operators go on using after their calls: who gets it, when it is freed, and what comes before
+and after.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +172,9 @@ def test_inputs_are_overwritten_behind_the_wait_for_what_reads_them() -> None:
 
 
 def test_memory_given_away_may_be_an_operand_of_another_programs_flight() -> None:
-    """A saved result that is in flight when the backward program begins reads who knows which of the other saved values."""
+    """A saved result that is in flight when the backward program begins reads who knows which of the other
+    saved values.
+    """
     text = f"""graph @g {{
   input %x: f32[64, 64]
   input %k: f32[128, 64]{cosine("u", "x")}{product("v", "u")}{wait("h", "k")}{product("w", "v")}
@@ -204,7 +208,9 @@ def test_an_operator_that_may_keep_its_operand_has_it_alone() -> None:
 
 
 def test_what_an_operator_of_torchs_keeps_is_in_no_pool() -> None:
-    """A copy that does not block: what carves its operand's place out of a pool for another hands it on as well."""
+    """A copy that does not block: what carves its operand's place out of a pool for another hands it on as
+    well.
+    """
 
     call = '\n  extern "aten._to_copy.default" (%z) aten defines (%g: f32[64, 64]) retains'
     nodes = (

@@ -427,7 +427,9 @@ def test_scans_in_both_directions_stay_apart(build, compare):
 
 
 def test_what_is_stored_where_data_say_is_read_by_a_kernel_after(build):
-    """Along a dimension of one element the index says nothing of the position, and looks like that of who reads it."""
+    """Along a dimension of one element the index says nothing of the position, and looks like that of who
+    reads it.
+    """
     at = build.at
     build.input("ids", 1, dtype=DType.I64)
     build.input("x", 4, 6)

@@ -1,4 +1,6 @@
-"""Products of groups of unequal size: the library's call is chosen where it can be, and loops compute what it can't."""
+"""Products of groups of unequal size: the library's call is chosen where it can be, and loops compute what it
+can't.
+"""
 
 from __future__ import annotations
 

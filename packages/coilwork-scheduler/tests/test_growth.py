@@ -94,7 +94,9 @@ def read_twice(build, length: int, rows: int = 24) -> Graph:
 
 
 def sizes_of(made: Schedule) -> tuple[int, int]:
-    """Of all kernels: nodes of the longest index expression, and of the largest body, index expressions written out."""
+    """Of all kernels: nodes of the longest index expression, and of the largest body, index expressions
+    written out.
+    """
     longest = total = 0
     for kernel in made.kernels:
         body = 0

@@ -39,7 +39,9 @@ def test_a_mask_that_is_never_true_stays():
 
 
 def test_what_a_mask_of_the_loads_own_leaves_out_where_the_mask_holds_stays_guarded():
-    """Where `j - 5` exists it is not below 0: a load at 0 is never reached, and there need be nothing at 0."""
+    """Where `j - 5` exists it is not below 0: a load at 0 is never reached, and there need be
+    nothing at 0.
+    """
     mask = op("ge", index_value(COLUMN), literal(5, DType.I64))
     assert guards(0).needed(mask, "x", (const(0),), below(COLUMN - 5, 0)) is mask
     assert guards(64).needed(mask, "x", (const(0),), below(ROW, 5)) is None

@@ -271,7 +271,9 @@ def test_on_a_cpu_small_tensors_that_cost_something_are_computed_once(build):
 
 
 def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build):
-    """Computing it again from all steps before saves no launch, and keeps their gates alive; from a few it may pay."""
+    """Computing it again from all steps before saves no launch, and keeps their gates alive; from a few it
+    may pay.
+    """
     at, steps = build.at, 12
     build.input("gates0", 64, 1024, dtype=DType.F32)
     build.input("w", 256, 1024, dtype=DType.F32)
@@ -323,7 +325,9 @@ def test_what_ragged_rows_look_up_is_counted_once(build):
 
 
 def test_of_two_values_the_narrower_is_stored(build, compare):
-    """Two reductions over rows and one over columns read a sum of four tensors, rounded to 16 bits and widened again."""
+    """Two reductions over rows and one over columns read a sum of four tensors, rounded to 16 bits and
+    widened again.
+    """
     rows, width = 4096, 512
     names = ("a", "b", "c", "d")
     for name in names:
@@ -381,7 +385,9 @@ def test_who_reads_one_element_of_a_row_reads_one_of_each_operand(build):
 
 @pytest.mark.parametrize(("parts", "kernels"), [(8, 1), (24, 2)])
 def test_a_join_of_many_is_not_computed_by_a_kernel_that_reduces(build, parts, kernels):
-    """A kernel that joins alone chooses one address for a vector; another asks for each element in all parts."""
+    """A kernel that joins alone chooses one address for a vector; another asks for each element
+    in all parts.
+    """
     at = build.at
     width, rows = 64, 1 << 12
     for k in range(parts):

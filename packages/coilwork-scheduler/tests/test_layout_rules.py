@@ -1,4 +1,6 @@
-"""The table of the layout pass: what each rule decides, what one more row decides, and copies in front of calls."""
+"""The table of the layout pass: what each rule decides, what one more row decides, and copies in front of
+calls.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +227,9 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
 def test_small_products_on_a_cpu_are_computed_together(
     device: str, batch: int, rows: int, expected: str
 ) -> None:
-    """ATen takes the products of a batch one by one where their results lie by columns; that pays for large ones."""
+    """ATen takes the products of a batch one by one where their results lie by columns; that pays for large
+    ones.
+    """
     shape = f"[{batch}, {rows}, {rows}]"
     text = f"""
     graph @columns {{

@@ -1,4 +1,6 @@
-"""Strides of intermediates: the solver beside brute force, the traffic model, and whole graphs before and after the pass."""
+"""Strides of intermediates: the solver beside brute force, the traffic model, and whole graphs before and
+after the pass.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,8 @@ def test_chains_take_linear_time_and_the_first_of_equal_candidates() -> None:
     assert choose_cheapest([3] * count, pulled) == (2,) * count
 
 
-# A stream that a call hands over transposed, a norm of it, a product that wants the norm row by row, and the sum of both.
+# A stream that a call hands over transposed, a norm of it, a product that wants the norm row by row, and the
+# sum of both.
 STREAM = """
 graph @stream {
   input %x: f32[2, 480, 400]

@@ -22,7 +22,9 @@ SHORT = 16
 
 
 def losses(build, rows, columns, term, *, dtype=F64, inputs=("x",), log="rsqrt"):
-    """The sum of `term`, of an element and its place, along rows of `x` whose log of sums of exponentials is `top` and `log`, or another function."""
+    """The sum of `term`, of an element and its place, along rows of `x` whose log of sums of exponentials is
+    `top` and `log`, or another function.
+    """
     at = build.at
     for name in inputs:
         build.input(name, rows, columns, dtype=dtype)

@@ -45,7 +45,9 @@ def test_what_may_be_negative_is_divided():
 
 
 def test_padding_a_flattened_slice_is_in_place(build, compare):
-    """Rows 0 to 2 of each 4, flattened to 6 rows, padded back to 8: the element read is the element written."""
+    """Rows 0 to 2 of each 4, flattened to 6 rows, padded back to 8: the element read is the
+    element written.
+    """
     build.input("x", 8, 5)
 
     def body(i, j):

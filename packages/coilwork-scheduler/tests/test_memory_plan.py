@@ -1,4 +1,6 @@
-"""The memory planner: what is allocated, handed on and freed, and that the predicted peak is what a walk measures."""
+"""The memory planner: what is allocated, handed on and freed, and that the predicted peak is what a walk
+measures.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,8 @@ graph @inplace {
 
 
 def test_what_has_no_elements_is_not_launched() -> None:
-    # A store whose range has no points, through strides of 0 (eye(0) has them), must not write to memory of no bytes.
+    # A store whose range has no points, through strides of 0 (eye(0) has them), must not write to memory of
+    # no bytes.
     text = """graph @empty {
   %a: f32[0, 0]{0, 1} = pointwise [i0: 0, i1: 0] {
     t0 = const 1.0 : f32
@@ -382,7 +385,9 @@ graph @g {
 
 
 def levels(count: int) -> str:
-    """Three levels of `count` calls that share launches: what the first made dies in the second, and fits nothing of the third."""
+    """Three levels of `count` calls that share launches: what the first made dies in the second, and fits
+    nothing of the third.
+    """
     lines = ["graph @levels {", *(f"  input %x{k}: f32[64]" for k in range(count))]
     for before, after, dtype in (("x", "a", "f32"), ("a", "b", "f32"), ("b", "c", "f64")):
         source = "f32"

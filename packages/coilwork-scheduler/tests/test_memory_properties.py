@@ -1,4 +1,6 @@
-"""Random programs: reuse never raises the peak, the prediction is what an allocator measures, results stay right."""
+"""Random programs: reuse never raises the peak, the prediction is what an allocator measures, results stay
+right.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SHAPES = ((4, 6), (24,), (2, 6), (4,))
 
 
 class Programs:
-    """Adds random steps to an empty graph: kernels, calls with and without `out`, views, overwritten memory."""
+    """Adds random steps to an empty graph: kernels, calls with and without `out`, views,
+    overwritten memory.
+    """
 
     def __init__(self, build, seed):
         self.build = build

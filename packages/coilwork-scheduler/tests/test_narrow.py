@@ -38,7 +38,9 @@ TORCH = {"bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i16": torch.i
 
 
 def types(text: str, device: str, *, given: torch.Tensor | None = None) -> set[DType]:
-    """The types of the sums that `text` takes on `device`; with `given`, after a comparison of what is computed."""
+    """The types of the sums that `text` takes on `device`; with `given`, after a comparison of what is
+    computed.
+    """
     graph = parse_graph(text)
     made = schedule(graph, target(device))
     verify_schedule(made)

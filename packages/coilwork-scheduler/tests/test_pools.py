@@ -99,7 +99,8 @@ def test_the_peak_stays_where_it_is():
 
 
 def test_little_memory_may_become_more_where_that_saves_most_allocations():
-    # layers of a transformer: attention's result is memory of its operator, beside a pool that is full when the widest value is there
+    # layers of a transformer: attention's result is memory of its operator, beside a pool that is full when
+    # the widest value is there
     def layers(width: int) -> str:
         lines = ["graph @g {", f"  input %x: f32[64, {width}]", f"  input %y: f32[64, {width}]"]
         one, other = "x", "y"
@@ -134,7 +135,8 @@ def test_little_memory_may_become_more_where_that_saves_most_allocations():
 
 
 def test_a_pool_is_as_large_as_what_is_beside_it_allows():
-    # all would not fit beside what the operators between them have made; the wide ones are then allocated by themselves
+    # all would not fit beside what the operators between them have made; the wide ones are then allocated by
+    # themselves
     lines = ["graph @g {", "  input %x: f32[64, 1024]"]
     before = "x"
     for k in range(6):
@@ -210,8 +212,8 @@ def test_what_an_operator_might_keep_is_allocated():
 
 
 def test_a_pool_ends_while_what_was_given_is_there():
-    # Two wide values, one after the other, beside what was given; a result as wide is there when they are gone. Later, with
-    # nothing beside them, two wide values at once: as much as that is no peak there.
+    # Two wide values, one after the other, beside what was given; a result as wide is there when they are
+    # gone. Later, with nothing beside them, two wide values at once: as much as that is no peak there.
     wide, given, out = "f32[64, 1024]", "f32[1024, 1024]", 'out "aten.mm.out" ("out")'
     steps = [
         ("x", "given", "a", wide),

@@ -1,4 +1,6 @@
-"""Values that are broadcast along an outer range: stored, they are read from memory again and again if no cache holds them."""
+"""Values that are broadcast along an outer range: stored, they are read from memory again and again if no
+cache holds them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_what_lies_inside_of_a_repetition_is_read_again_unless_held(build, used,
 
 
 def test_distances_between_tokens_are_computed_for_every_batch(build):
-    """Attention scores of 4 batches and 16 heads with a bias by distance: it is 134 MB, and some operations."""
+    """Attention scores of 4 batches and 16 heads with a bias by distance: it is 134 MB, and some
+    operations.
+    """
     at = build.at
     build.input("scores", 4, 16, 2048, 2048, dtype=DType.BF16)
     build.input("slope", 16, dtype=F32)

@@ -13,7 +13,9 @@ F32, BOOL = DType.F32, DType.BOOL
 
 
 def test_a_value_that_a_chain_reads_twice_is_computed_in_it(build):
-    """A sum of three, where it is small, in another order: that keeps the sum from sharing a kernel with what reads it."""
+    """A sum of three, where it is small, in another order: that keeps the sum from sharing a kernel with what
+    reads it.
+    """
     at, shape = build.at, [1 << 20, 2]
     for name in "abc":
         build.input(name, *shape, dtype=F32)

@@ -1,4 +1,6 @@
-"""Scans by a function share kernels with what is pointwise around them, as other scans do; they are never done in pieces."""
+"""Scans by a function share kernels with what is pointwise around them, as other scans do; they are never
+done in pieces.
+"""
 
 from __future__ import annotations
 

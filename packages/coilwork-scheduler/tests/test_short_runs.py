@@ -1,4 +1,6 @@
-"""Reductions of short runs of memory: which are reduced across them first, and that the numbers stay the same."""
+"""Reductions of short runs of memory: which are reduced across them first, and that the numbers stay the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Few long rows of a scan are shared by programs on a GPU: one kernel reads them once, after one that fills its workspace."""
+"""Few long rows of a scan are shared by programs on a GPU: one kernel reads them once, after one that fills
+its workspace.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def test_positions_come_with_values() -> None:
 
 
 def test_what_other_ways_are_for() -> None:
-    # rows that stay on chip, columns, many rows, one piece, more pieces than a program asks, CPUs, what callers forbid
+    # rows that stay on chip, columns, many rows, one piece, more pieces than a program asks, CPUs, what
+    # callers forbid
     assert not shares(planned(scanned("sum", (2, 1000), 1)))
     assert not shares(planned(scanned("sum", (4800, 64), 0)))
     assert not shares(planned(scanned("sum", (3000, 20000), 1), H200))

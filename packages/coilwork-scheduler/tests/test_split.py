@@ -439,7 +439,9 @@ def test_pieces_do_not_depend_on_what_else_is_in_the_graph(build):
 @pytest.mark.parametrize("batch", [1, 5, 64])
 @pytest.mark.parametrize("kind", ["sum", "welford"])
 def test_one_schedule_serves_every_batch(build, kind, batch):
-    """The batch stays whole in each piece where the image has points enough, else its last pieces are short."""
+    """The batch stays whole in each piece where the image has points enough, else its last pieces
+    are short.
+    """
     s0 = symbol("s0", lo=1)
     for name, shape in (("wide", [s0, 40, 40, 8]), ("flat", [s0, 8])):
         build.input(name, *shape, dtype=F32)
@@ -560,7 +562,9 @@ def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
     [(4096, 2048, "results"), (16384, 4096, "pieces"), (32 * 56 * 56, 64, "pieces")],
 )
 def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(build, rows, columns, beside):
-    """That is: not where more is read than stays in a cache, nor where so many pieces want a program that walks along them."""
+    """That is: not where more is read than stays in a cache, nor where so many pieces want a program that
+    walks along them.
+    """
     build.input("x", rows, columns, dtype=BF16)
     build.reduce("s", "sum", [columns], [rows], lambda i, r: cast(build.at("x", r, i), F32))
     made = schedule(build.graph("s"), H200)

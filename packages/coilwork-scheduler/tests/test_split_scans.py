@@ -1,4 +1,6 @@
-"""Scans share kernels with what is pointwise around them, and those of few long rows are done in pieces on a GPU."""
+"""Scans share kernels with what is pointwise around them, and those of few long rows are done in pieces on a
+GPU.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ def test_scatters_stay_in_one_part_of_memory_at_a_time(build, compare):
 
 
 def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device="cuda:0", name="sm_90"):
-    """The ranges of the kernel, for the target `name`, of a scatter that takes `width` columns of a table at a time."""
+    """The ranges of the kernel, for the target `name`, of a scatter that takes `width` columns of a table at
+    a time.
+    """
     build.input("x", rows, groups * width, device=device)
     build.input("ids", rows, groups * width, dtype=DType.I64, device=device)
     build.input("base", rows, groups * width, device=device)

@@ -82,7 +82,9 @@ def test_shared_bytes_are_those_that_both_read(build):
     ("columns", "name", "times"), [(2048, "sm_90", 2), (2048, "x86-64-avx512", 1), (256, "sm_90", 1)]
 )
 def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times):
-    """Of `z`, a block of two rows of 2,048 columns takes 16 bytes of each 32; a block of 16 shorter rows all of them."""
+    """Of `z`, a block of two rows of 2,048 columns takes 16 bytes of each 32; a block of 16 shorter rows all
+    of them.
+    """
     build.input("x", 64, columns)
     build.input("y", 64, columns)
     build.input("z", columns, 64)
@@ -103,8 +105,9 @@ def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times
     [((10, 4096), "sm_90", 4), ((10, 4096), "x86-64-avx512", 1), ((10, 256), "sm_90", 1)],
 )
 def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(build, shape, name, times):
-    """Of what lies in another order than the results, threads take 8 bytes of each 32: ten elements lie 4,096 steps apart. Where
-    they are 256 apart a block has all of them."""
+    """Of what lies in another order than the results, threads take 8 bytes of each 32: ten elements lie 4,096
+    steps apart. Where they are 256 apart a block has all of them.
+    """
     channels, pixels = shape
     build.input("x", 6, pixels, channels)
     build.reduce("s", "sum", [6], [channels, pixels], lambda n, c, p: build.at("x", n, p, c))

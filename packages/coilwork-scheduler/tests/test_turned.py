@@ -61,7 +61,9 @@ def graph(*nodes: Node, outputs: Sequence[str] = ("out",)) -> Graph:
 
 
 def scheduled(given: Graph, device: str = "sm_90") -> tuple[int, list[bool]]:
-    """How many kernels `given` takes, and which of its scans run from the end, after a comparison of what is computed."""
+    """How many kernels `given` takes, and which of its scans run from the end, after a comparison of what is
+    computed.
+    """
     verify_graph(given)
     made = schedule(given, target(device), observe=lambda _, g: verify_graph(g))
     verify_schedule(made)

@@ -79,7 +79,8 @@ def test_single_elements_stay(build, compare):
 
 
 def test_positions_are_not_stored_for_a_value_that_is(build, compare):
-    # three tables are read again by each of the scatters: their sum is stored, in the kernel that looks them up
+    # three tables are read again by each of the scatters: their sum is stored, in the kernel that looks them
+    # up
     graph(build, edges=NODES)
     for table in "yz":
         build.input(table, NODES, WIDTH)

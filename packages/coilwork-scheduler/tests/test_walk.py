@@ -25,7 +25,8 @@ SMALL = replace(H200, multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 
 
 def norm_backward(build, rows, columns, *, dtype=F64, kept="both", around=False, results=()):
-    """Gradients of layer_norm(x) * w + b over `columns`, from what flows back in `dy`; with `around`, beside that of `x` itself.
+    """Gradients of layer_norm(x) * w + b over `columns`, from what flows back in `dy`; with `around`, beside
+    that of `x` itself.
 
     `kept` says of which parameters: "both", "weight" or "none".
     """
@@ -279,7 +280,9 @@ def test_rows_are_not_cut_for_their_columns(build):
 
 
 def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
-    """As where a linear layer before the norm sees `[batch * tokens]`: its bias's gradient joins the same kernel."""
+    """As where a linear layer before the norm sees `[batch * tokens]`: its bias's gradient joins the same
+    kernel.
+    """
     norm_backward(build, [7, 19], 5)
     build.pointwise(
         "flat", [133, 5], lambda i, c: build.at("dx", floordiv(i, as_expr(19)), mod(i, as_expr(19)), c)

@@ -15,7 +15,9 @@ from kernel_bench import TritonProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-goldens` rewrites the expected texts of this package; `--random-triton-mappings N` draws more mappings."""
+    """`--refresh-goldens` rewrites the expected texts of this package; `--random-triton-mappings N` draws
+    more mappings.
+    """
     parser.addoption(
         "--refresh-goldens", action="store_true", help="rewrite golden texts instead of comparing"
     )

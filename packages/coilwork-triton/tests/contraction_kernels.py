@@ -16,8 +16,8 @@ from coilwork_ir.scalar import Scalar, cast, const, contract, load, op, reduce
 class Product:
     """`left [batch, m, k] @ right [batch, k, n]`, each in memory by rows or by columns.
 
-    With `left_exp` the exponential of the left one; with `epilogue`, a bias per column, a maximum with 0, a residual; with
-    `over`, added to what is in the output.
+    With `left_exp` the exponential of the left one; with `epilogue`, a bias per column, a maximum with 0, a
+    residual; with `over`, added to what is in the output.
     """
 
     m: int

@@ -69,7 +69,8 @@ class TritonProcess:
     def ask(self, request: dict[str, Any]) -> Any:
         """The reply to `request`. Raises RuntimeError with the worker's traceback.
 
-        Nobody waits any more for what a test that was stopped has asked for: the next one gets a worker of its own.
+        Nobody waits any more for what a test that was stopped has asked for: the next one gets a worker of
+        its own.
         """
         try:
             return self._reply(request)
@@ -129,7 +130,9 @@ def moved(config: Config, name: str, value: int) -> Config:
 
 
 def corners(source: KernelSource) -> list[Config]:
-    """For each parameter the nearest configurations to the best guess where it is least and where it is most."""
+    """For each parameter the nearest configurations to the best guess where it is least and where
+    it is most.
+    """
     known = everything(source)
     found: dict[Config, None] = {}
     for name, _ in source.space.values:
@@ -169,7 +172,9 @@ def run_source(
     *,
     debug: bool = False,
 ) -> list[Any]:
-    """The tensors after launching `source` with candidate number `config`; with `debug`, its assertions are made."""
+    """The tensors after launching `source` with candidate number `config`; with `debug`, its assertions are
+    made.
+    """
     chosen = source.configs[config]
     found: list[Any] = process.ask(
         {

@@ -1,4 +1,6 @@
-"""Kernels for mappings that the conformance kit has none for: rows that begin anywhere, lines of rows, first elements, counts, steps."""
+"""Kernels for mappings that the conformance kit has none for: rows that begin anywhere, lines of rows, first
+elements, counts, steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random mappings for Triton: what else could be done with a kernel, legal most often, and how much of it is refused."""
+"""Random mappings for Triton: what else could be done with a kernel, legal most often, and how much of it is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def draw(rng: random.Random, kernel: Kernel, proposed: Mapping, target: Target) 
 
 
 def _fixed(rng: random.Random, kernel: Kernel, mapping: Mapping) -> Mapping:
-    """`mapping` with a row per program and one order of its elements, whatever is beside it, if rows are walked."""
+    """`mapping` with a row per program and one order of its elements, whatever is beside it, if rows are
+    walked.
+    """
     loop = mapping.find(Loop)
     names = [r.symbol.name for r in kernel.ranges if r.kind == "parallel"]
     if loop is None or _points(kernel, tuple(names)) > MOST_PROGRAMS:

@@ -56,7 +56,9 @@ def pooled(dtype: DType, rows: int, columns: int) -> Kernel:
 
 
 def windows(dtype: DType, rows: int, columns: int, *, length: int = 3, apart: int = 1) -> Kernel:
-    """Every row moved by each element of a window, with zeros before it and behind it; or by `apart` times that."""
+    """Every row moved by each element of a window, with zeros before it and behind it; or by `apart` times
+    that.
+    """
     x0, x1, x2 = along("x0", rows), along("x1", length), along("x2", columns)
     at = x2.symbol + x1.symbol * apart - 1
     inside = op(

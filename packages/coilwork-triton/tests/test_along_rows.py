@@ -1,4 +1,6 @@
-"""Several sums of a row's values: what threads exchange at once, and that the results are those of each sum alone."""
+"""Several sums of a row's values: what threads exchange at once, and that the results are those of each sum
+alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ROWS = 5
 
 
 def sums(width: int, count: int, *, last: DType = F32) -> Kernel:
-    """`count` sums of rows, the last one of another type if asked for, and one that needs the first one's result."""
+    """`count` sums of rows, the last one of another type if asked for, and one that needs the first one's
+    result.
+    """
     x0, r0 = along("x0", ROWS), along("r0", width, "r")
     types = [F32] * (count - 1) + [last]
     values: list[Scalar] = [

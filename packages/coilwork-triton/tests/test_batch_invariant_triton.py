@@ -1,4 +1,6 @@
-"""`batch_invariant`: the launch of a kernel that reduces or multiplies does not follow from how many rows there are."""
+"""`batch_invariant`: the launch of a kernel that reduces or multiplies does not follow from how many rows
+there are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Exponentials that flush what is subnormal: only below sums that have a term of 1, and what the sums come to."""
+"""Exponentials that flush what is subnormal: only below sums that have a term of 1, and what the sums come
+to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the generator declares is what its kernels do: which rows stay on chip, which are shared, which are products."""
+"""What the generator declares is what its kernels do: which rows stay on chip, which are shared, which are
+products.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Loads at addresses that a check refuses do not happen: an assertion ends the kernel, however far they are."""
+"""Loads at addresses that a check refuses do not happen: an assertion ends the kernel, however
+far they are.
+"""
 
 from __future__ import annotations
 

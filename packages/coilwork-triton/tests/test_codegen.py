@@ -152,7 +152,9 @@ def test_symbolic_size(engine: TritonProcess, size: int, choice: str) -> None:
 
 
 def test_offsets_whose_terms_leave_32_bits(engine: TritonProcess) -> None:
-    """Windows that share 100,000 elements: `39999 * 60000` is no 32-bit number, although what it is divided by leaves small ones."""
+    """Windows that share 100,000 elements: `39999 * 60000` is no 32-bit number, although what it is divided
+    by leaves small ones.
+    """
     size, count = 100_000, 60_001
     x = along("x0", count)
     start = floordiv(x.symbol * size, as_expr(count))

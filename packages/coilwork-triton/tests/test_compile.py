@@ -33,7 +33,9 @@ def build(
 
 
 def build_narrow(process: TritonProcess, kernel: Kernel, name: str) -> str:
-    """Machine text where a thread has one element: a function that is inlined stands there once, not four times."""
+    """Machine text where a thread has one element: a function that is inlined stands there once, not four
+    times.
+    """
     source = TritonCodegen().emit(kernel, target(name), {})
     best = source.configs[0]
     narrow = moved(best, "XBLOCK", target(name).warp_size)
@@ -70,7 +72,9 @@ ONE_ROW = """kernel @one_row fast {
 
 @pytest.mark.parametrize("kind", ["sum", "max", "prod"])
 def test_a_scan_of_one_row_in_runs_compiles(compiler: TritonProcess, kind: str) -> None:
-    """What a row carries from block to block is a number; Triton's interpreter takes a line of one for it, too."""
+    """What a row carries from block to block is a number; Triton's interpreter takes a line of one for it,
+    too.
+    """
     kernel = parse_kernel(ONE_ROW.replace("KIND", kind))
     mapping = parse_mapping("tile x0 by 1 loop r0 by 128 runs r0 by 2 warps 1")
     assert compile_source(compiler, TritonCodegen().emit_mapping(kernel, mapping, target("sm_90")), "sm_90")

@@ -25,7 +25,9 @@ ROWS = 5
 
 
 def joined(length: int, *, parts: int = 2, first: int | None = None, computed: bool = True) -> Kernel:
-    """The gradient of a gate whose operands are parts of one tensor: `in1`; `in0` is what comes from behind."""
+    """The gradient of a gate whose operands are parts of one tensor: `in1`; `in0` is what comes
+    from behind.
+    """
     whole = parts * length
     row, column = along("x0", ROWS), along("x1", whole)
     cut = length if first is None else first

@@ -1,4 +1,6 @@
-"""The IR's conformance kit: every op, reduction, scan and store mode, in Triton's interpreter and on a GPU if there is one."""
+"""The IR's conformance kit: every op, reduction, scan and store mode, in Triton's interpreter and on a GPU if
+there is one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ GPU_EXCUSED: Mapping[Numerics, Mapping[str, str]] = {
     "eager": {},
     "strict": {},
 }
-# In the interpreter, blocks so short that these rows are several of them: something is carried from one to the next.
+# In the interpreter, blocks so short that these rows are several of them: something is carried from one to
+# the next.
 SHORT_BLOCK = 16
 SHORT_ROWS = ({"n0": 5}, {"n0": 40})
 

@@ -22,7 +22,9 @@ ROWS, LENGTH = 8, 256
 
 
 def dealt(count: int, *, step: int | None = None, length: int = LENGTH) -> Kernel:
-    """Twice each of `count` neighbours, in a row of its own each; those of the next point are `step` further."""
+    """Twice each of `count` neighbours, in a row of its own each; those of the next point are
+    `step` further.
+    """
     row, way, column = along("y0", ROWS, "y"), along("y1", count, "y"), along("x0", length, "x")
     far = count if step is None else step
     place = row.symbol * (far * length) + column.symbol * far + way.symbol

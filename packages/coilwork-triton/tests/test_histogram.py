@@ -1,4 +1,6 @@
-"""Kernels that add one number at few places: programs count their points, where that is the same and worth while."""
+"""Kernels that add one number at few places: programs count their points, where that is the same and worth
+while.
+"""
 
 from __future__ import annotations
 

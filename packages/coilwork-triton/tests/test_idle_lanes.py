@@ -1,4 +1,6 @@
-"""Rows that leave lanes of a power of two idle: how they are launched, and that what they give is what eager gives."""
+"""Rows that leave lanes of a power of two idle: how they are launched, and that what they give is what eager
+gives.
+"""
 
 from __future__ import annotations
 
@@ -169,13 +171,16 @@ def test_scans_and_fixed_launches_have_wide_vectors() -> None:
 @pytest.mark.slow
 def test_single_warps_move_8_bytes_per_thread_and_wait_for_no_other(compiler: TritonProcess) -> None:
     text = compile_source(compiler, emitted(softmax(384)), "sm_90")
-    # two rows of 512 lanes of two bytes: four accesses of 8 bytes each, of which the last one of a row is never made
+    # two rows of 512 lanes of two bytes: four accesses of 8 bytes each, of which the last one of a row is
+    # never made
     assert text.count("ld.global.v2.b32") == text.count("st.global.v2.b32") == 8
     assert "bar.sync" not in text
 
 
 def statistics(length: int, rows: int) -> Kernel:
-    """Of rows of bf16: extremes and where they are, moments, the sum of what is looked up, and the softmax."""
+    """Of rows of bf16: extremes and where they are, moments, the sum of what is looked up, and
+    the softmax.
+    """
     x0, r0 = along("x0", rows), along("r0", length, "r")
     flat = x0.symbol * length + r0.symbol
     x = cast(load("in0", [flat], BF16), F32)

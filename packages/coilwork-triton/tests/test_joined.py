@@ -1,4 +1,6 @@
-"""Joined tensors: one load through a selected pointer where every vector of 16 bytes comes from one of them."""
+"""Joined tensors: one load through a selected pointer where every vector of 16 bytes comes from
+one of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ROWS = 6
 
 
 def joined(widths: tuple[int, ...], *, dim: int = 1, again: bool = False, exact: bool = True) -> Kernel:
-    """The tensors of `widths` columns (or rows), joined along `dim`; twice the first one on top if `again`."""
+    """The tensors of `widths` columns (or rows), joined along `dim`; twice the first one on top
+    if `again`.
+    """
     total = sum(widths)
     x0, x1 = (along("x0", ROWS), along("x1", total)) if dim == 1 else (along("x0", total), along("x1", 16))
     at = index_value((x0, x1)[dim].symbol)

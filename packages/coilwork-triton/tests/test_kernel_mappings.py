@@ -1,4 +1,6 @@
-"""What is decided of a kernel, as a mapping: it parses back, is legal, and launches the same configuration."""
+"""What is decided of a kernel, as a mapping: it parses back, is legal, and launches the same
+configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tables of passes: orders have reasons, and rewrites of drawn kernels compute the same by the interpreter."""
+"""Tables of passes: orders have reasons, and rewrites of drawn kernels compute the same by the
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def draw_stencil(draw: random.Random) -> Kernel:
 
 
 def draw_joined(draw: random.Random) -> Kernel:
-    """A kernel that joins two or three parts, of rows or columns, each of the same elements of both arguments."""
+    """A kernel that joins two or three parts, of rows or columns, each of the same elements of both
+    arguments.
+    """
     parts, length, others = draw.choice([2, 3]), draw.choice([32, 48, 64]), draw.randint(1, 5)
     whole = along("x1", parts * length)
     outer = along("x0", others)

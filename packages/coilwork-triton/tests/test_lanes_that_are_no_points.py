@@ -1,4 +1,6 @@
-"""Lanes that are no points keep no block in a loop, and choose no other way for it, whatever lies behind a tensor."""
+"""Lanes that are no points keep no block in a loop, and choose no other way for it, whatever lies behind a
+tensor.
+"""
 
 from __future__ import annotations
 
@@ -94,14 +96,18 @@ def running(length: int, *, reverse: bool) -> Kernel:
 
 
 def test_only_points_decide_how_running_logarithms_are_added() -> None:
-    """From the end, lanes behind it come first, and nothing so far: of them alone every row once went the slow way."""
+    """From the end, lanes behind it come first, and nothing so far: of them alone every row once went the
+    slow way.
+    """
     assert "(XBLOCK, R0_BLOCK)), xmask & rmask, 1, True)" in text_of(running(70, reverse=True))
     # lanes behind the end have all that came before
     assert "(XBLOCK, R0_BLOCK)), xmask, 1, False)" in text_of(running(70, reverse=False))
 
 
 def test_only_rows_decide_how_the_first_of_rows_are_found() -> None:
-    """A row that is none is full of ties, and once sent all rows of its block to be halved again and again."""
+    """A row that is none is full of ties, and once sent all rows of its block to be halved again
+    and again.
+    """
     several = TritonCodegen().emit(sorted_rows(ROWS, 40, DType.F32, first=8), target("sm_90"), {})
     assert dict(several.configs[0].meta)["XBLOCK"] > 1
     assert "rmask, tl.broadcast_to(xmask, (XBLOCK, 1)), sort_key_float" in several.text

@@ -1,4 +1,6 @@
-"""Kernels of which a number in memory says whether they do anything: one branch around everything, where that is sure."""
+"""Kernels of which a number in memory says whether they do anything: one branch around everything, where that
+is sure.
+"""
 
 from __future__ import annotations
 

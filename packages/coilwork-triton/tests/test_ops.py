@@ -1,4 +1,6 @@
-"""Every scalar op is written, runs in Triton's interpreter, and agrees with torch, special values included."""
+"""Every scalar op is written, runs in Triton's interpreter, and agrees with torch, special values
+included.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,9 @@ SPECIAL = [
     10.0, -10.0, 19.9, 20.1, 80.0, -80.0, 88.8, -104.0, 1e4, 1e10, -1e10, 3e38, -3e38, 8388609.0, 4194304.5, 0.41,
     0.42, 0.9999, -0.9999, 0.66, 2.0, -2.0, -3.5, 33.0, 100.5, INF, -INF, NAN,
 ]  # fmt: skip
-# What a polynomial's recurrence makes of those of the degrees k and k - 1 (DLMF 18.9): addends of the factor of the one, factor of the other, and
-# the half-ulps by which the last operation may be off. Fast kernels divide to within 2 ulps (PTX: div.full.f32).
+# What a polynomial's recurrence makes of those of the degrees k and k - 1 (DLMF 18.9): addends of the factor
+# of the one, factor of the other, and the half-ulps by which the last operation may be off. Fast kernels
+# divide to within 2 ulps (PTX: div.full.f32).
 RECURRENCES = {
     "hermite_h": lambda x, k: ([2 * x], 2 * k, 1),
     "hermite_he": lambda x, k: ([x], k, 1),
@@ -62,7 +65,9 @@ INTEGERS = [0, 1, -1, 2, -2, 3, 5, -5, 7, 11, -13, 63, 100, -100, 127, -128]
 def emit_op(
     name: str, dtype: DType, count: int, numerics: str = "fast", scalars: Collection[int] = ()
 ) -> tuple[Kernel, DType]:
-    """A kernel that applies `name` to its inputs element by element; of those number `scalars` to the first element."""
+    """A kernel that applies `name` to its inputs element by element; of those number `scalars` to the first
+    element.
+    """
     row = SCALAR_OPS[name]
     x = along("x0", count)
     kinds = [DType.BOOL, dtype, dtype] if row.rule == "select" else [dtype] * row.arity
@@ -109,9 +114,10 @@ def float_inputs(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
 def recurrence_rounding(name: str, x: torch.Tensor, degree: torch.Tensor) -> torch.Tensor:
     """How far roundings may take a polynomial's value, computed in f32 by its recurrence, from the exact one.
 
-    A step rounds the factor, its two terms and what it makes of them. What it is off by goes through the steps after it: they are linear, so it grows
-    like the solution that starts there with 0 and 1. Order, contraction to fma and the kind of division choose the signs, so roundings are
-    independent: the result is the root of the sum of their squares, and one computation's luck is no measure of another's.
+    A step rounds the factor, its two terms and what it makes of them. What it is off by goes through the
+    steps after it: they are linear, so it grows like the solution that starts there with 0 and 1. Order,
+    contraction to fma and the kind of division choose the signs, so roundings are independent: the result is
+    the root of the sum of their squares, and one computation's luck is no measure of another's.
 
     Takes and returns f64: absolute errors, one per element.
     """

@@ -17,7 +17,9 @@ X, R = along("x0", ROWS), along("r0", ROW, "r")
 
 
 def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
-    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until then."""
+    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until
+    then.
+    """
     at = ROW * X.symbol + R.symbol
     v, w = load("in0", [at], F32), load("in1", [at], F32)
     below = op("sub", v, reduce("max", (v,), [R.symbol]))

@@ -1,4 +1,6 @@
-"""Rows that stand in a power of two of lanes: which, what they give, and that threads stay beside each other."""
+"""Rows that stand in a power of two of lanes: which, what they give, and that threads stay beside
+each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Columns that are cut in pieces, of rows whose length no vector divides: threads side by side have neighbours."""
+"""Columns that are cut in pieces, of rows whose length no vector divides: threads side by side have
+neighbours.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ KIT = [
 
 
 def case_of(number: int) -> Case:
-    """One of the kit's cases, or every third time of those that mappings need beside it; neighbours in the kit are alike."""
+    """One of the kit's cases, or every third time of those that mappings need beside it; neighbours in the
+    kit are alike.
+    """
     return MORE[number // 3 % len(MORE)] if number % 3 == 0 else KIT[number * 29 % len(KIT)]
 
 
@@ -73,7 +75,9 @@ def test_random_mappings_of_random_kernels(engine: TritonProcess, request: pytes
 
 
 def test_every_directive_is_drawn() -> None:
-    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with it."""
+    """Of 500 mappings each directive that the generator takes is in some, so that results are compared with
+    it.
+    """
     drawn: Counter[type] = Counter()
     cases = [case_of(number) for number in range(250)] + [random_case(seed) for seed in range(2000, 2250)]
     for number, case in enumerate(cases):

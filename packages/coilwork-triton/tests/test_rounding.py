@@ -1,4 +1,6 @@
-"""Cheaper functions for values that are rounded to 16 bits: where they are taken, and how far they are off."""
+"""Cheaper functions for values that are rounded to 16 bits: where they are taken, and how far
+they are off.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,8 @@ def test_functions_are_far_more_exact_than_the_rounding(
     assert torch.equal(got.isinf(), wanted.isinf())
     finite = wanted.isfinite()
     got, wanted, exact = got[finite].double(), wanted[finite].double(), exact[finite]
-    # eager rounds the exact result at best, and has 0 where e^-x overflows; 1 + erf is 0 below about -4 there, so that f32's rounding of 1 counts as well
+    # eager rounds the exact result at best, and has 0 where e^-x overflows; 1 + erf is 0 below about -4
+    # there, so that f32's rounding of 1 counts as well
     best = (wanted - exact).abs()
     spacing = exact.abs() * 2.0 ** (-8 if result is BF16 else -11)
     allowed = (
@@ -195,8 +198,8 @@ def test_other_levels_keep_the_exact_forms(numerics: str) -> None:
     assert "_rounded(" not in source_of(op("sigmoid", V), F32, 4096, BF16).text
 
 
-# Instructions of PTX per element of a block of eight per thread, generously: functions that come with special cases, or a
-# quotient where a product does, exceed them.
+# Instructions of PTX per element of a block of eight per thread, generously: functions that come with special
+# cases, or a quotient where a product does, exceed them.
 _MOST = {
     "exp": 8,
     "sigmoid": 10,

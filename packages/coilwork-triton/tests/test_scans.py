@@ -1,4 +1,6 @@
-"""The running log of a sum of exponentials: whatever is large or small, infinite or not a number, and in pieces; scans of rows that are alike."""
+"""The running log of a sum of exponentials: whatever is large or small, infinite or not a number, and in
+pieces; scans of rows that are alike.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,9 @@ def down_columns(
     output: int = 0,
     dtype: DType = F32,
 ) -> Kernel:
-    """A scan along rows, whose neighbours in memory are those of other columns, in place of what is scanned."""
+    """A scan along rows, whose neighbours in memory are those of other columns, in place of what
+    is scanned.
+    """
     x, r = along("x0", columns, "x"), along("r0", rows, "r")
     at = r.symbol * columns + x.symbol
     value = scan(kind, load("in0", [at], dtype), r.symbol, output=output, reverse=reverse)

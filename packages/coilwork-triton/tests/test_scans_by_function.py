@@ -1,4 +1,6 @@
-"""Scans by a function: of rows and of columns, in registers and in loops, from both ends, of several values and types."""
+"""Scans by a function: of rows and of columns, in registers and in loops, from both ends, of several values
+and types.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def recurrence(dtype: DType) -> Combine:
 def kernel_for(
     function: Combine, shape: tuple[int, int], *, columns: bool, reverse: bool, dtype: DType
 ) -> Kernel:
-    """`function` over `in0` and `in1`, results in `out0` and `out1`: along the rows of `shape`, or down its columns."""
+    """`function` over `in0` and `in1`, results in `out0` and `out1`: along the rows of `shape`, or down its
+    columns.
+    """
     rows, length = shape
     if columns:
         x, r = along("x0", length, "x"), along("r0", rows, "r")
@@ -120,7 +124,8 @@ def test_recurrence_down_columns(
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: bool) -> None:
-    # the parity of positive values since the last one above 1, and a number that is the same after the first point
+    # the parity of positive values since the last one above 1, and a number that is the same after the first
+    # point
     odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
     function = combine([op("ne", odd, later_odd), const(3.0, F32)])
     shape = (4, 90)
@@ -143,7 +148,9 @@ def test_truth_values_and_constants(engine: TritonProcess, hint: Hint, reverse: 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_functions_that_loop(engine: TritonProcess, hint: Hint, columns: bool, reverse: bool) -> None:
-    """Along rows and down columns in runs: Triton's own scans cannot hold loops, so that these are written step by step."""
+    """Along rows and down columns in runs: Triton's own scans cannot hold loops, so that these are written
+    step by step.
+    """
     shape = (600, 40) if columns else (3, 301)
     kernel = kernel_for(common_divisors(I64), shape, columns=columns, reverse=reverse, dtype=I64)
     source = TritonCodegen().emit(kernel, target("sm_90"), WALKS[hint])

@@ -1,4 +1,6 @@
-"""What a kernel's text is right for beyond its candidates: declared, compiled at its corners, and run there."""
+"""What a kernel's text is right for beyond its candidates: declared, compiled at its corners, and
+run there.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ RUN = (
     "rows-and-columns",
     "store-box",
 )
-# Plain sums. Of integers, and below 2^24, no addition is rounded: however a configuration groups them, they are the same to the bit.
+# Plain sums. Of integers, and below 2^24, no addition is rounded: however a configuration groups them, they
+# are the same to the bit.
 SUMS = ("row-sum", "scan")
 
 

@@ -1,4 +1,6 @@
-"""Kernels of open sizes: a version for sizes as they likely are, one for all; both are right where they may run."""
+"""Kernels of open sizes: a version for sizes as they likely are, one for all; both are right where they may
+run.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +213,9 @@ def test_between_them_are_rows_of_no_multiples_and_longer_ones() -> None:
 
 
 def test_rows_of_no_multiples_have_few_elements_per_thread() -> None:
-    """Each has a mask and an address of its own there, and threads have 8 of them; of a likely row of 4,096 they have 32 in four accesses."""
+    """Each has a mask and an address of its own there, and threads have 8 of them; of a likely row of 4,096
+    they have 32 in four accesses.
+    """
     source = emitted(kernel_of("softmax"), 4096, 4096)
     warps = {form_of(source, k): c.num_warps for k, c in enumerate(source.configs)}
     assert warps[2] == 16

@@ -93,7 +93,9 @@ def test_rows_that_warps_share(
 
 
 def rows_in_order(order: str, length: int, room: int, mine: torch.Tensor) -> torch.Tensor:
-    """Two rows of numbers: one in random order, and one whose order is a bad one for elements that reach a bound."""
+    """Two rows of numbers: one in random order, and one whose order is a bad one for elements that reach a
+    bound.
+    """
     rows = torch.stack([torch.randperm(length, generator=torch.Generator().manual_seed(k)) for k in range(2)])
     rows = rows.double()
     match order:

@@ -80,7 +80,8 @@ def test_rows_are_of_whole_steps(columns: int, wanted: int) -> None:
 
 
 def test_neighbours_share_what_lies_between_them() -> None:
-    # a run of four, the element before it, that behind it, and the second one for the row's first point, of each of two rows
+    # a run of four, the element before it, that behind it, and the second one for the row's first point, of
+    # each of two rows
     assert lengths(bilinear(BF16, 64, 64)) == Counter({4: 2, 1: 6})
 
 
@@ -242,7 +243,9 @@ def test_pooling(engine: TritonProcess, shape: tuple[int, int]) -> None:
 
 
 def test_results_of_two_types_and_points_without_a_value(engine: TritonProcess) -> None:
-    """Steps are of the wider type; every fourth point is a constant, the second store is of what neighbours share."""
+    """Steps are of the wider type; every fourth point is a constant, the second store is of what neighbours
+    share.
+    """
     x0, x1 = along("x0", 32), along("x1", 64)
     value = load("in0", [x0.symbol * 32 + floordiv(x1.symbol, 2)], F32)
     fourth = op("lt", index_value(mod(x1.symbol, 4)), const(1, I64))
@@ -263,7 +266,9 @@ def test_results_of_two_types_and_points_without_a_value(engine: TritonProcess) 
 
 
 def skipped(*, own: bool) -> Kernel:
-    """An image added to an enlarged one, over its memory; without `own` what is stored does not depend on it."""
+    """An image added to an enlarged one, over its memory; without `own` what is stored does not
+    depend on it.
+    """
     kernel = nearest(F32, 32, 32)
     (store,) = kernel.stores
     there = load("in1", [store.index], F32)

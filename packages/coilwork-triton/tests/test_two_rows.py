@@ -29,7 +29,9 @@ def emitted(kernel: Kernel) -> KernelSource:
 
 
 def results(process: TritonProcess, kernel: Kernel, *tensors: Tensor) -> list[Tensor]:
-    """The last tensor after each candidate, and after one whose blocks are the longest that a search may try."""
+    """The last tensor after each candidate, and after one whose blocks are the longest that a
+    search may try.
+    """
     source = emitted(kernel)
     found = [
         run_source(process, source, [t.clone() for t in tensors], (), k)[-1]
@@ -113,7 +115,9 @@ def test_rows_that_are_looked_up(engine: TritonProcess) -> None:
 
 
 def test_rows_apart_in_one_tensor_and_under_masks(engine: TritonProcess) -> None:
-    """Of rows that do not follow each other vectors are lost anyway, where their length is odd; what has a mask stays point by point."""
+    """Of rows that do not follow each other vectors are lost anyway, where their length is odd; what has a
+    mask stays point by point.
+    """
     x, c = along("x0", 4), along("x1", 1025)
     at = x.symbol * 1025 + c.symbol
     odd = op("eq", op("bitwise_and", index_value(x.symbol), const(1, I64)), const(1, I64))

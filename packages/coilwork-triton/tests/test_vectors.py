@@ -175,7 +175,9 @@ def test_what_is_loaded_from_sectors_of_its_own(step: int, rows: int, wanted: bo
 
 @pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
 def test_a_padding_of_planes_stores_16_bytes_per_thread(planes: int, wanted: bool) -> None:
-    """What is loaded is narrow, but each element's place takes two divisions, which threads with neighbours share in part."""
+    """What is loaded is narrow, but each element's place takes two divisions, which threads with neighbours
+    share in part.
+    """
     space = tuple(along(f"x{k}", extent) for k, extent in enumerate((planes, 120, 114)))
     plane, row, column = (r.symbol for r in space)
     inner = Access(index=plane * 13216 + row * 112 + column - 113, itemsize=2)

@@ -1,4 +1,6 @@
-"""Whole columns on chip, of which some tensors have neighbours along the columns and others along what is reduced."""
+"""Whole columns on chip, of which some tensors have neighbours along the columns and others along what is
+reduced.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ F16, F32 = DType.F16, DType.F32
 def launches(
     row: int, streams: tuple[int, ...] = (2, 2), *, x: float = 0.5, rows: int = 1 << 20
 ) -> list[tuple[int, int]]:
-    """(columns, warps) of programs for columns of `row` points, of which tensors have a share `x` of neighbours along x."""
+    """(columns, warps) of programs for columns of `row` points, of which tensors have a share `x` of
+    neighbours along x.
+    """
     facts = launch_facts(
         walk="persistent",
         extents={"x": rows, "r": row},

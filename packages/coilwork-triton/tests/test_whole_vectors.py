@@ -1,4 +1,6 @@
-"""Rows that begin or end within 16 bytes are accessed in whole vectors, and nothing of their neighbours counts."""
+"""Rows that begin or end within 16 bytes are accessed in whole vectors, and nothing of their neighbours
+counts.
+"""
 
 from __future__ import annotations
 
@@ -222,14 +224,18 @@ def test_accesses_are_16_bytes_wide(compiler: TritonProcess, length: int, hint: 
 
 
 def test_rows_that_fill_their_block_are_accessed_element_by_element_or_in_a_loop() -> None:
-    """No lane is left for what is before them: up to 8,192 elements stay on chip, and threads side by side have neighbours."""
+    """No lane is left for what is before them: up to 8,192 elements stay on chip, and threads side by side
+    have neighbours.
+    """
     short, long = (emitted(normalised(length, BF16)) for length in (8191, 16381))
     assert "rshift" not in short.text and not any(a.aligned for a in short.args)
     assert "rshift" in long.text and "for r0_offset" in long.text
 
 
 def test_ptxas_is_told_that_few_lanes_stand_before_a_row() -> None:
-    """Those behind its end are then idle for certain: of 8,192 lanes 5,003 take three accesses of 16 bytes per thread, not four."""
+    """Those behind its end are then idle for certain: of 8,192 lanes 5,003 take three accesses of 16 bytes
+    per thread, not four.
+    """
     text = emitted(normalised(5003, BF16)).text
     assert "rrow = rstart // 8 * 8\n" in text and "rshift = rstart & 7\n" in text
 

@@ -98,7 +98,9 @@ def softmax(width: int) -> Kernel:
 
 
 def layer_norm(width: int) -> Kernel:
-    """out = layer_norm(x) * w + b, with the row's mean and reciprocal deviation kept for the backward pass."""
+    """out = layer_norm(x) * w + b, with the row's mean and reciprocal deviation kept for the
+    backward pass.
+    """
     x0, r0, flat = rows(width)
     x = wide("in0", flat)
     mean, m2 = (reduce("welford", [x], [r0.symbol], output=k) for k in (0, 1))
@@ -125,10 +127,11 @@ def layer_norm(width: int) -> Kernel:
 def layer_norm_backward(
     rows: int | Expr, width: int, groups: int, dtype: DType = BF16, *, kept: bool = True
 ) -> Kernel:
-    """Gradients of layer_norm(x) * w + b: of x, and per group of rows of w and b, from one read of x and of what flows back.
+    """Gradients of layer_norm(x) * w + b: of x, and per group of rows of w and b, from one read of x and of
+    what flows back.
 
-    `in0` is what flows back, `in1` w, `in2` x, `in3` and `in4` the rows' means and reciprocal deviations. Without `kept`
-    the gradient of x is summed along columns too, as for a bias before the layer norm.
+    `in0` is what flows back, `in1` w, `in2` x, `in3` and `in4` the rows' means and reciprocal deviations.
+    Without `kept` the gradient of x is summed along columns too, as for a bias before the layer norm.
     """
     length = ceildiv(as_expr(rows), groups)
     x0, w0, r0 = along("x0", groups), along("w0", length, "w"), along("r0", width, "r")
@@ -275,7 +278,9 @@ def ragged_sums() -> Kernel:
 
 
 def looked_up_across() -> Kernel:
-    """Places of 16 rows of `in0`, which data say, added for each of many points: threads lie along the points."""
+    """Places of 16 rows of `in0`, which data say, added for each of many points: threads lie along the
+    points.
+    """
     x0, r0 = along("x0", 16384, "x"), along("r0", 16, "r")
     place = load("in1", [x0.symbol], I64)
     value = load("in0", [r0.symbol * 1024 + placeholder(0)], F32, indirect=[place])
@@ -340,7 +345,9 @@ def padded() -> Kernel:
 
 
 def reflected(shape: tuple[int, int, int], dtype: DType) -> Kernel:
-    """Planes of `shape`, two rows and three columns of which, at either end, are the reflected ones of smaller planes."""
+    """Planes of `shape`, two rows and three columns of which, at either end, are the reflected ones of
+    smaller planes.
+    """
     planes, rows, columns = shape
     x0, x1, x2 = along("x0", planes), along("x1", rows), along("x2", columns, "x")
     height, width = max(1, rows - 4), columns - 6
@@ -364,7 +371,9 @@ def _reflection(place: Expr, extent: int) -> Expr:
 def every_op(
     dtype: DType, *, scalars: Collection[int] = (), numerics: Literal["fast", "eager", "strict"] = "fast"
 ) -> Kernel:
-    """Each op of the table on `dtype` once, each to an output of its own. Operands number `scalars` are single elements."""
+    """Each op of the table on `dtype` once, each to an output of its own. Operands number `scalars` are
+    single elements.
+    """
     x0 = along("x0", 1024, "x")
     places = [as_expr(0) if k in scalars else x0.symbol for k in range(3)]
     values = [load(f"in{k}", [place], dtype) for k, place in enumerate(places)]
@@ -438,7 +447,9 @@ def converted() -> Kernel:
 
 
 def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16) -> Kernel:
-    """in += scale * grad for a list of tensors of `unit * count` elements each, in one launch; one scale for all."""
+    """in += scale * grad for a list of tensors of `unit * count` elements each, in one launch; one scale for
+    all.
+    """
     n0 = symbol("n0", lo=0, hi=1 << 20)
     x0 = along("x0", n0 * unit, "x")
 

@@ -1,6 +1,8 @@
-"""A process that runs or compiles Triton text for the tests: pickled requests on stdin, pickled replies on stdout.
+"""A process that runs or compiles Triton text for the tests: pickled requests on stdin, pickled replies on
+stdout.
 
-Whether Triton interprets or compiles is decided when it is imported, by TRITON_INTERPRET; hence a process for each.
+Whether Triton interprets or compiles is decided when it is imported, by TRITON_INTERPRET; hence a process for
+each.
 """
 
 from __future__ import annotations
@@ -53,10 +55,11 @@ def run(request: dict[str, Any]) -> Any:
 
 
 def round_as_gpus_do() -> None:
-    """Conversions to and from bf16 in Triton's interpreter: to nearest, and of numbers, also of subnormal ones.
+    """Conversions to and from bf16 in Triton's interpreter: to nearest, and of numbers, also of subnormal
+    ones.
 
-    As it comes (Triton 3.6, 3.7) it cuts bits off, takes subnormal numbers for 0, and for types other than f32 converts the bits.
-    It multiplies matrices of bf16 by their bits, too.
+    As it comes (Triton 3.6, 3.7) it cuts bits off, takes subnormal numbers for 0, and for types other than
+    f32 converts the bits. It multiplies matrices of bf16 by their bits, too.
     """
     import torch
     import triton.language as tl
@@ -83,7 +86,8 @@ def round_as_gpus_do() -> None:
 
 
 def combine_whole_blocks() -> None:
-    """Reductions and scans in Triton's interpreter: a combine function is called for all pairs of neighbours at once.
+    """Reductions and scans in Triton's interpreter: a combine function is called for all pairs of neighbours
+    at once.
 
     As it comes (Triton 3.6, 3.7) it calls one for every element, except for a few that it knows.
     """
@@ -137,7 +141,8 @@ def combine_whole_blocks() -> None:
 
 
 def patch_once() -> set[int]:
-    """Let Triton's interpreter patch `triton.language` for a module's functions once, not at every call of one.
+    """Let Triton's interpreter patch `triton.language` for a module's functions once, not at every call of
+    one.
 
     Returns the modules for which it has, to be cleared for every launch, whose end undoes it.
     """

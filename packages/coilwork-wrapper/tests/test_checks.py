@@ -1,4 +1,6 @@
-"""Inputs of another layout than declared are refused by name, alike in Python and FX; strides that do not matter are not."""
+"""Inputs of another layout than declared are refused by name, alike in Python and FX; strides that do not
+matter are not.
+"""
 
 from __future__ import annotations
 

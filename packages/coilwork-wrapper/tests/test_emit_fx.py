@@ -1,4 +1,6 @@
-"""What is particular to graph modules: parameters, source lines, what may be removed, other runtimes, errors."""
+"""What is particular to graph modules: parameters, source lines, what may be removed, other
+runtimes, errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random programs give the same results, effects and sharing of memory in the interpreter, in Python and in FX."""
+"""Random programs give the same results, effects and sharing of memory in the interpreter, in Python and in
+FX.
+"""
 
 from __future__ import annotations
 

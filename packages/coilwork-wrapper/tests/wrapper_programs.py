@@ -176,7 +176,9 @@ def meaningful_strides(tensor: torch.Tensor) -> list[int]:
 
 
 def sharing(values: Sequence[Any]) -> list[int]:
-    """For each value the position of the first tensor that has the same memory; its own position if none or no tensor."""
+    """For each value the position of the first tensor that has the same memory; its own position if none or
+    no tensor.
+    """
     seen: dict[int, int] = {}
     found: list[int] = []
     for position, value in enumerate(values):

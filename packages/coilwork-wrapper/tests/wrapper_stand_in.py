@@ -1,4 +1,5 @@
-"""A runtime for generated modules whose kernels are written in kernel IR and run by the reference interpreter.
+"""A runtime for generated modules whose kernels are written in kernel IR and run by the reference
+interpreter.
 
 `emit_python(..., runtime="wrapper_stand_in")` makes modules import it under the name `rt`.
 """

@@ -1,4 +1,6 @@
-"""Every test starts with Dynamo's caches empty, without the caller's settings, and with the session's own cache folder."""
+"""Every test starts with Dynamo's caches empty, without the caller's settings, and with the session's own
+cache folder.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LIMIT_S = 300
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_compiles() -> None:
-    """Dynamo empties the processor's caches after every graph, to note in a log how long its guards take: 40 ms."""
+    """Dynamo empties the processor's caches after every graph, to note in a log how long its guards take: 40
+    ms.
+    """
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -30,7 +34,9 @@ def quick_compiles() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_in_eager() -> None:
-    """What is compiled too often without a reset fails: Dynamo would leave it to eager, which tests would compare with itself."""
+    """What is compiled too often without a reset fails: Dynamo would leave it to eager, which tests would
+    compare with itself.
+    """
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
@@ -87,7 +93,9 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
-    """`run_python(*arguments, environ={...})` in a process of its own; fails the test with its output if it fails."""
+    """`run_python(*arguments, environ={...})` in a process of its own; fails the test with its output if it
+    fails.
+    """
 
     def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

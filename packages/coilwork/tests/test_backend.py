@@ -1,4 +1,6 @@
-"""Behaviour that a user of torch.compile counts on, against eager: layouts, aliasing, mutation, training, sizes, threads."""
+"""Behaviour that a user of torch.compile counts on, against eager: layouts, aliasing, mutation, training,
+sizes, threads.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +213,9 @@ def test_calls_with_effects_stay(strictly: Compile) -> None:
 
 @pytest.mark.parametrize("wrapper", ["python", "fx", "cpp"])
 def test_a_kernel_that_only_checks_positions(strictly: Compile, wrapper: str) -> None:
-    """The position of the least of one element is 0 whatever it is: what is left of its check reads no memory."""
+    """The position of the least of one element is 0 whatever it is: what is left of its check reads no
+    memory.
+    """
 
     def least(x: torch.Tensor) -> torch.Tensor:
         return torch.ceil(x).min(-1)[0] * 2

@@ -1,4 +1,6 @@
-"""Operators that no kernel is generated for are calls inside the compiled program: lists of results, quantised and other rare types."""
+"""Operators that no kernel is generated for are calls inside the compiled program: lists of results,
+quantised and other rare types.
+"""
 
 from __future__ import annotations
 

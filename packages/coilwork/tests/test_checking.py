@@ -29,7 +29,9 @@ def blocks(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """`broken(old, new)`: from now on generated kernels have `new` where `old` should stand, which at least one has."""
+    """`broken(old, new)`: from now on generated kernels have `new` where `old` should stand, which at least
+    one has.
+    """
 
     def break_kernels(old: str, new: str) -> None:
         emit = stages.emit_kernels

@@ -1,4 +1,6 @@
-"""What AOTAutograd refuses to trace, or traces wrongly: eager's results with a warning, or an error with `strict`."""
+"""What AOTAutograd refuses to trace, or traces wrongly: eager's results with a warning, or an error with
+`strict`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Calls whose shapes torch's fake tensors get wrong: elements chosen by a mask of another shape, and sums over all
-dimensions, as in eager."""
+"""Calls whose shapes torch's fake tensors get wrong: elements chosen by a mask of another shape, and sums
+over all dimensions, as in eager.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,9 @@ def named(*operators: str) -> Callable[[object], Exception | None]:
 
 @dataclass(frozen=True)
 class Broken:
-    """The C++ generator, which stumbles over kernels that compute all of `operators`, or writes nonsense for them."""
+    """The C++ generator, which stumbles over kernels that compute all of `operators`, or writes nonsense for
+    them.
+    """
 
     operators: frozenset[str]
     emits: bool = False

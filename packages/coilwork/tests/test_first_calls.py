@@ -1,6 +1,7 @@
 """Linear algebra of complex matrices beside eager, in the first call of a compiled graph and the next ones.
 
-torch 2.13 makes the first call in a dispatch mode, without lazy conjugation: see `torch_compat/first_calls.py`.
+torch 2.13 makes the first call in a dispatch mode, without lazy conjugation: see
+`torch_compat/first_calls.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tangents of forward-mode differentiation reach the results of compiled functions, whenever these were compiled."""
+"""Tangents of forward-mode differentiation reach the results of compiled functions, whenever these were
+compiled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Frozen inference: prepared once, right after every change of a parameter, and parameters stay what they are."""
+"""Frozen inference: prepared once, right after every change of a parameter, and parameters stay what they
+are.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ def reports(trace: Path) -> dict[str, dict[str, Any]]:
 def test_second_process_restores_the_same_code(
     tmp_path: Path, run_python: Callable[..., CompletedProcess[str]]
 ) -> None:
-    """Keys do not depend on the order of hashes, results are the same bit for bit, and no stage runs again."""
+    """Keys do not depend on the order of hashes, results are the same bit for bit, and no stage
+    runs again.
+    """
     for seed in ("1", "2"):
         environ = {
             "PYTHONHASHSEED": seed,

@@ -30,7 +30,9 @@ def full_precision() -> Iterator[None]:
 
 
 def net() -> nn.Module:
-    """Every kind of convolution's neighbour: norm, activation, pooling, a shared shape, and a layer that flattens."""
+    """Every kind of convolution's neighbour: norm, activation, pooling, a shared shape, and a layer that
+    flattens.
+    """
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),

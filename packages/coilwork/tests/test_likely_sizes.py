@@ -1,4 +1,6 @@
-"""Open sizes count as large as those that a graph was traced with: few long rows and long columns are cut into pieces."""
+"""Open sizes count as large as those that a graph was traced with: few long rows and long columns are cut
+into pieces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tensors that torch marks as negated or conjugated, wherever they come into a graph: kernels read them with their sign."""
+"""Tensors that torch marks as negated or conjugated, wherever they come into a graph: kernels read them with
+their sign.
+"""
 
 from __future__ import annotations
 
@@ -259,7 +261,9 @@ def test_negated_views_that_were_written_to(gradients: bool, strictly: Compile) 
 
 
 def conjugates(z: Tensor) -> list[tuple[Tensor, ...]]:
-    """Groups that share memory: tensors, conjugates of them, and views of these, some of which were written to."""
+    """Groups that share memory: tensors, conjugates of them, and views of these, some of which were written
+    to.
+    """
     return [
         ((z * 2).mH[1:],),
         ((y := z * 3).conj(), y, y.conj()[:, 1:], y.mH),

@@ -231,7 +231,9 @@ SHIFTED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", SHIFTED)
 def test_gradients_whose_sizes_are_made_of_integers_from_data(name: str, dynamic: bool) -> None:
-    """Torch names the integer anew in the backward graph, and keeps the old name in the sizes of the gradients that come in."""
+    """Torch names the integer anew in the backward graph, and keeps the old name in the sizes of the
+    gradients that come in.
+    """
 
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         return SHIFTED[name](x, n.item())

@@ -1,4 +1,6 @@
-"""Process groups that are objects: their names in programs, a graph for each, and none of them in the call."""
+"""Process groups that are objects: their names in programs, a graph for each, and none of them in
+the call.
+"""
 
 from __future__ import annotations
 

@@ -191,7 +191,9 @@ BAGS: Final = (
 @pytest.mark.parametrize("has_end", [False, True])
 @pytest.mark.parametrize("mode, padding", [("sum", None), ("mean", 0), ("max", None)])
 def test_bags(mode: str, padding: int | None, has_end: bool) -> None:
-    """Offsets that go down are refused by eager's fast kernel alone, and only where the last one is an end."""
+    """Offsets that go down are refused by eager's fast kernel alone, and only where the last one
+    is an end.
+    """
 
     def function(i: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
         found: Tensor = F.embedding_bag(
@@ -209,7 +211,8 @@ def test_bags(mode: str, padding: int | None, has_end: bool) -> None:
         except (IndexError, RuntimeError) as error:
             wanted = type(error)
         if isinstance(wanted, Tensor):
-            # of offsets that go down eager gives what lies in memory, and what is behind the end to the last bag
+            # of offsets that go down eager gives what lies in memory, and what is behind the end to the last
+            # bag
             if numbers == (0, 3, 8) or (numbers == (0, 3, 6) and not has_end):
                 torch.testing.assert_close(compiled(rows, table, offsets), wanted, msg=f"{numbers}")
             continue

@@ -1,4 +1,6 @@
-"""What eager has no kernel for raises eager's error, in strict mode, too, for losses that torch decomposes for all types."""
+"""What eager has no kernel for raises eager's error, in strict mode, too, for losses that torch decomposes
+for all types.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Results that are views of overwritten inputs lie in the inputs' memory, wherever that is; and empty results in nobody's."""
+"""Results that are views of overwritten inputs lie in the inputs' memory, wherever that is; and empty results
+in nobody's.
+"""
 
 from __future__ import annotations
 

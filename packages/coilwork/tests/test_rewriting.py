@@ -54,7 +54,9 @@ def test_the_report_says_what_was_rewritten_and_where(strictly: Compile, tmp_pat
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_softshrink_is_rounded_once(strictly: Compile, dtype: torch.dtype, numerics: str) -> None:
-    """Torch takes it apart before decompositions of ours are asked. Gradients at the bound are eager's, too, whose bound has 16 bits."""
+    """Torch takes it apart before decompositions of ours are asked. Gradients at the bound are eager's, too,
+    whose bound has 16 bits.
+    """
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
     def first(x: Tensor) -> Tensor:

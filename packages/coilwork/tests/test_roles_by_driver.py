@@ -1,4 +1,6 @@
-"""Functions whose inputs and results have roles, by every driver of programs: what the caller sees is eager's."""
+"""Functions whose inputs and results have roles, by every driver of programs: what the caller sees is
+eager's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Saved tensors lie as forward kernels like, and backward graphs are compiled for them, whoever runs either."""
+"""Saved tensors lie as forward kernels like, and backward graphs are compiled for them, whoever
+runs either.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Inputs that are given other memory, as `x.data = y` does, hold what eager's hold, and share memory with what eager's share it with."""
+"""Inputs that are given other memory, as `x.data = y` does, hold what eager's hold, and share memory with
+what eager's share it with.
+"""
 
 from __future__ import annotations
 

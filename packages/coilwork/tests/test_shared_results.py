@@ -1,4 +1,6 @@
-"""Results that share memory: the objects, aliases and flags of eager mode, whatever is then done to one of them."""
+"""Results that share memory: the objects, aliases and flags of eager mode, whatever is then done to one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ FRESH: Final[Mapping[str, Group]] = MappingProxyType(
         "a row by a matrix": lambda x: ((x + 34)[0] @ x,),
     }
 )
-# AOTAutograd records these as results of one function, which must not be views: `aot_eager` gives no views either
+# AOTAutograd records these as results of one function, which must not be views: `aot_eager` gives no views
+# either
 PARTS: Final[Mapping[str, Group]] = MappingProxyType(
     {
         "chunks": lambda x: (x + 19).chunk(2),

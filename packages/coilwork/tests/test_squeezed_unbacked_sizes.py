@@ -1,4 +1,6 @@
-"""`squeeze` of sizes from data, which are 1 in some calls and not in others: results, gradients and overwritten inputs are eager's."""
+"""`squeeze` of sizes from data, which are 1 in some calls and not in others: results, gradients and
+overwritten inputs are eager's.
+"""
 
 from __future__ import annotations
 

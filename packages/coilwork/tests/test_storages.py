@@ -1,4 +1,6 @@
-"""Programs that overwrite inputs and look for places in their storages, beside eager: here, and with inputs elsewhere."""
+"""Programs that overwrite inputs and look for places in their storages, beside eager: here, and with inputs
+elsewhere.
+"""
 
 from __future__ import annotations
 

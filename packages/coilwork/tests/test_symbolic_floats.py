@@ -1,4 +1,6 @@
-"""Python floats that differ from call to call, which are captured as tensors: sums scaled by an `alpha`, and gradients that a float decides."""
+"""Python floats that differ from call to call, which are captured as tensors: sums scaled by an `alpha`, and
+gradients that a float decides.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sizes from data that torch takes for others: one element is broadcast, and other numbers are eager's error."""
+"""Sizes from data that torch takes for others: one element is broadcast, and other numbers are
+eager's error.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def overwriting(x: Tensor, y: Tensor) -> Tensor:
     ("function", "dynamic"), [(scaled, True), (overwriting, True), (scaled, False), (indexed, False)]
 )
 def test_a_call_that_cannot_be_repeated_is_refused(function: Function, dynamic: bool) -> None:
-    """Where the size was read as a number, or is a constant of the graph, or inputs were overwritten, one element is an error."""
+    """Where the size was read as a number, or is a constant of the graph, or inputs were overwritten, one
+    element is an error.
+    """
     compiled = torch.compile(function, backend=backend, dynamic=dynamic)
     y = torch.arange(5.0)
     torch.testing.assert_close(compiled(chosen(5), y.clone()), function(chosen(5), y.clone()))

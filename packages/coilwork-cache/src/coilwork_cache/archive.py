@@ -1,8 +1,9 @@
 """Entries of a store in one file, to be shipped: warm caches for a fleet, or a bug report.
 
 The file is a zip of one member per entry, named by its key, after `manifest.json`:
-{"format": 1, "entries": [{"key": …, "size_bytes": …, "sha256": …}, …]}. Import checks all of it before it stores
-anything. The checksums find damage, not malice: import only archives from people whose programs you would run.
+{"format": 1, "entries": [{"key": …, "size_bytes": …, "sha256": …}, …]}. Import checks all of it before it
+stores anything. The checksums find damage, not malice: import only archives from people whose programs you
+would run.
 """
 
 from __future__ import annotations

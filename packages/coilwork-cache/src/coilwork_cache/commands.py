@@ -1,4 +1,6 @@
-"""The command line of a cache folder, as a group that a compiler's command takes in: needs `coilwork-cache[cli]`."""
+"""The command line of a cache folder, as a group that a compiler's command takes in: needs
+`coilwork-cache[cli]`.
+"""
 
 from __future__ import annotations
 

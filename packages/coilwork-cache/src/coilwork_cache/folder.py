@@ -52,9 +52,10 @@ def absolute_root(path: Path) -> Path:
 def open_private_folder(path: Path) -> None:
     """Create `path` for this user alone, or check that an existing one is safe to trust.
 
-    Raises InsecureRootError if it belongs to another user or if group or others may write to it, since whoever
-    can write here can choose what this process loads as machine code; RootUnavailableError if it can't be
-    made or examined. On Windows, folder permissions are inherited from the user's profile and not checked.
+    Raises InsecureRootError if it belongs to another user or if group or others may write to it, since
+    whoever can write here can choose what this process loads as machine code; RootUnavailableError if it
+    can't be made or examined. On Windows, folder permissions are inherited from the user's profile and not
+    checked.
     """
     try:
         make_private_folders(path)

@@ -1,8 +1,9 @@
-"""Compiled graphs in a store: the program, its kernels' manifests, the readable module and the report, by graph key.
+"""Compiled graphs in a store: the program, its kernels' manifests, the readable module and the report, by
+graph key.
 
-The kernels' binaries lie beside them, each under a key of its own. Ways around a fault of the compiler's lie in
-a cache of their own: a graph with a fault is not kept, so that each process meets the fault again, warns of it
-while it is there, and tries first what helped before.
+The kernels' binaries lie beside them, each under a key of its own. Ways around a fault of the compiler's lie
+in a cache of their own: a graph with a fault is not kept, so that each process meets the fault again, warns
+of it while it is there, and tries first what helped before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What tells one state of a compiler from another: part of every compiled graph's key.
 
-Packages are published separately, so one of them may be upgraded alone, and whoever works on a compiler changes it
-without changing a version. So the sources themselves are hashed; that takes a few milliseconds, once per process.
+Packages are published separately, so one of them may be upgraded alone, and whoever works on a compiler
+changes it without changing a version. So the sources themselves are hashed; that takes a few milliseconds,
+once per process.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def compiler_identity(packages: tuple[str, ...], groups: tuple[str, ...] = ()) -
 
 
 def sources_digest(folder: Path) -> bytes:
-    """A hash of every source file below `folder`, names and contents: Python, C++, figures of machines, and the
-    functions that kernels carry along."""
+    """A hash of every source file below `folder`, names and contents: Python, C++, figures of machines, and
+    the functions that kernels carry along.
+    """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES):
         content = path.read_bytes()

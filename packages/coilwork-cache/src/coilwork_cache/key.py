@@ -1,7 +1,8 @@
 """Content keys: what an entry was made from, as 64 hexadecimal digits.
 
-The key is a SHA-256 over a domain prefix, the key format's version, the kind, and every part with its type and
-length in front. Lengths make the encoding injective: ``("ab", "c")`` and ``("a", "bc")`` get different keys.
+The key is a SHA-256 over a domain prefix, the key format's version, the kind, and every part with its type
+and length in front. Lengths make the encoding injective: ``("ab", "c")`` and ``("a", "bc")`` get different
+keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def content_key(kind: str, *parts: str | bytes) -> str:
     """The key of an entry of `kind` that is fully determined by `parts`.
 
     Include everything that may change the entry: canonical IR text, target, options, versions.
-    Text and bytes never collide. Raises InvalidKeyError if `kind` is not a lower-case name of 1 to 63 characters.
+    Text and bytes never collide. Raises InvalidKeyError if `kind` is not a lower-case name of 1 to 63
+    characters.
     """
     check_kind(kind)
     digest = hashlib.sha256(_DOMAIN + KEY_FORMAT.to_bytes(4, "little"))

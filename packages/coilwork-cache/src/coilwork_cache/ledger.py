@@ -1,8 +1,9 @@
 """How much a store's folder holds, known without walking it.
 
-The ledger is a file of signed 64-bit records, one appended per write of an entry; their sum is the size. A walk
-replaces those from before it with a single exact record. Overwritten entries, and what was written during a walk, are counted
-twice, and a record may get lost while the file is replaced: the sum is an estimate that decides *when* to walk, never what is in the store.
+The ledger is a file of signed 64-bit records, one appended per write of an entry; their sum is the size. A
+walk replaces those from before it with a single exact record. Overwritten entries, and what was written
+during a walk, are counted twice, and a record may get lost while the file is replaced: the sum is an estimate
+that decides *when* to walk, never what is in the store.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Ledger:
             return 0
 
     def restart(self, temporary_folder: Path, size_bytes: int, *, since: int | None = None) -> None:
-        """Begin anew from the exact size that a walk found, and from what was recorded `since` its mark. Raises OSError."""
+        """Begin anew from the exact size that a walk found, and from what was recorded `since` its mark.
+        Raises OSError.
+        """
         later = b""
         if since is not None and since % _RECORD.size == 0:
             with contextlib.suppress(FileNotFoundError):

@@ -73,8 +73,8 @@ class LocalStore:
     """Entries below `root`, at most `max_bytes` on disk (checked after each write, headers included).
 
     Between a write and the eviction it triggers, the limit may be exceeded by what was just written.
-    `durable` flushes every entry to the disk before it becomes visible: slower, and only useful if a power cut
-    should cost no entry, since a torn one is detected either way.
+    `durable` flushes every entry to the disk before it becomes visible: slower, and only useful if a power
+    cut should cost no entry, since a torn one is detected either way.
 
     Raises InsecureRootError or RootUnavailableError if the root can't be trusted or used, InvalidSettingError
     if `max_bytes` is not positive. `open_local_store` warns and goes on without a cache instead.
@@ -273,7 +273,9 @@ def open_local_store(
 
 @functools.cache
 def _announcer_of(root: Path) -> OnceAnnouncer:
-    """One per folder and process: each compilation opens the store anew, and its folder ails as it did before."""
+    """One per folder and process: each compilation opens the store anew, and its folder ails as it did
+    before.
+    """
     return OnceAnnouncer()
 
 

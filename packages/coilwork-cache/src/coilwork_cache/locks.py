@@ -7,7 +7,9 @@ import threading
 
 
 class ForkedLock:
-    """A lock that is free in a forked child, even if a thread of its parent's held it then: nobody would give it back there."""
+    """A lock that is free in a forked child, even if a thread of its parent's held it then: nobody would give
+    it back there.
+    """
 
     __slots__ = ("_by_process",)
 

@@ -67,12 +67,14 @@ class RedisClient(Protocol):
 
 
 class RedisStore:
-    """Signed entries under `NAMESPACE:1:KEY`, which expire `ttl_s` seconds after they were written (None: never).
+    """Signed entries under `NAMESPACE:1:KEY`, which expire `ttl_s` seconds after they were written (None:
+    never).
 
     After a failed operation the server is left alone for `retry_after_s` seconds: an unreachable server then
     costs one timeout per interval, not one per kernel. `clear` removes the namespace's entries for all users.
 
-    Raises InvalidSettingError if `signing_key` has fewer than 16 bytes, or if another setting is out of range.
+    Raises InvalidSettingError if `signing_key` has fewer than 16 bytes, or if another setting is out of
+    range.
     """
 
     def __init__(
@@ -119,7 +121,8 @@ class RedisStore:
     ) -> RedisStore:
         """A store on the server at `url` (redis://, rediss:// or unix://). Connects at first use, not here.
 
-        Every operation is given up after `timeout_s` seconds. Raises InvalidSettingError for a malformed `url`.
+        Every operation is given up after `timeout_s` seconds. Raises InvalidSettingError for a malformed
+        `url`.
         """
         try:
             client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)

@@ -1,7 +1,7 @@
 """Typed caches: one kind of value each, over any Store.
 
-They add to a store the kind's own key space, a codec, and counters. An entry that is intact but doesn't decode
-(another version wrote it, say) is treated like a damaged one: warning, removal, miss.
+They add to a store the kind's own key space, a codec, and counters. An entry that is intact but doesn't
+decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
 """
 
 from __future__ import annotations

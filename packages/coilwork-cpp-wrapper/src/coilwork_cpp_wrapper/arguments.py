@@ -1,4 +1,6 @@
-"""Arguments of operator calls: matched with the schema, then spelled for the dispatcher or for a C function."""
+"""Arguments of operator calls: matched with the schema, then spelled for the dispatcher or for a
+C function.
+"""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def build_cpp(
 ) -> CompiledProgram:
     """Build `program` and load it.
 
-    `constants` holds the tensors named by `program.constants`. `store` keeps objects and libraries between processes.
-    `workers` is how many compilers run at once; 0 means one per core, at most 16.
+    `constants` holds the tensors named by `program.constants`. `store` keeps objects and libraries between
+    processes. `workers` is how many compilers run at once; 0 means one per core, at most 16.
 
     Raises:
         KernelBuildError: a unit does not compile, link or load.

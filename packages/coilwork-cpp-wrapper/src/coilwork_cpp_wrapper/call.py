@@ -28,13 +28,13 @@ Result = torch.Tensor | int | None
 class CompiledProgram:
     """A program in a loaded library. Called with one list, which it empties, it returns a tuple.
 
-    Tensors cross as handles, without copying; integers as 64-bit numbers. The interpreter's lock is released during the
-    call, and calls from several threads may overlap.
+    Tensors cross as handles, without copying; integers as 64-bit numbers. The interpreter's lock is released
+    during the call, and calls from several threads may overlap.
 
     Raises, when called:
-        LayoutError: an input is not what the program was compiled for, or an operator's result is not what was planned.
-        IndexError: an index was out of range. ZeroDivisionError: a number that data decides was divided by 0.
-        RuntimeError: another check, or an operator, failed. The message names the
+        LayoutError: an input is not what the program was compiled for, or an operator's result is not what
+        was planned. IndexError: an index was out of range. ZeroDivisionError: a number that data decides was
+        divided by 0. RuntimeError: another check, or an operator, failed. The message names the
             instruction and the source lines it implements.
     """
 

@@ -1,4 +1,6 @@
-"""Calls of torch operators as C++: through an operator's own C function where there is one, else the dispatcher."""
+"""Calls of torch operators as C++: through an operator's own C function where there is one, else the
+dispatcher.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def is_relayed(call: ExternCall) -> bool:
 
 
 def _writes_in_place(schema: Schema) -> bool:
-    """Out variants and operators named `op_` return what they were given, which their C functions leave out."""
+    """Out variants and operators named `op_` return what they were given, which their C functions
+    leave out.
+    """
     return any(p.is_out for p in schema.parameters) or schema.name.endswith("_")
 
 

@@ -1,4 +1,6 @@
-"""Each instruction of a program as C++ statements. Total: a new instruction has to be added here to be emitted."""
+"""Each instruction of a program as C++ statements. Total: a new instruction has to be added here to be
+emitted.
+"""
 
 from __future__ import annotations
 

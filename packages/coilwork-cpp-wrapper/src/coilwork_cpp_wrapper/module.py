@@ -48,8 +48,8 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     The text depends on the installed torch: on its operators' schemas and on its version.
 
     Raises:
-        EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds something that is
-            not on the CPU; `missing-source`, a kernel has no C++ source.
+        EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds
+            something that is not on the CPU; `missing-source`, a kernel has no C++ source.
     """
     program = inline_regions(program)
     parts = tuple(walk(program))
@@ -155,7 +155,9 @@ def _kernel_units(program: Program, specs: Mapping[str, KernelSpec]) -> tuple[Ke
 
 
 def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -> Iterator[str]:
-    """Declarations of the kernels: pointers, then sizes, then scratch. C linkage makes the pointers' types irrelevant."""
+    """Declarations of the kernels: pointers, then sizes, then scratch. C linkage makes the pointers' types
+    irrelevant.
+    """
     for unit in kernels:
         spec = specs[unit.name]
         result = "int64_t" if spec.checks else "void"
@@ -216,7 +218,9 @@ class _Emission:
         )
 
     def outer_symbols(self) -> tuple[Expr, ...]:
-        """Symbols that the program uses and does not bind, in the order they are passed in; known once it is emitted."""
+        """Symbols that the program uses and does not bind, in the order they are passed in; known once it is
+        emitted.
+        """
         return tuple(self._outer.values())
 
     def function(self) -> Function:
@@ -325,7 +329,9 @@ def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
 
 
 def _entry(inputs: tuple[Port, ...], outputs: tuple[Port, ...], function: str) -> Item:
-    """The exported functions. Handles of inputs are taken over whatever happens, those of results are given away."""
+    """The exported functions. Handles of inputs are taken over whatever happens, those of results are given
+    away.
+    """
     tensors = sum(port.kind == "tensor" for port in inputs)
     results = sum(port.kind != "size" for port in outputs)
     template = preamble_text("entry.hpp")

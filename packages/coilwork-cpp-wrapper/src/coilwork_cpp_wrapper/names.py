@@ -27,7 +27,8 @@ PREFIXES: Final = (
 
 
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
-    """A distinct valid identifier for each of `names`, the name itself where that is one that nothing else uses.
+    """A distinct valid identifier for each of `names`, the name itself where that is one that nothing else
+    uses.
 
     Names with two underscores in a row, or an underscore and a capital in front, belong to the compiler.
     """

@@ -10,7 +10,8 @@ from typing import Literal
 class Port:
     """One input or result, in order.
 
-    `kind`: a tensor, an integer, or nothing (results only). `type` describes it to people, e.g. `"f32[s0, 4]"`.
+    `kind`: a tensor, an integer, or nothing (results only). `type` describes it to people, e.g. `"f32[s0,
+    4]"`.
     """
 
     kind: Literal["tensor", "size", "none"]
@@ -45,7 +46,8 @@ class CppProgram:
         name: the program's.
         text: the translation unit that defines `coilwork_run`; needs no header but C's own.
         kernels: the kernels it calls, linked with it.
-        inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own array.
+        inputs: what `coilwork_run` takes, tensors and sizes in one order; each kind is passed in its own
+            array.
         outputs: what it returns, likewise.
         constants: keys of the tensors known at compile time, in the order they are passed in.
         relayed: operators that it calls through Python, in a process that has it.

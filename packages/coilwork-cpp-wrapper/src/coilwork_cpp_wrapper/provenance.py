@@ -10,7 +10,9 @@ MOST_LINES: Final = 6
 
 
 def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
-    """Comment lines: one per source line, naming its operations; at most `MOST_LINES`, then how many more there are."""
+    """Comment lines: one per source line, naming its operations; at most `MOST_LINES`, then how many more
+    there are.
+    """
     groups: dict[tuple[str, int, str, str], list[str]] = {}
     for origin in origins:
         ops = groups.setdefault((origin.file, origin.line, origin.code, origin.module), [])

@@ -1,4 +1,5 @@
-"""Operators whose names of process groups torch's C dispatcher cannot pass: called through operators of ours, in Python.
+"""Operators whose names of process groups torch's C dispatcher cannot pass: called through operators of ours,
+in Python.
 
 Since torch 2.13 collectives take a process group or its name, a parameter of type `Any`, for which torch's
 C interface has no form. Each gets a relay: an operator with the same parameters that takes a name, a `str`,
@@ -33,7 +34,9 @@ def relay_name(schema: Schema) -> str:
 
 
 def register_relays(targets: Iterable[str]) -> None:
-    """Register the relays of operators such as `"_c10d_functional.all_reduce.default"` that are not yet there."""
+    """Register the relays of operators such as `"_c10d_functional.all_reduce.default"` that are not yet
+    there.
+    """
     for target in targets:
         with _REGISTERING:
             _register(target)

@@ -36,7 +36,8 @@ def new_library(namespace: str) -> Library:
 
 
 def relay_to(library: Library, relay: str, namespace: str, name: str, overload: str) -> None:
-    """Define an operator `relay` in `library` that calls another, whose parameters of any type are texts there.
+    """Define an operator `relay` in `library` that calls another, whose parameters of any type are texts
+    there.
 
     Its schema names no memory that is shared: nothing but C++ programs calls it, which know by themselves.
     """
@@ -48,14 +49,18 @@ def relay_to(library: Library, relay: str, namespace: str, name: str, overload: 
 
 
 def size_in(argument: int | torch.SymInt) -> int:
-    """An integer input as a number; 0 for the length of a jagged dimension, which has none and is only passed on."""
+    """An integer input as a number; 0 for the length of a jagged dimension, which has none and is only passed
+    on.
+    """
     if isinstance(argument, torch.SymInt) and argument.node.is_nested_int():
         return 0
     return int(argument)
 
 
 def abi_version() -> int:
-    """The version of torch's C interface as its C functions take it: major, minor and patch in the upper bytes."""
+    """The version of torch's C interface as its C functions take it: major, minor and patch in the upper
+    bytes.
+    """
     major, minor, rest = torch.__version__.split("+")[0].split(".", 2)
     patch = "".join(c for c in rest if c.isdigit())[:1] or "0"
     return int(major) << 56 | int(minor) << 48 | int(patch) << 40

@@ -15,7 +15,9 @@ from coilwork_ir.target import Target
 
 
 class CppCodegen:
-    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves all threads."""
+    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves
+    all threads.
+    """
 
     @property
     def name(self) -> str:
@@ -40,7 +42,8 @@ class CppCodegen:
         return emit_kernel(kernel, target, options_from(options))
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
-        """How `kernel` runs as `emit` writes it, for people to read: its mapping, or each piece of it and that piece's.
+        """How `kernel` runs as `emit` writes it, for people to read: its mapping, or each piece of it and
+        that piece's.
 
         Raises:
             EmitError: as `emit`.

@@ -39,8 +39,8 @@ def facts_of(
 ) -> Facts:
     """The facts about all values below `roots`.
 
-    Reductions and scans count as varying along `columns` even where their operands do not: the ranges whose points
-    each have a variable of their own.
+    Reductions and scans count as varying along `columns` even where their operands do not: the ranges whose
+    points each have a variable of their own.
     """
     known = frozenset(ranges)
     varies: dict[Scalar, frozenset[Expr]] = {}

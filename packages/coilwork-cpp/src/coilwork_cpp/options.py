@@ -17,13 +17,15 @@ class CppOptions:
     Attributes:
         vector_math: call the vector functions of glibc's libmvec (2.35 or later, x86-64); otherwise libm, one
             element at a time.
-        split_elements: reductions with few results are computed in pieces of this many elements, so that threads
-            can share them; 0: never.
-        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions combine their
-            elements in one order that the reduced ranges alone decide, and functions are libm's at every element.
+        split_elements: reductions with few results are computed in pieces of this many elements, so that
+            threads can share them; 0: never.
+        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions
+            combine their elements in one order that the reduced ranges alone decide, and functions are libm's
+            at every element.
         mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
-        candidates: how the template that made the kernel wants it to run: texts of directives, best guess first
-            (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one order for all sizes.
+        candidates: how the template that made the kernel wants it to run: texts of directives, best guess
+            first (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one order for all
+            sizes.
     """
 
     vector_math: bool = True

@@ -1,5 +1,5 @@
-"""Choose the range of a nest that is the vector: the innermost range of its text, whose neighbours are computed
-together.
+"""Choose the range of a nest that is the vector: the innermost range of its text, whose neighbours are
+computed together.
 
 Where nothing is reduced it is the range along which most bytes lie. Where something is, either rows are
 vectorised along themselves, and nothing is said, or neighbouring columns are reduced together, one lane each,

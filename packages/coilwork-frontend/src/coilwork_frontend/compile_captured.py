@@ -207,7 +207,9 @@ CAPTURED_ROLES: Final[PassTable[Given, None]] = PassTable(
     ),
     order=(Before("flatten inputs", "name groups", "a nested input may hold groups"),),
 )
-"""The roles of what Dynamo's callers give, from the caller inwards; each is applied before those behind it."""
+"""The roles of what Dynamo's callers give, from the caller inwards; each is applied before those
+behind it.
+"""
 
 
 def _compile_given(

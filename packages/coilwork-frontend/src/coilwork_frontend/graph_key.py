@@ -1,8 +1,8 @@
 """The cache key of a captured graph: a hash of everything that decides what is compiled from it.
 
-Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its name and
-contents.
-The user's source lines are left out: they change comments in the generated code, never what it computes.
+Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its
+name and contents. The user's source lines are left out: they change comments in the generated code, never
+what it computes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
     """Canonical text of `gm` as called with `example_inputs`; equal texts compile to equal code.
 
     Raises:
-        UnkeyableGraphError: an argument has no canonical text (a script object, say): do not cache this graph.
+        UnkeyableGraphError: an argument has no canonical text (a script object, say): do not cache this
+            graph.
     """
     lines = [f"input {position} {_value_text(value)}" for position, value in enumerate(example_inputs)]
     lines.append(_symbol_text(gm))
@@ -148,9 +149,11 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
 
 
 def _symbol_text(gm: torch.fx.GraphModule) -> str:
-    """Bounds of the size symbols, what is guarded of them and how large they likely are: that was used while compiling.
+    """Bounds of the size symbols, what is guarded of them and how large they likely are: that was used while
+    compiling.
 
-    Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are guarded not to be.
+    Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are
+    guarded not to be.
     """
     for node in gm.graph.nodes:
         for size in _symbolic_sizes(node.meta.get("val")):

@@ -1,8 +1,10 @@
-"""How large open sizes are likely to be: up to the power of two that follows those that a graph was traced with.
+"""How large open sizes are likely to be: up to the power of two that follows those that a graph was traced
+with.
 
-What is fused, into how many pieces sums are cut and how kernels walk rows follows from sizes. Where they are open, those of the
-call that had the graph compiled are the best guess. Calls of other sizes compute the same; only a choice that was right
-for the first may be less so for them. Rounding has calls of about one size share what a cache holds.
+What is fused, into how many pieces sums are cut and how kernels walk rows follows from sizes. Where they are
+open, those of the call that had the graph compiled are the best guess. Calls of other sizes compute the same;
+only a choice that was right for the first may be less so for them. Rounding has calls of about one size share
+what a cache holds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _WHOLE: Final = 16
 def likely_sizes(
     symbols: Iterable[tuple[Expr, object]], gm: torch.fx.GraphModule
 ) -> tuple[tuple[str, int], ...]:
-    """Names of size symbols in the IR and their likely values. `symbols` are pairs of one and torch's symbol in `gm`.
+    """Names of size symbols in the IR and their likely values. `symbols` are pairs of one and torch's symbol
+    in `gm`.
 
     Those that data decides have none.
     """
@@ -36,7 +39,8 @@ def likely_sizes(
 
 
 def likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    """What kernels of `program` are likely called with, by name: one number for each size, 0 if it is unknown.
+    """What kernels of `program` are likely called with, by name: one number for each size, 0 if it is
+    unknown.
 
     `known` are size symbols by name and what they likely are. Of several calls the first one decides. Kernels
     are left out of whose sizes nothing is known.
@@ -63,7 +67,8 @@ def likely_texts(gm: torch.fx.GraphModule) -> list[str]:
 
 
 def rounded(size: int) -> int:
-    """The largest number up to the power of two from `size` on that is, like `size`, a multiple of 16, or else of 8, 4, 2 or 1 alone.
+    """The largest number up to the power of two from `size` on that is, like `size`, a multiple of 16, or
+    else of 8, 4, 2 or 1 alone.
 
     At most 1 stays what it is.
     """

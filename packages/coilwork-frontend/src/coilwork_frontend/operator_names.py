@@ -13,7 +13,8 @@ from coilwork_frontend.options import suggest
 
 
 def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
-    """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may be loaded later.
+    """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may
+    be loaded later.
 
     `lowered` are the overloads that are compiled.
 

@@ -1,4 +1,5 @@
-"""The options of a backend as one list: a frozen dataclass, each of whose fields says what it does and who honours it.
+"""The options of a backend as one list: a frozen dataclass, each of whose fields says what it does and who
+honours it.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class MyOptions(Options):
@@ -8,9 +9,9 @@
     TABLE = OptionTable(cls=MyOptions, prefix="MINE_")
     settings = MyOptions(**TABLE.check({"strict": True}, source="torch.compile"))
 
-Help texts, checks of values, environment variables, cache keys and warnings of options without effect follow from the
-fields. An unknown name is refused with the nearest known one; a variable that is no option is warned of, since it may
-be somebody else's.
+Help texts, checks of values, environment variables, cache keys and warnings of options without effect follow
+from the fields. An unknown name is refused with the nearest known one; a variable that is no option is warned
+of, since it may be somebody else's.
 """
 
 from __future__ import annotations
@@ -209,8 +210,8 @@ def option(
         needs: who honours it; the first that is not met says why a given value has no effect.
         quiet: values that ask for nothing, and so are never without effect.
         unbuilt: by value what of it has no effect yet, of which is warned once per process.
-        brings: what it needs of other options where it is on: their names and the values that do; the first of
-            them is taken where nobody says otherwise.
+        brings: what it needs of other options where it is on: their names and the values that do; the first
+            of them is taken where nobody says otherwise.
         why: the reason, for who says otherwise.
     """
     about = _About(
@@ -447,7 +448,9 @@ class OptionTable(Generic[_O]):
                 _announce(f'{one.name}="{value}": {about.unbuilt[value]}')
 
     def warn_of_devices(self, settings: _O, graph: str, devices: Sequence[str]) -> None:
-        """Warn of options that somebody has changed and that do nothing for `graph`, which is on `devices`."""
+        """Warn of options that somebody has changed and that do nothing for `graph`, which is on
+        `devices`.
+        """
         types = {device.partition(":")[0] for device in devices}
         for one in fields(self.cls):
             about, value = one.metadata[_ABOUT], getattr(settings, one.name)
@@ -470,8 +473,8 @@ def warn_of_unkeyed(options: Options) -> None:
         )
 
 
-# A process-wide memory of what was said. The registry that `warnings` keeps is no such memory: Dynamo changes the
-# filters while it works, which empties it.
+# A process-wide memory of what was said. The registry that `warnings` keeps is no such memory: Dynamo changes
+# the filters while it works, which empties it.
 @cache
 def _announce(text: str) -> None:
     warn_user(text, NotBuiltYetWarning)

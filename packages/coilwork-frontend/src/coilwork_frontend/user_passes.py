@@ -1,4 +1,6 @@
-"""Passes of the user's own: callables that change a graph, before the joint graph is partitioned or behind it."""
+"""Passes of the user's own: callables that change a graph, before the joint graph is partitioned or behind
+it.
+"""
 
 from __future__ import annotations
 

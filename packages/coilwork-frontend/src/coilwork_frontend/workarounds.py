@@ -1,4 +1,6 @@
-"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with the versions that need them."""
+"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with
+the versions that need them.
+"""
 
 from __future__ import annotations
 

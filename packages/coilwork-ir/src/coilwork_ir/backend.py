@@ -1,4 +1,6 @@
-"""`Backend`: what the compiler asks of whoever serves a kind of device. A package registers one as a value."""
+"""`Backend`: what the compiler asks of whoever serves a kind of device. A package registers one
+as a value.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
     """Ties a description, a code generator and a launcher to devices of torch's.
 
     A package registers a value of this form under the entry point group `coilwork.backends`
-    (`device_traits.GROUP`). Strings in it are open: nobody but their owner compares them. Importing the value's
-    module should be cheap; what is costly is imported in the methods. Stores, compilers and devices are those of
-    whoever runs kernels: `coilwork_cache.Store`, `coilwork_runtime.KernelCompiler` and `.Device`.
+    (`device_traits.GROUP`). Strings in it are open: nobody but their owner compares them. Importing the
+    value's module should be cheap; what is costly is imported in the methods. Stores, compilers and devices
+    are those of whoever runs kernels: `coilwork_cache.Store`, `coilwork_runtime.KernelCompiler` and
+    `.Device`.
     """
 
     @property
@@ -77,5 +80,7 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def device(self, store: _Store | None) -> _Device | None:
-        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that takes."""
+        """How compiled kernels are loaded and launched; None if it compiles only. `store` keeps what that
+        takes.
+        """
         ...

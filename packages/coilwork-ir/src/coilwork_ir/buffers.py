@@ -41,7 +41,9 @@ class Buffer:
 
     @property
     def span(self) -> Expr:
-        """Elements from the first to one past the last in memory, for non-negative strides; 0 if there are none."""
+        """Elements from the first to one past the last in memory, for non-negative strides; 0 if there are
+        none.
+        """
         if any(as_int(extent) == 0 for extent in self.shape):
             return as_expr(0)
         return (
@@ -63,7 +65,8 @@ def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
 class Constant:
     """A tensor known at compile time.
 
-    `key` names it in the table of tensors that travels beside the graph (attribute name in the captured module).
+    `key` names it in the table of tensors that travels beside the graph (attribute name in the captured
+    module).
     """
 
     buffer: Buffer
@@ -79,14 +82,18 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The number that a buffer of one element holds when the call is made, for an operator that takes no tensor there."""
+    """The number that a buffer of one element holds when the call is made, for an operator that takes no
+    tensor there.
+    """
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TorchValue:
-    """A torch constant that is not a number, by attribute: `TorchValue("strided")`, `TorchValue("channels_last")`."""
+    """A torch constant that is not a number, by attribute: `TorchValue("strided")`,
+    `TorchValue("channels_last")`.
+    """
 
     attribute: str
 
@@ -130,7 +137,9 @@ class SymbolOutput:
 
 
 ResultPath: TypeAlias = tuple[int, ...]
-"""Where a result lies in what an operator returns: its number, and in a list its number there: `(1, 0)`, the first of list 1."""
+"""Where a result lies in what an operator returns: its number, and in a list its number there: `(1, 0)`, the
+first of list 1.
+"""
 
 GraphInput: TypeAlias = Buffer | Expr
 """A tensor, or an integer bound to a size symbol."""

@@ -57,7 +57,9 @@ class RowWalks:
         return across > along
 
     def keeps(self, length: int, *, across: bool = False, values: int = 1) -> bool:
-        """True if rows of `length` points, of each of which a program has `values` values, are kept from pass to pass."""
+        """True if rows of `length` points, of each of which a program has `values` values, are kept from pass
+        to pass.
+        """
         if across and length > self.kept_across:
             return False
         return length <= self.kept_points // max(1, values // 2)
@@ -106,11 +108,11 @@ class Capabilities:
         contracts: its kernels compute contractions by units for them.
         combines: it takes kernels that are several computations of one kind in one launch.
         opens_extents: a kernel of one range is as fast if the extent is an argument.
-        versions_by_size: its kernels of open sizes have versions for some of them. It takes an option `likely`,
-            per kernel, for the sizes that calls will likely have: a number for each of the kernel's size
-            symbols, 0 if nothing is known of it.
-        takes_candidates: it runs kernels as templates propose (`coilwork_ir.kernels.Proposal`). It takes an option
-            `candidates`, per kernel: texts of directives, best guess first.
+        versions_by_size: its kernels of open sizes have versions for some of them. It takes an option
+            `likely`, per kernel, for the sizes that calls will likely have: a number for each of the kernel's
+            size symbols, 0 if nothing is known of it.
+        takes_candidates: it runs kernels as templates propose (`coilwork_ir.kernels.Proposal`). It takes an
+            option `candidates`, per kernel: texts of directives, best guess first.
         cores: kinds of cores that it has templates for (`coilwork_ir.kernels.cores.nodes.CoreKind`). It
             refuses kernels with others by name.
     """

@@ -1,7 +1,7 @@
 """The protocol that code generators implement, and through which third parties add targets.
 
-A back end (entry point group `coilwork.backends`) says which generator serves a target; the conformance kit in
-`coilwork_ir.conformance` shows whether it keeps the contract.
+A back end (entry point group `coilwork.backends`) says which generator serves a target; the conformance kit
+in `coilwork_ir.conformance` shows whether it keeps the contract.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from coilwork_ir.target import Target
 
 @runtime_checkable
 class Codegen(Protocol):
-    """Turns kernels into source text. Pure: equal arguments give equal text, nothing is read from anywhere else."""
+    """Turns kernels into source text. Pure: equal arguments give equal text, nothing is read from anywhere
+    else.
+    """
 
     @property
     def name(self) -> str:
@@ -29,7 +31,9 @@ class Codegen(Protocol):
         ...
 
     def capabilities(self, target: Target) -> Capabilities:
-        """What its kernels can do on `target`, which it supports, and how they run where costs depend on it."""
+        """What its kernels can do on `target`, which it supports, and how they run where costs
+        depend on it.
+        """
         ...
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:

@@ -21,13 +21,17 @@ ATEN_CPU: Final = "aten_cpu"
 ATEN_CUDA: Final = "aten_cuda"
 """Eager runs ATen's kernels for CUDA."""
 PROCESSOR: Final = "processor"
-"""Kernels are loops that the cores of a processor run: a launch costs little, and so do steps one after the other."""
+"""Kernels are loops that the cores of a processor run: a launch costs little, and so do steps one after the
+other.
+"""
 HOST_MEMORY: Final = "host_memory"
 """Its memory is the host's, so that the host reads an element without a copy."""
 CPU_LIBRARIES: Final = "cpu_libraries"
 """ATen calls oneDNN and MKL, which have layouts and formats of their own."""
 SEQUENTIAL_RANDOM: Final = "sequential_random"
-"""Its generator gives numbers one after the other, which code that draws them in parallel cannot give again."""
+"""Its generator gives numbers one after the other, which code that draws them in parallel cannot
+give again.
+"""
 FAST_F64: Final = "fast_f64"
 """Arithmetic of f64 takes twice that of f32, not many times."""
 CUBLAS: Final = "cublas"

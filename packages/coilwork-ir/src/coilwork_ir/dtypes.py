@@ -135,7 +135,9 @@ class DType(Enum):
 
     @property
     def is_quantized(self) -> bool:
-        """True for quantised types, whose tensors carry scales and zero points: only operators make, copy and lay out such tensors."""
+        """True for quantised types, whose tensors carry scales and zero points: only operators make, copy and
+        lay out such tensors.
+        """
         return self.category == "quantized"
 
     @property

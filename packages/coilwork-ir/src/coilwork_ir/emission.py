@@ -1,4 +1,6 @@
-"""Every kernel of a program as source text: which generator writes it, for which device, and whose fault an error is."""
+"""Every kernel of a program as source text: which generator writes it, for which device, and whose fault an
+error is.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def _emit(kernel: Kernel, codegen: Codegen, target: Target, settings: dict[str, 
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:
-    """Kernel name -> device of the buffers it is launched on; the CPU for a kernel without any, which checks sizes."""
+    """Kernel name -> device of the buffers it is launched on; the CPU for a kernel without any, which checks
+    sizes.
+    """
     devices: dict[str, str] = {}
     for part in walk(program):
         known = buffers(part)

@@ -43,7 +43,9 @@ _Clock: TypeAlias = dict[Actor, int]
 
 @dataclass(slots=True)
 class _Flight(Generic[K]):
-    """One operation: the memory that it uses, and what is still to be waited for; never anything: it does not end."""
+    """One operation: the memory that it uses, and what is still to be waited for; never anything: it does not
+    end.
+    """
 
     memory: tuple[K, ...]
     pending: dict[K, None]

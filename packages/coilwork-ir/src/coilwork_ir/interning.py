@@ -1,7 +1,7 @@
 """Interning tables: the one kind of module-level mutable state in the compiler.
 
-An interning table maps a structural key to the one live value with that structure, so that equality of values is
-identity. It is safe for concurrent use and holds its values weakly: what nobody uses any more goes away.
+An interning table maps a structural key to the one live value with that structure, so that equality of values
+is identity. It is safe for concurrent use and holds its values weakly: what nobody uses any more goes away.
 
 Source: hash-consing as in Filliatre and Conchon, "Type-Safe Modular Hash-Consing", ML Workshop 2006.
 """
@@ -17,20 +17,20 @@ from weakref import ref
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# Small enough that dead entries, their keys and what those keep alive stay in the processor's cache, and few enough to
-# be no burden on the garbage collector.
+# Small enough that dead entries, their keys and what those keep alive stay in the processor's cache, and few
+# enough to be no burden on the garbage collector.
 _FIRST_SWEEP = 512
 
 
 class InternTable(Generic[K, V]):
     """Weakly held canonical values, one per key.
 
-    Values must be immutable and weakly referenceable. A key usually holds the value's parts, which keeps those
-    parts alive for as long as the entry stays.
+    Values must be immutable and weakly referenceable. A key usually holds the value's parts, which keeps
+    those parts alive for as long as the entry stays.
 
-    There are no weak reference callbacks (these would run at arbitrary points, and could deadlock): a dead entry
-    stays until the table has doubled since the last sweep. The table hence never holds more than twice the live
-    entries (or a few hundred), and a sweep costs O(1) amortised per insertion.
+    There are no weak reference callbacks (these would run at arbitrary points, and could deadlock): a dead
+    entry stays until the table has doubled since the last sweep. The table hence never holds more than twice
+    the live entries (or a few hundred), and a sweep costs O(1) amortised per insertion.
     """
 
     __slots__ = ("_lock", "_refs", "insert", "lookup", "refs", "sweep_at")
@@ -86,8 +86,9 @@ class InternTable(Generic[K, V]):
         return value
 
     def _sweep(self) -> None:
-        # A copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, whose finalisers may
-        # intern. Entries that they replace or sweep on the way are not the ones that were found dead.
+        # A copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, whose
+        # finalisers may intern. Entries that they replace or sweep on the way are not the ones that were
+        # found dead.
         dead = [item for item in self._refs.copy().items() if item[1]() is None]
         for key, reference in dead:
             if self._refs.get(key) is reference:

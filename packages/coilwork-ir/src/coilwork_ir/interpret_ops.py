@@ -1,8 +1,8 @@
 """The meaning of every scalar op, as torch functions: the interpreters' table over `SCALAR_OPS`.
 
-Needs torch (`pip install coilwork-ir[interpreter]`). Each entry takes the operands, tensors that broadcast, and
-returns a tensor of the type that the op's rule gives. Integers wrap around; an integer division by zero, which is undefined,
-gives the dividend divided by one.
+Needs torch (`pip install coilwork-ir[interpreter]`). Each entry takes the operands, tensors that broadcast,
+and returns a tensor of the type that the op's rule gives. Integers wrap around; an integer division by zero,
+which is undefined, gives the dividend divided by one.
 """
 
 from __future__ import annotations

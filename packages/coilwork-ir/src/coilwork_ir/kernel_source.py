@@ -22,8 +22,8 @@ class SourceArg:
 
     Attributes:
         name: parameter name in the source.
-        role: `in`, `out`, `inout` are pointers to `dtype`; `size` is an integer (`i32` or `i64`); `scratch` is a
-            pointer to uninitialised memory of `elements` elements that the launcher provides.
+        role: `in`, `out`, `inout` are pointers to `dtype`; `size` is an integer (`i32` or `i64`); `scratch`
+            is a pointer to uninitialised memory of `elements` elements that the launcher provides.
         dtype: element type behind a pointer, or the integer type of a size.
         aligned: the pointer is known to be a multiple of 16 bytes, or the size a multiple of 16.
         elements: scratch only: number of elements, over the size arguments' names.
@@ -38,7 +38,8 @@ class SourceArg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One candidate way to launch, which a closed mapping says in words: the values of its open numbers, by name.
+    """One candidate way to launch, which a closed mapping says in words: the values of its open numbers, by
+    name.
 
     These are a kernel's compile-time parameters, and a GPU's warps and pipeline stages.
     `fp_fusion`: the device's compiler may contract `a * b + c` to one rounding.
@@ -52,12 +53,14 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Configurations beyond the proposed ones for which a kernel's text is right, too: an open mapping's numbers.
+    """Configurations beyond the proposed ones for which a kernel's text is right, too: an open mapping's
+    numbers.
 
     Attributes:
-        values: what each parameter may be, ascending: names of `Config.meta`, `num_warps`, `num_stages`. A parameter
-            that is not named stays as the candidates have it. Empty: only the candidates will do.
-        limits: pairs of expressions over the parameters' names; in a configuration each left one is at most the right one.
+        values: what each parameter may be, ascending: names of `Config.meta`, `num_warps`, `num_stages`. A
+            parameter that is not named stays as the candidates have it. Empty: only the candidates will do.
+        limits: pairs of expressions over the parameters' names; in a configuration each left one is at most
+            the right one.
     """
 
     values: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -73,17 +76,18 @@ class KernelSource:
         language: who builds and launches it: `cpp`, `triton`, or a back end's own word.
         text: complete source; building it needs nothing else of ours.
         entry: function to call.
-        args: its run-time arguments, in order: tensors, then sizes, then scratch. Triton's `constexpr` parameters
-            follow them in `text` and come from `Config.meta`.
-        grid: up to three extents as expressions over the size arguments' names and the names in `Config.meta`;
-            empty for C++, whose entry runs the whole iteration space.
+        args: its run-time arguments, in order: tensors, then sizes, then scratch. Triton's `constexpr`
+            parameters follow them in `text` and come from `Config.meta`.
+        grid: up to three extents as expressions over the size arguments' names and the names in
+            `Config.meta`; empty for C++, whose entry runs the whole iteration space.
         configs: candidates, best guess first; never empty for Triton.
         versions: how it runs: an open mapping for each kind of sizes, most particular first. What `configs`
             choose of it, and what a search may try beside them, are its open numbers. One configuration gives
             the same bits in every run; two may add in different orders. None for C++, whose mappings leave
             nothing open.
-        checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or `ZeroDivisionError: …`. With any, a C++ entry
-            returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.
+        checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or
+            `ZeroDivisionError: …`. With any, a C++ entry returns 0 or 1 + the number of the one that failed;
+            Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.
         features: instruction set features the builder must enable.
         suffix: of files that hold `text`, for people.

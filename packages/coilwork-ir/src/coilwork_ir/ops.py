@@ -1,7 +1,8 @@
 """The op table: the single list of scalar operations.
 
-The verifier, the interpreter, the conformance kit and the Triton and C++ printers are tables over `SCALAR_OPS`; a test shows that none of
-them has a hole. To add an op: one row here, one row in each of those tables.
+The verifier, the interpreter, the conformance kit and the Triton and C++ printers are tables over
+`SCALAR_OPS`; a test shows that none of them has a hole. To add an op: one row here, one row in each of those
+tables.
 
 Dtype rules:
     same     all operands and the result have one type.

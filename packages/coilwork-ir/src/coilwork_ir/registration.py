@@ -1,7 +1,7 @@
 """Values that installed packages register under an entry point group, and who brings each.
 
-Back ends (`coilwork.backends`) and wrappers (`coilwork.wrappers`) attach this way, ours like anyone's. Listing
-reads metadata only; a value is imported when it is loaded.
+Back ends (`coilwork.backends`) and wrappers (`coilwork.wrappers`) attach this way, ours like anyone's.
+Listing reads metadata only; a value is imported when it is loaded.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _list(path: tuple[str, ...], group: str, own: tuple[tuple[str, str], ...]) -
 def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, ...]:
     """What is registered under `group`, in the order of names, the caller's `own` first.
 
-    `own` says by name where the values are that the caller's distribution registers. It is needed where the caller
-    runs from a source tree, of which there is no metadata, or that of an older state.
+    `own` says by name where the values are that the caller's distribution registers. It is needed where the
+    caller runs from a source tree, of which there is no metadata, or that of an older state.
 
     Raises:
         RegistrationError: two packages register one name.

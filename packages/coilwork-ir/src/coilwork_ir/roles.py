@@ -45,9 +45,9 @@ class InputRole:
 
     Attributes:
         value: the input.
-        kind: `aligned`: a copy, if it does not start at a multiple of 16 bytes; `resolved`: a copy, if torch's
-            marks say that memory holds other numbers; `set`: after the call, to `source`; `strided`: laid out
-            anew, if it lies otherwise; `donated`: its memory is the program's.
+        kind: `aligned`: a copy, if it does not start at a multiple of 16 bytes; `resolved`: a copy, if
+            torch's marks say that memory holds other numbers; `set`: after the call, to `source`; `strided`:
+            laid out anew, if it lies otherwise; `donated`: its memory is the program's.
         is_update: the program writes it, so what a copy holds goes back.
         is_conjugate: it was captured as a conjugate, which the program takes into account.
         source: the result that it is set to.
@@ -82,8 +82,9 @@ class OutputRole:
         kind: `number`: of type `number`, read from what the program gives; `constant`: `number` itself;
             `detached`: no view, if the program gives one; `counted`: writes to it are counted with those to
             `source`, without one apart; `view` of `source`, which may be the value itself; `is`: the same
-            object as `source`; `shown`: memory of `source`, of inference mode or not like that; `marked`: a view with torch's `marks`; `created`: takes writes as a view that
-            was made in the way of `creation`; `strided`: laid out anew, if it lies otherwise.
+            object as `source`; `shown`: memory of `source`, of inference mode or not like that; `marked`: a
+            view with torch's `marks`; `created`: takes writes as a view that was made in the way of
+            `creation`; `strided`: laid out anew, if it lies otherwise.
         source: what it is made of.
         creation: torch's name of how a view is made; empty: as it comes.
         is_unless_view: a view is left as it is.

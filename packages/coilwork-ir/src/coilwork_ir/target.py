@@ -16,7 +16,8 @@ from coilwork_ir.machine import TUNING, MachineModel, read_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A device, described. What kernels for it can do is their generator's to say: `coilwork_ir.capabilities`.
+    """A device, described. What kernels for it can do is their generator's to say:
+    `coilwork_ir.capabilities`.
 
     Attributes:
         name: registry name, e.g. `"sm_90"`.
@@ -72,7 +73,8 @@ class Target:
     def resident_bytes(self) -> int:
         """Bytes that stay in the last-level cache while others pass through it: two fifths of it.
 
-        Of the 60 MiB that an H200 has, they are 24, with which this was measured; an A100's 40 MiB hold 16 of them.
+        Of the 60 MiB that an H200 has, they are 24, with which this was measured; an A100's 40 MiB hold 16 of
+        them.
         """
         return 2 * self.l2_bytes // 5
 
@@ -96,7 +98,9 @@ class Targets:
         return next((target for name, target in self.by_device if name == device), self.main)
 
     def capabilities_of(self, device: str) -> Capabilities:
-        """What the generator of kernels whose buffers are on `device` can do; the least, if it declares nothing."""
+        """What the generator of kernels whose buffers are on `device` can do; the least, if it declares
+        nothing.
+        """
         name = self.of(device).name
         return next((found for declared, found in self.declared if declared == name), LEAST)
 

@@ -129,7 +129,8 @@ class Entries:
             and not is_fake(found)
             and only_read(node)
         ):
-            # A number written as a tensor. As a constant of the code it costs no load, nor a copy between devices.
+            # A number written as a tensor. As a constant of the code it costs no load, nor a copy between
+            # devices.
             value = const(number_in(found), dtype_of(found.dtype))
             return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
         key = str(node.target)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class LoweringError(CoilworkIRError):
-    """A captured graph cannot become loop IR. The usual answer of the caller is to run that graph in eager mode.
+    """A captured graph cannot become loop IR. The usual answer of the caller is to run that graph in eager
+    mode.
 
     Codes: `no-lowering`, `dtype`, `layout`, `symbol`, `argument`, `graph-form`, `index-range`; `rule-failed`
     for a fault of a rule, of whose node a call of ATen may be made.
@@ -21,7 +22,8 @@ class LoweringError(CoilworkIRError):
 
 
 class MistracedError(LoweringError):
-    """A captured graph does not say what the program does: it must run as it was before ATen operators were made of it.
+    """A captured graph does not say what the program does: it must run as it was before ATen operators were
+    made of it.
 
     Code: `mistraced`.
     """

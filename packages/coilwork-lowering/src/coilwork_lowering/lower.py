@@ -71,11 +71,12 @@ def lower(
 ) -> Lowered:
     """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
 
-    Of Python's numbers, results can only be integers: a boolean becomes 0 or 1, another number that the run tells
-    a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back their types.
+    Of Python's numbers, results can only be integers: a boolean becomes 0 or 1, another number that the run
+    tells a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back
+    their types.
 
-    Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder (None: keep),
-    overrides strides, which a backward graph's metadata may state wrongly.
+    Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder
+    (None: keep), overrides strides, which a backward graph's metadata may state wrongly.
 
     Raises:
         LoweringError: the graph holds something that no node of the loop IR, extern calls included, can say.
@@ -88,7 +89,9 @@ def lower(
 
 
 def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions) -> torch.fx.GraphModule:
-    """`gm` without the higher-order operators that stand for other calls, those in what they stand for included."""
+    """`gm` without the higher-order operators that stand for other calls, those in what they stand for
+    included.
+    """
     made = with_meanings_written_out(with_calls_written_out(with_ties_written_out(gm), note), note)
     made = with_scans_unrolled(with_other_scans_written_out(made, lambda f: _is_of_scalars(f, options)))
     return gm if made is gm else _written_out(made, note, options)
@@ -342,7 +345,9 @@ class _Lowering:
         )
 
     def effectful(self, node: torch.fx.Node) -> Value:
-        """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one it gives."""
+        """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one
+        it gives.
+        """
         token, target, *args = node.args
         if not isinstance(target, Overload):
             raise self.refuse(node, "no-lowering", f"with_effects of {target} has no lowering")

@@ -157,7 +157,9 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
 
 
 def _rounded(value: Value, digits: Value = None) -> Value:
-    """A float to so many digits, or an integer as it is. Without `digits` the result is a size, which torch has a word for."""
+    """A float to so many digits, or an integer as it is. Without `digits` the result is a size, which torch
+    has a word for.
+    """
     if not isinstance(digits, int) or (_is_integer(value) and digits < 0):
         raise NotLowered(f"{value!r} rounded to {digits!r} digits")
     return value if _is_integer(value) else NumberValue(round_decimals(_float(value), digits))

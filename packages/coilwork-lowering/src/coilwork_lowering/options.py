@@ -27,38 +27,42 @@ class LoweringOptions:
             overload) or `"aten.cumsum.default"`. Default: none.
         fallback_nodes: pairs of one of `fallback`'s operators and the name of a node: of such an operator
             these calls alone become calls of ATen. Default: none.
-        numerics: `fast` computes 16 bit and 8 bit floats in `f32` inside a node; every node still rounds its result
-            to the captured type, so the three levels differ only in what later stages may remove. Default: `fast`.
-        decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the fused
-            kernel. Default: False.
-        sum_products: let matrix products of `f64` decompose to sums of products, which kernels add in one order whatever the
-            sizes. Default: False.
+        numerics: `fast` computes 16 bit and 8 bit floats in `f32` inside a node; every node still rounds its
+            result to the captured type, so the three levels differ only in what later stages may remove.
+            Default: `fast`.
+        decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the
+            fused kernel. Default: False.
+        sum_products: let matrix products of `f64` decompose to sums of products, which kernels add in one
+            order whatever the sizes. Default: False.
         keep: operators that are not decomposed, in the same notation as `fallback`. Default: none.
-        max_cat_inputs: `aten.cat` of more tensors than this calls ATen, because the generated body would test one
-            condition per tensor and element; on GPUs up to 64 whose parts are whole vectors of 16 bytes are generated all
-            the same, with one condition per vector. Default: 8 tensors.
+        max_cat_inputs: `aten.cat` of more tensors than this calls ATen, because the generated body would test
+            one condition per tensor and element; on GPUs up to 64 whose parts are whole vectors of 16 bytes
+            are generated all the same, with one condition per vector. Default: 8 tensors.
         checks: emit run-time checks for indices that come from tensors. Without them an index out of range is
             undefined behaviour. Default: True.
-        accumulation: how floats are added at positions that come from tensors, as in the gradient of an embedding.
-            `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
-            `fixed` does the same for rows, and adds single elements in fixed point, where every order gives the same bits.
-            `atomic` adds floats into memory in any order. `auto` is `fixed` on accelerators, while on a CPU
-            one thread adds in order, much faster than it would sort. Default: `auto`.
-        random: how dropout and other random numbers are drawn. `generated` makes them in the kernels that use them, other
-            numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
-        sorting: `kernels` sorts in kernels, with what makes rows and what follows, where the target can: rows of known length that
-            fit on chip on accelerators, all rows on a CPU. `calls` leaves all sorts to ATen. `auto` is `kernels`, but for
-            what ATen does faster: long rows that lie across memory on accelerators, and some elements by rank on a CPU.
-            Default: `auto`.
-        sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an accelerator.
-            Default: True.
-        updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
+        accumulation: how floats are added at positions that come from tensors, as in the gradient of an
+            embedding. `sorted` sorts the positions and sums what belongs together in one order: equal inputs
+            give equal bits. `fixed` does the same for rows, and adds single elements in fixed point, where
+            every order gives the same bits. `atomic` adds floats into memory in any order. `auto` is `fixed`
+            on accelerators, while on a CPU one thread adds in order, much faster than it would sort. Default:
+            `auto`.
+        random: how dropout and other random numbers are drawn. `generated` makes them in the kernels that use
+            them, other numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on
+            accelerators. Default: `auto`.
+        sorting: `kernels` sorts in kernels, with what makes rows and what follows, where the target can: rows
+            of known length that fit on chip on accelerators, all rows on a CPU. `calls` leaves all sorts to
+            ATen. `auto` is `kernels`, but for what ATen does faster: long rows that lie across memory on
+            accelerators, and some elements by rank on a CPU. Default: `auto`.
+        sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an
+            accelerator. Default: True.
+        updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default:
+            True.
         max_index_size: nodes of an index expression, written out, up to which a view is a map of coordinates;
             one with a longer map is laid out in memory.
-        resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's cache
-            meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
-        find_model: what is measured of a device, by its name, such as `"cuda:0"`. A target's description is in cache keys
-            anyway. Default: the figures of a device like it.
+        resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's
+            cache meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
+        find_model: what is measured of a device, by its name, such as `"cuda:0"`. A target's description is
+            in cache keys anyway. Default: the figures of a device like it.
     """
 
     fallback: tuple[str, ...] = ()
@@ -94,7 +98,8 @@ class LoweringOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """What decides the memory layout of convolutions and matrix products. All fields change the result, so all belong in a cache key.
+    """What decides the memory layout of convolutions and matrix products. All fields change the result, so
+    all belong in a cache key.
 
     Attributes:
         layout: `auto` takes channels-last on `devices` where that saves memory traffic, `captured` never,
@@ -102,17 +107,19 @@ class LayoutOptions:
         devices: types of devices whose kernels compute in channels-last and convert other layouts, each time.
             Default: `cuda`.
         narrow_devices: types of devices of which that holds for 16 bit floats alone. Default: `cpu`.
-        blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They convert
-            channels-first activations through temporary memory and compute channels-last ones in place, but a copy of
-            the weight comes on top. Default: `cpu`.
+        blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They
+            convert channels-first activations through temporary memory and compute channels-last ones in
+            place, but a copy of the weight comes on top. Default: `cpu`.
         scheduled_devices: types of devices whose convolutions in 16 bit floats are left as captured, and on
             `devices` those in `f32`, since the scheduler lays them out. Default: none.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
-            `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
-        pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that saves more
-            than its copies cost, and rows to multiples of 16 bytes where the graph is free to choose. Default: True.
-        by_rows: compute products that cannot be padded, since their results must be dense, by blocks of rows. Off where
-            kernels store such rows themselves. Default: True.
+            `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in
+            torch.
+        pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that
+            saves more than its copies cost, and rows to multiples of 16 bytes where the graph is free to
+            choose. Default: True.
+        by_rows: compute products that cannot be padded, since their results must be dense, by blocks of rows.
+            Off where kernels store such rows themselves. Default: True.
         find_model: as in `LoweringOptions`.
     """
 
@@ -132,7 +139,8 @@ class RewriteOptions:
     """Which rewrites of graphs are allowed. All fields change the result, so all belong in a cache key.
 
     Attributes:
-        numerics: with anything but `fast`, none that round otherwise than the captured calls. Default: `fast`.
+        numerics: with anything but `fast`, none that round otherwise than the captured calls. Default:
+            `fast`.
         random: whether random numbers may be drawn otherwise than in eager. Default: False.
         skip: names of rewrites that are not done. Default: none.
         find_model: as in `LoweringOptions`.

@@ -1,13 +1,14 @@
 """Which memory an update may overwrite, instead of a copy of it.
 
-AOTAutograd makes of `x[i] = v` a tensor of its own: the old one, copied, with other contents in a part. Where nobody reads
-the old contents afterwards, the part can be written where the old tensor lies. Readers are looked for by memory, not by
-name: whatever lies in the buffer's memory, a view for instance, is the old contents, too. Of a reader that comes after
-the update it is enough that it replaces what the update writes: then it reads only what is still the same. So do the
-scatters that put a written view back into its base, and the `copy_` into an input at the end of a graph.
+AOTAutograd makes of `x[i] = v` a tensor of its own: the old one, copied, with other contents in a part. Where
+nobody reads the old contents afterwards, the part can be written where the old tensor lies. Readers are
+looked for by memory, not by name: whatever lies in the buffer's memory, a view for instance, is the old
+contents, too. Of a reader that comes after the update it is enough that it replaces what the update writes:
+then it reads only what is still the same. So do the scatters that put a written view back into its base, and
+the `copy_` into an input at the end of a graph.
 
-Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole, and once it is
-sure that the graph is what runs (see sizes/squeezed.py).
+Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a
+whole, and once it is sure that the graph is what runs (see sizes/squeezed.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _COPY: Final = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What was decided for one update, the call `node` at `place`: why `memory` is not overwritten; empty if it is."""
+    """What was decided for one update, the call `node` at `place`: why `memory` is not overwritten; empty if
+    it is.
+    """
 
     node: str
     place: str
@@ -101,7 +104,9 @@ class Overwriting:
         return self._decide(node, target, target, computed)
 
     def by_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
-        """Whether `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed, by whoever reads it."""
+        """Whether `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed,
+        by whoever reads it.
+        """
         reason = ""
         if not self._is_in_memory(target):
             reason = "a kernel computes it"
@@ -116,7 +121,8 @@ class Overwriting:
         return self._decide(node, target, target, "", by_call=True)
 
     def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """What lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read later all the same.
+        """What lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read later
+        all the same.
 
         An update lies there, by one of these decisions, as long as it is the input's newest contents.
         """
@@ -140,7 +146,9 @@ class Overwriting:
         return self._builder.buffers.root(value.buffer.name) in self._taken
 
     def may_return(self, node: fx.Node, value: TensorValue) -> bool:
-        """Whether a result `node` of the graph may lie where `value` does: alone, or with those that share memory by rights."""
+        """Whether a result `node` of the graph may lie where `value` does: alone, or with those that share
+        memory by rights.
+        """
         if not self.is_taken(value):
             return True
         owner = natural_owner(node)
@@ -216,7 +224,9 @@ class Overwriting:
                 yield tenant, user
 
     def _replaces(self, reader: fx.Node, tenant: fx.Node, value: Value, part: TensorValue) -> bool:
-        """Whether `reader` puts something else in the place of `part`, and reads nothing of it. `value` is the tenant's."""
+        """Whether `reader` puts something else in the place of `part`, and reads nothing of it. `value` is
+        the tenant's.
+        """
         if not isinstance(value, TensorValue) or reader.args[0] is not tenant or reader.kwargs:
             return False
         name = operator_name(reader)
@@ -296,7 +306,8 @@ def is_bijective(value: TensorValue) -> bool:
 
 
 def _saves_a_launch(target: TensorValue, part: TensorValue, machine: MachineModel) -> bool:
-    """True if the rest of `target`, read and written, takes longer than one more launch: the kernel that stores a part.
+    """True if the rest of `target`, read and written, takes longer than one more launch: the kernel that
+    stores a part.
 
     Sizes that nobody knows are large.
     """

@@ -34,7 +34,8 @@ class Results:
     Attributes:
         outputs: one per item that was added.
         unseen: tensors among them whose strides no caller sees.
-        is_region: whether this is a nested graph, which has no results but tensors: numbers are tensors of no dimensions.
+        is_region: whether this is a nested graph, which has no results but tensors: numbers are tensors of no
+            dimensions.
         buffers: of a nested graph, what its outputs become, whose layout they get.
     """
 
@@ -107,8 +108,8 @@ class Results:
     def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
         """`buffer`, or the same memory under another name where it is returned as another part of a tensor.
 
-        Parts may coincide, in a tensor that is expanded. Autograd knows results by identity, and one that came twice would
-        get the gradient of its last place alone.
+        Parts may coincide, in a tensor that is expanded. Autograd knows results by identity, and one that
+        came twice would get the gradient of its last place alone.
         """
         if node.target is not operator.getitem or self._returned.setdefault(buffer.name, node) is node:
             return buffer

@@ -51,7 +51,8 @@ class Call:
         fakes: the same arguments as fake tensors and plain Python values.
         result: the fake result, `node.meta["val"]`.
         updates: decides what is overwritten.
-        quantized: the element type of results that capture shows as `float32` because it knows no quantised ones.
+        quantized: the element type of results that capture shows as `float32` because it knows no quantised
+            ones.
     """
 
     node: torch.fx.Node
@@ -67,7 +68,9 @@ class Call:
 
     @property
     def captured(self) -> str:
-        """What the program called: `target`, or the operator, without an overload, that was decomposed into it and others."""
+        """What the program called: `target`, or the operator, without an overload, that was decomposed into
+        it and others.
+        """
         behind = operator_behind(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 

@@ -129,10 +129,11 @@ def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
 
 
 def round_decimals(a: Scalar, digits: int) -> Scalar:
-    """A float rounded to so many digits behind the point, or before it where `digits` is negative; halves to even.
+    """A float rounded to so many digits behind the point, or before it where `digits` is negative; halves to
+    even.
 
-    Scaled, rounded and scaled back, so that a tie of decimals which no binary number is may fall to another side than
-    Python's `round` lets it fall.
+    Scaled, rounded and scaled back, so that a tie of decimals which no binary number is may fall to another
+    side than Python's `round` lets it fall.
     """
     if digits == 0:
         return op("round", a)
@@ -141,7 +142,9 @@ def round_decimals(a: Scalar, digits: int) -> Scalar:
 
 
 def rounded(a: Scalar, narrow: DType) -> Scalar:
-    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast to 16 bits and back `fast` leaves out."""
+    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast to 16 bits and back `fast`
+    leaves out.
+    """
     if not narrow.is_low_precision or is_lossless(a.dtype, narrow):
         return a
     if isinstance(a, Const):

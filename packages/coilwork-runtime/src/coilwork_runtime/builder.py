@@ -35,11 +35,12 @@ OWN_LANGUAGES: Final = ("cpp", "triton")
 class Builder:
     """Builds kernels and remembers those it has built.
 
-    `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core, at most 16.
-    `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles Triton kernels; the default is
-    shared by all builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a Triton kernel
-    looks beyond its candidates for the best configuration. `find_language` gives who builds kernels in other languages than C++ and
-    Triton. Safe to use from several threads.
+    `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core,
+    at most 16. `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles
+    Triton kernels; the default is shared by all builders of the process. `gpu` is how launchers reach the
+    device. With `search`, the first call of a Triton kernel looks beyond its candidates for the best
+    configuration. `find_language` gives who builds kernels in other languages than C++ and Triton. Safe to
+    use from several threads.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Builder:
         }
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
-        """A launcher for each kernel, by name. If several do not build, the error is that of the first in `specs`.
+        """A launcher for each kernel, by name. If several do not build, the error is that of the first in
+        `specs`.
 
         Raises:
             KernelBuildError: a source does not build, or nothing builds its language.
@@ -117,7 +119,9 @@ class Builder:
     def binaries(
         self, specs: Iterable[KernelSpec]
     ) -> tuple[tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...], ...]:
-        """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as `build` does."""
+        """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as
+        `build` does.
+        """
         with Threads(self._workers, "coilwork-build") as threads:
             wanted = tuple(specs)
             foreign = next((one for one in wanted if one.language not in OWN_LANGUAGES), None)

@@ -1,9 +1,10 @@
 """The per-operator functions of torch's C interface that programs call instead of the dispatcher.
 
-They cost half of what the dispatcher costs, and they are the only way to operators with `Scalar` arguments, which the
-dispatcher's C interface cannot carry. Their C parameters follow from the operator's schema. Generated C++ declares the functions
-of this table by hand; every one is exported by libtorch_cpu from 2.11 on, and the tests of `coilwork-cpp-wrapper` compare all of
-them with torch's headers. The native executor finds further ones in the headers (`executor/operator_functions.py`).
+They cost half of what the dispatcher costs, and they are the only way to operators with `Scalar` arguments,
+which the dispatcher's C interface cannot carry. Their C parameters follow from the operator's schema.
+Generated C++ declares the functions of this table by hand; every one is exported by libtorch_cpu from 2.11
+on, and the tests of `coilwork-cpp-wrapper` compare all of them with torch's headers. The native executor
+finds further ones in the headers (`executor/operator_functions.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Final, Literal
 class CFunction:
     """A C function for one operator overload.
 
-    `scalars`: how the operator uses its `Scalar` arguments, which the C function takes as `double`. With `"promote"` an
-    integer makes another result than the equal `double` unless a tensor argument is of floating point; with `"cast"` it
-    does not, because the value is converted to the element type at hand.
+    `scalars`: how the operator uses its `Scalar` arguments, which the C function takes as `double`. With
+    `"promote"` an integer makes another result than the equal `double` unless a tensor argument is of
+    floating point; with `"cast"` it does not, because the value is converted to the element type at hand.
     """
 
     symbol: str

@@ -1,4 +1,6 @@
-"""Run-time checks inside kernels, such as an index out of range: from the failed check's number to an exception."""
+"""Run-time checks inside kernels, such as an index out of range: from the failed check's number to an
+exception.
+"""
 
 from __future__ import annotations
 

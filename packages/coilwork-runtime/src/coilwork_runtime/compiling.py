@@ -23,11 +23,15 @@ LAUNCHER: Final = "coilwork_launcher"
 PREBUILT: Final = "prebuilt"
 """The folder in the package where a wheel has its extensions, built for the Python that built the wheel."""
 Texts = tuple[tuple[str, str], ...]
-"""Names and texts of source files, sorted by name. A name is what others include: the path below the folder, with slashes."""
+"""Names and texts of source files, sorted by name. A name is what others include: the path below the folder,
+with slashes.
+"""
 
 
 def extension_sources(package: Path, name: str) -> Mapping[str, Path]:
-    """The files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder of this package."""
+    """The files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder of
+    this package.
+    """
     native = package / "executor" / "native"
     if name == EXECUTOR:
         return source_files(native)
@@ -66,8 +70,9 @@ def compile_extension(
 ) -> bytes | None:
     """The library of an extension module: each `.cpp` is compiled, all at once, and includes others by name.
 
-    `command` is the compiler, with arguments of its own, as `CXX` names it or word by word; `flags` are added when it compiles and when it links. Temporary files lie in
-    `scratch`. `None` where Python's headers are missing or the compiler fails.
+    `command` is the compiler, with arguments of its own, as `CXX` names it or word by word; `flags` are added
+    when it compiles and when it links. Temporary files lie in `scratch`. `None` where Python's headers are
+    missing or the compiler fails.
     """
     include = Path(sysconfig.get_paths()["include"])
     if not Path(include, "Python.h").exists():

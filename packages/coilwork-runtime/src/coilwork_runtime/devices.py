@@ -71,7 +71,9 @@ def describe_gpu(index: int) -> DeviceFacts:
 
 
 def cpu_features() -> frozenset[str]:
-    """Instruction set extensions of this CPU, by their Linux names; without such a list, those that torch uses."""
+    """Instruction set extensions of this CPU, by their Linux names; without such a list, those that torch
+    uses.
+    """
     try:
         text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -46,16 +46,19 @@ class MissingTritonError(RuntimeFault):
 
 
 class KernelLaunchError(RuntimeFault, RuntimeError):
-    """The driver refuses a kernel: it does not fit the device, its binary is damaged, or an earlier kernel failed.
+    """The driver refuses a kernel: it does not fit the device, its binary is damaged, or an earlier kernel
+    failed.
 
     It is a `RuntimeError` too, as torch's errors of launches are.
     """
 
 
 class LayoutError(RuntimeFault, RuntimeError):
-    """A tensor handed to a compiled graph has another element type, device, shape or stride than it was compiled for.
+    """A tensor handed to a compiled graph has another element type, device, shape or stride than it was
+    compiled for.
 
-    It is a `RuntimeError` too: what eager raises where a size from data is not what `torch._check` promised of it.
+    It is a `RuntimeError` too: what eager raises where a size from data is not what `torch._check` promised
+    of it.
     """
 
 
@@ -80,4 +83,6 @@ class ExecutorUnavailableError(RuntimeFault):
 
 
 class LifetimeError(RuntimeFault):
-    """A program's memory is not handled as planned: a name defined or freed twice, memory handed out twice, a leak."""
+    """A program's memory is not handled as planned: a name defined or freed twice, memory handed out twice, a
+    leak.
+    """

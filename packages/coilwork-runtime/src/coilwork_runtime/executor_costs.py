@@ -41,7 +41,9 @@ class ExecutorFacts:
 
 
 def measure_executor() -> ExecutorFacts:
-    """Build the executor, whether that is needed or not, and load the one that the package brings, else what was built."""
+    """Build the executor, whether that is needed or not, and load the one that the package brings, else what
+    was built.
+    """
     texts = read_sources(extension_sources(PACKAGE, EXECUTOR))
     path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
     start, start_cpu = time.perf_counter(), _children_cpu_s()

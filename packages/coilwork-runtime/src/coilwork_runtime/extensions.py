@@ -1,4 +1,6 @@
-"""Extension modules written in C++: those that a wheel brings, else built once per machine, kept in the store, loaded from there."""
+"""Extension modules written in C++: those that a wheel brings, else built once per machine, kept in the
+store, loaded from there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PACKAGE: Final = Path(__file__).parent
 
 
 def load_own_extension(name: str, store: Store | None) -> Any | None:
-    """An extension module of this package, by name: the one that the wheel brings, else as `load_extension`."""
+    """An extension module of this package, by name: the one that the wheel brings, else as
+    `load_extension`.
+    """
     return load_extension(name, extension_sources(PACKAGE, name), store, prebuilt=PACKAGE / PREBUILT)
 
 
@@ -39,8 +43,9 @@ def load_extension(
 ) -> Any | None:
     """The module `name`; None where there is neither a stored one nor what it takes to build it.
 
-    `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store` keeps what is built.
-    `prebuilt` is a folder that may hold it, built from the same text for the same Python.
+    `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store`
+    keeps what is built. `prebuilt` is a folder that may hold it, built from the same text for the same
+    Python.
     """
     with _LOADING:
         loaded = sys.modules.get(name)

@@ -13,14 +13,16 @@ MOST_LESSONS: Final = 8
 
 
 class LayoutMemory:
-    """Remembers the layouts of tensors that passed their checks, so that a call with equal ones need not check again.
+    """Remembers the layouts of tensors that passed their checks, so that a call with equal ones need not
+    check again.
 
-    `match(*tensors)` is true only if every tensor has the type, device, shape and strides of the one in its place when
-    `learn` was called last; it may be false for equal layouts, e.g. in another grad mode or for one tensor given twice. A
-    check of one input costs about 600 ns, recognising it 80 ns. No tensor is kept alive.
+    `match(*tensors)` is true only if every tensor has the type, device, shape and strides of the one in its
+    place when `learn` was called last; it may be false for equal layouts, e.g. in another grad mode or for
+    one tensor given twice. A check of one input costs about 600 ns, recognising it 80 ns. No tensor is kept
+    alive.
 
-    Threads may share it: `match` is replaced as a whole. Learning stops after `MOST_LESSONS` times, so that calls which
-    alternate between layouts pay for the checks alone.
+    Threads may share it: `match` is replaced as a whole. Learning stops after `MOST_LESSONS` times, so that
+    calls which alternate between layouts pay for the checks alone.
     """
 
     __slots__ = ("_lessons", "match")

@@ -76,11 +76,13 @@ def reinterpret_dtype(
 def ensure_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """`value` in the layout that the program was planned with; copied if an operator chose another one, unless it is quantised.
+    """`value` in the layout that the program was planned with; copied if an operator chose another one,
+    unless it is quantised.
 
     Raises:
-        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends; or different elements
-            where the program has one. Without elements, another type does not matter: dropout of nothing has a mask of floats.
+        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends; or
+            different elements where the program has one. Without elements, another type does not matter:
+            dropout of nothing has a mask of floats.
     """
     if value.shape != size:
         raise LayoutError(
@@ -129,7 +131,9 @@ def _repeated(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
 def ensure_aligned_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
+    aligned copy.
+    """
     value = ensure_layout(value, size, stride, dtype)
     return _aligned_copy(value) if value.data_ptr() % ALIGNMENT_BYTES else value
 
@@ -224,7 +228,8 @@ def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
 def _aligned_copy(value: torch.Tensor) -> torch.Tensor:
     """A copy in the same layout. Elements that are one in memory are so in the copy."""
     if 0 in value.stride() and value.numel():
-        # Torch refuses to write to such elements, but each has its place in the line of memory that they span.
+        # Torch refuses to write to such elements, but each has its place in the line of memory that they
+        # span.
         line = value.as_strided((_span(value.shape, value.stride()),), (1,))
         return line.clone().as_strided(value.shape, value.stride())
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -47,8 +47,8 @@ def load_kernels(data: bytes) -> tuple[KernelSpec, ...]:
 def load_python(text: str, *, builder: Builder, constants: Mapping[str, torch.Tensor], name: str) -> Call:
     """Execute a generated module, build its kernels, and return its `call`.
 
-    The text is registered with `linecache`, so that tracebacks through generated code show its lines. `name` appears in
-    the pseudo file name there.
+    The text is registered with `linecache`, so that tracebacks through generated code show its lines. `name`
+    appears in the pseudo file name there.
 
     Raises:
         ModuleTextError: the text is not a generated module.

@@ -13,8 +13,8 @@ from coilwork_runtime.torch_compat import operator_schema
 class Type:
     """The type of a parameter or result.
 
-    `name`: `Tensor`, `int`, `float`, `bool`, `str`, `number`, `Device`, `ScalarType`, `Layout`, `MemoryFormat`,
-    `Generator`, …, or `Optional` or `List` of `element`.
+    `name`: `Tensor`, `int`, `float`, `bool`, `str`, `number`, `Device`, `ScalarType`, `Layout`,
+    `MemoryFormat`, `Generator`, …, or `Optional` or `List` of `element`.
     """
 
     name: str
@@ -54,12 +54,16 @@ class Schema:
 
     @property
     def writes_in_place(self) -> bool:
-        """Out variants and operators named `op_` return what they were given, which their C functions leave out."""
+        """Out variants and operators named `op_` return what they were given, which their C functions leave
+        out.
+        """
         return any(p.is_out for p in self.parameters) or self.name.endswith("_")
 
 
 def parse_type(text: str) -> Type:
-    """Read a type as torch prints it, e.g. `"List[Optional[Tensor]]"`. A symbolic integer is an integer here."""
+    """Read a type as torch prints it, e.g. `"List[Optional[Tensor]]"`. A symbolic integer is an
+    integer here.
+    """
     head, bracket, rest = text.partition("[")
     if bracket and head in ("Optional", "List"):
         return Type(name=head, element=parse_type(rest.removesuffix("]")))

@@ -41,7 +41,9 @@ class SingleFlight(Generic[T]):
                 self._running.pop(key, None)
 
     def run_for(self, keys: Iterable[str], make: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
-        """Run `make` for those of `keys` that no other thread is at. What it leaves out, or if it raises, is for `run` to make."""
+        """Run `make` for those of `keys` that no other thread is at. What it leaves out, or if it raises, is
+        for `run` to make.
+        """
         claims: dict[str, Future[tuple[T] | None]] = {key: Future() for key in keys}
         mine = {key: claim for key, claim in claims.items() if self._claim(key, claim) is claim}
         made: Mapping[str, T] = {}

@@ -17,7 +17,9 @@ TIMED_CALLS: Final = 20
 
 
 def random_input(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """A tensor of this layout: normal values for floats, 0 or 1 for integers and bools (valid as any index)."""
+    """A tensor of this layout: normal values for floats, 0 or 1 for integers and bools (valid as
+    any index).
+    """
     if any(step == 0 and extent > 1 for extent, step in zip(size, stride, strict=True)):
         # made with one element where all are the same one
         kept = tuple(1 if step == 0 else extent for extent, step in zip(size, stride, strict=True))
@@ -39,7 +41,8 @@ def run_standalone(
 ) -> None:
     """Build the kernels, call on made-up inputs, and print milliseconds and GB/s, per kernel and in total.
 
-    Each kernel is timed in its place in the program, launched several times in a row; then the whole program is.
+    Each kernel is timed in its place in the program, launched several times in a row; then the whole program
+    is.
     """
     kernels = tuple(specs)
     launchers = Builder().build(kernels)
@@ -61,7 +64,9 @@ def run_standalone(
 
 
 class _Meter:
-    """A launcher that times itself. Each launch is repeated, so it is only for kernels whose results do not matter."""
+    """A launcher that times itself. Each launch is repeated, so it is only for kernels whose results do not
+    matter.
+    """
 
     def __init__(
         self,

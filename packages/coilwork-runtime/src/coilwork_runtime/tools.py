@@ -48,7 +48,8 @@ class Finished:
 def run_tool(
     command: Sequence[str], folder: str | None = None, *, longest_s: float = LONGEST_RUN_S
 ) -> Finished:
-    """Run a program in `folder`, in which its temporary files lie, too. Its messages are the same in every language.
+    """Run a program in `folder`, in which its temporary files lie, too. Its messages are the same in every
+    language.
 
     Where the process ignores SIGCHLD, the system forgets exit codes: the code is 0 then, so look for what
     was to be made. The program itself gets the signal: compilers wait for programs of their own.

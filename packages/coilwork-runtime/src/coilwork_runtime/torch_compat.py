@@ -21,7 +21,8 @@ Sizes = Sequence[int]
 _profiler: Final[Any] = importlib.import_module("torch.autograd.profiler")
 _guards: Final[Any] = importlib.import_module("torch._C._dynamo.guards")
 
-# Allocation and views without the dispatcher's argument parsing: half the price of torch.empty_strided / as_strided.
+# Allocation and views without the dispatcher's argument parsing: half the price of torch.empty_strided /
+# as_strided.
 empty_strided_cpu = cast(Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _guards._empty_strided_cpu)
 empty_strided_cuda_current = cast(
     Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _guards._empty_strided_cuda
@@ -31,7 +32,9 @@ reinterpret = cast(Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor], _g
 
 
 def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
-    """A predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`, which it does not keep."""
+    """A predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`, which it
+    does not keep.
+    """
     guards = _guards.TensorGuards(
         *tensors,
         dynamic_dims_sizes=[list(value.shape) for value in tensors],
@@ -59,7 +62,8 @@ def raw_cuda_stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-# Tensors as handles of torch's C interface, in capsules without a name, and back; the latter deletes the handles.
+# Tensors as handles of torch's C interface, in capsules without a name, and back; the latter deletes the
+# handles.
 handles_of = cast(
     Callable[[list[torch.Tensor]], list[object]], torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
 )
@@ -69,7 +73,9 @@ tensors_of = cast(
 
 
 def tensor_samples() -> list[torch.Tensor]:
-    """Tensors of the types that programs are mostly given, whose `_cdata` is the address of their C++ object."""
+    """Tensors of the types that programs are mostly given, whose `_cdata` is the address of their
+    C++ object.
+    """
     with _disable_current_modes():
         plain = torch.empty(2, 3, device="cpu")
         return [plain, plain.t(), torch.nn.Parameter(plain)]
@@ -135,8 +141,8 @@ _PARTS: Final[Mapping[object, int]] = MappingProxyType(
 def product_settings() -> int:
     """What torch says at present of matrix products on CUDA, for products of our own.
 
-    Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between parts; there may be
-    parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
+    Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between
+    parts; there may be parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
     """
     if _deterministic() or _narrow_sums():
         return -1
@@ -166,7 +172,9 @@ def profiler_is_on() -> bool:
 
 
 def recorded_range(name: str) -> AbstractContextManager[object]:
-    """A range of that name in what the profiler records; without the operator call that `record_function` is."""
+    """A range of that name in what the profiler records; without the operator call that
+    `record_function` is.
+    """
     within: AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
     return within
 
@@ -187,7 +195,8 @@ negative_view = cast(Callable[[torch.Tensor], torch.Tensor], vars(torch)["_neg_v
 # Whether gradients are recorded from now on: the quickest of torch's ways.
 record_gradients = cast(Callable[[bool], None], torch._C._set_grad_enabled)
 _creations: Final[Any] = torch._C._autograd.CreationMeta
-# among the keys of the dispatcher within the `vmap` of autograd; its enumeration for Python has no name for it
+# among the keys of the dispatcher within the `vmap` of autograd; its enumeration for Python has no name for
+# it
 _BATCHING: Final = torch._C._parse_dispatch_key("VmapMode")
 
 
@@ -248,7 +257,9 @@ def is_transformed() -> bool:
 
 
 def transform_facts() -> tuple[object, ...]:
-    """Where C++ finds what `is_transformed` asks for: the names of the module that has the level of tangents, the
-    function that tells the interpreter of `torch.func`, that which tells if a key is included, and the key."""
+    """Where C++ finds what `is_transformed` asks for: the names of the module that has the level of tangents,
+    the function that tells the interpreter of `torch.func`, that which tells if a key is included, and the
+    key.
+    """
     included = torch._C._dispatch_tls_is_dispatch_key_included
     return vars(forward_ad), torch._C._functorch.peek_interpreter_stack, included, _BATCHING

@@ -186,7 +186,9 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
 
 
 def make_schedule(assembly: Assembly, context: Context) -> Schedule:
-    """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as steps."""
+    """The schedule that launches kernels, of which those that are alike are one, and runs other nodes as
+    steps.
+    """
     graph, facts, works = context.graph, context.facts, assembly.works
     table = KernelTable()
     fresh = FreshNames(facts.buffers)
@@ -384,7 +386,9 @@ def _core_kernel(
 
 
 def _target(context: Context, names: Sequence[str]) -> Target:
-    """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for one of sizes alone."""
+    """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for
+    one of sizes alone.
+    """
     buffers = context.facts.buffers
     return context.targets.of(buffers[names[0]].device if names else "cpu")
 
@@ -396,7 +400,8 @@ def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
 
 
 def _aligned(context: Context) -> frozenset[str]:
-    """Buffers known to start at a multiple of `ALIGNED_BYTES`: memory of their own, promised inputs, and views of them.
+    """Buffers known to start at a multiple of `ALIGNED_BYTES`: memory of their own, promised inputs, and
+    views of them.
 
     Results of operators that share no memory are made so (`ExternCall.aligned`).
     """

@@ -1,4 +1,6 @@
-"""What a kernel costs: an explicit model over bytes, behind a protocol that a vendor can implement differently."""
+"""What a kernel costs: an explicit model over bytes, behind a protocol that a vendor can implement
+differently.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ class KernelWork:
 
     Attributes:
         read_bytes, write_bytes: memory traffic, each element once.
-        operations: scalar operations, weighted by `ScalarOp.cost`, over all points. A special function's weight says how
-            often its unit gives a result.
+        operations: scalar operations, weighted by `ScalarOp.cost`, over all points. A special function's
+            weight says how often its unit gives a result.
         rows: points of the parallel ranges.
         row_length: points of the reduction ranges, 1 without any.
-        programs: parts of the work that can run at the same time, each as fast as one block of threads can be.
+        programs: parts of the work that can run at the same time, each as fast as one block of threads can
+            be.
     """
 
     read_bytes: float
@@ -39,7 +42,9 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCost:
-    """Launch plus the longer of memory and arithmetic time, slower when too few programs keep the device busy."""
+    """Launch plus the longer of memory and arithmetic time, slower when too few programs keep the device
+    busy.
+    """
 
     target: Target
 

@@ -14,8 +14,8 @@ from coilwork_scheduler.dependence import Dependence, is_effect, symbols_used
 def remove_dead(graph: Graph, facts: Dependence) -> Graph:
     """`graph`, of which `facts` are known, without the nodes whose results nobody uses.
 
-    Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and what
-    overwrites memory of an input or constant.
+    Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and
+    what overwrites memory of an input or constant.
     """
     needed = [must_run(node, facts) for node in graph.nodes]
 
@@ -49,8 +49,8 @@ def remove_dead(graph: Graph, facts: Dependence) -> Graph:
 def _without_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, ...]:
     """External calls that return several results no longer name those that nobody uses.
 
-    Some operators return nothing where their meta function promises a tensor (a workspace for a backward pass that
-    will not happen), so a result that is not needed must not be touched.
+    Some operators return nothing where their meta function promises a tensor (a workspace for a backward pass
+    that will not happen), so a result that is not needed must not be touched.
     """
     used = {output.name for output in graph.outputs if isinstance(output, Ref)}
     for node in nodes:

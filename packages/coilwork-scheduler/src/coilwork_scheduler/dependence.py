@@ -208,7 +208,9 @@ class _Walk:
 
 
 def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
-    """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's results."""
+    """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's
+    results.
+    """
     readers: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
         for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):

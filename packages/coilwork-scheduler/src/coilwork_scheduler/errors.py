@@ -6,4 +6,6 @@ from coilwork_ir.errors import CoilworkIRError
 
 
 class ScheduleError(CoilworkIRError):
-    """A graph that can't be scheduled: it breaks a rule of the loop IR, or the target lacks what a node needs."""
+    """A graph that can't be scheduled: it breaks a rule of the loop IR, or the target lacks what a node
+    needs.
+    """

@@ -22,7 +22,8 @@ from coilwork_scheduler.sizes import SizeHints
 def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journal: Journal) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
-    That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal ones.
+    That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal
+    ones.
     """
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph

@@ -38,8 +38,8 @@ class Group:
     Attributes:
         members: the stages.
         parallel: ranges that programs share out.
-        walked: ranges whose points one program takes in order: rows, where some members reduce rows along `reduced`
-            and others columns along `walked`.
+        walked: ranges whose points one program takes in order: rows, where some members reduce rows along
+            `reduced` and others columns along `walked`.
         reduced: ranges that each point of the others goes through.
         bound: which points along `parallel` and `walked` exist; all of them without one.
     """

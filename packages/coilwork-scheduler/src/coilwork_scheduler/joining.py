@@ -10,7 +10,9 @@ _ZERO = as_expr(0)
 
 
 def joined(outer: Expr, inner: Expr, indices: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]] | None:
-    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more than that."""
+    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more
+    than that.
+    """
     size = extent_of(inner)
     whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
     point = outer * size + inner

@@ -1,12 +1,14 @@
 """Sums of what is zero at all points but one: they are that one term.
 
-The gradient of a cross-entropy with respect to logits sums, along the classes, something that is zero but at the target:
-`where(class == target, a, 0) * b`. A kernel would walk every class of every row to add zeros. A product with zero counts
-as zero here, as in eager's own kernel, also where `b` is no finite number; hence only with `fast` numerics.
+The gradient of a cross-entropy with respect to logits sums, along the classes, something that is zero but at
+the target: `where(class == target, a, 0) * b`. A kernel would walk every class of every row to add zeros. A
+product with zero counts as zero here, as in eager's own kernel, also where `b` is no finite number; hence
+only with `fast` numerics.
 
-Of a term that is another one at each point, such as the place in line of a token in `where(class == target, place[row, class], 0)`, the one that counts
-is looked up. That is, where no kernel of the sum's would have the row: the graph is given it, an operator makes it, or a scan goes
-along another axis. Floats that are multiplied by zeros at the other points are summed: there an infinite one makes NaN.
+Of a term that is another one at each point, such as the place in line of a token in `where(class == target,
+place[row, class], 0)`, the one that counts is looked up. That is, where no kernel of the sum's would have the
+row: the graph is given it, an operator makes it, or a scan goes along another axis. Floats that are
+multiplied by zeros at the other points are summed: there an infinite one makes NaN.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def _only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
 
 
 def _multiplies_rows(body: Scalar, condition: Scalar, axis: Expr) -> bool:
-    """Whether floats that differ along the axis are multiplied by zero where `condition` does not hold: of infinite ones eager makes NaN."""
+    """Whether floats that differ along the axis are multiplied by zero where `condition` does not hold: of
+    infinite ones eager makes NaN.
+    """
     (otherwise,) = rewrite((body,), lambda scalar: _given(scalar, condition, False, products=False))
     return any(load.dtype.is_float and axis in range_symbols((load,)) for load in loads((otherwise,)))
 
@@ -134,7 +138,9 @@ def _comparison(body: Scalar, axis: Expr) -> tuple[Scalar, Scalar] | None:
 
 
 def _given(node: Scalar, condition: Scalar, truth: bool, *, products: bool = True) -> Scalar:
-    """`node`, whose operands know already, where `condition` is `truth`; with `products` zeros go through those."""
+    """`node`, whose operands know already, where `condition` is `truth`; with `products` zeros go through
+    those.
+    """
     if node is condition:
         return const(truth, DType.BOOL)
     if not isinstance(node, Op):

@@ -15,46 +15,54 @@ class ScheduleOptions:
     """Settings of `schedule`. All of them change the result and so belong in a cache key.
 
     Attributes:
-        numerics: rounding contract. `fast` keeps intermediates of fused operations as wide as they were computed;
-            `eager` and `strict` round them to their buffers' types.
+        numerics: rounding contract. `fast` keeps intermediates of fused operations as wide as they were
+            computed; `eager` and `strict` round them to their buffers' types.
         inline: substitute cheap or singly used pointwise producers into their consumers.
         fuse: put several stages into one kernel.
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
-        single_pass: with `split`, let programs share few long rows of a scan, each of which waits for what those before it say.
+        single_pass: with `split`, let programs share few long rows of a scan, each of which waits for what
+            those before it say.
         horizontal: also fuse stages that only share what they read.
-        batch_invariant: what a row gives may not depend on how many rows there are: nothing is split, and a product is a sum of
-            products also where one of its sides is a single row or column.
-        combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
-        contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
-            known (`auto`).
+        batch_invariant: what a row gives may not depend on how many rows there are: nothing is split, and a
+            product is a sum of products also where one of its sides is a single row or column.
+        combine: where the target's code generator takes it, put small kernels of one kind that do not wait
+            for each other into one launch.
+        contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as
+            far as that is known (`auto`).
         convolution_layouts: convolutions may be given operands that lie otherwise than captured, where they
             gain by it. Under `strict` numerics no call is: its library may add in another order.
-        tf32_convolutions: convolutions in `f32` round their operands to TF32 on GPUs, so matrix units compute them.
-        max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
-        max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
-            included.
-        max_index_size: nodes of one index expression, written out: beyond it a value is stored instead of computed
-            inside its consumers.
-        weighed_index_size: the same, from which on a value is stored if the index arithmetic costs more than that.
-        max_copied_size: nodes of a value, conditions and index expressions included, that more than one place may
-            compute for itself.
+        tf32_convolutions: convolutions in `f32` round their operands to TF32 on GPUs, so matrix units compute
+            them.
+        max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as
+            many.
+        max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index
+            expressions included.
+        max_index_size: nodes of one index expression, written out: beyond it a value is stored instead of
+            computed inside its consumers.
+        weighed_index_size: the same, from which on a value is stored if the index arithmetic costs more than
+            that.
+        max_copied_size: nodes of a value, conditions and index expressions included, that more than one place
+            may compute for itself.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
-        most_sizes: on CPUs, how many sizes kernels may come in that are otherwise the same, each with a text of its own; beyond
-            that they take the size as an argument.
+        most_sizes: on CPUs, how many sizes kernels may come in that are otherwise the same, each with a text
+            of its own; beyond that they take the size as an argument.
         max_reductions: separate reductions in one kernel.
-        max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:
-            a persistent reduction keeps them all in registers.
-        recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is recomputed
-            as often as its consumers like, unless that reads more bytes than storing it moves.
-        max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be inlined.
+        max_row_reads: distinct values per element that a kernel with reductions reads along the reduced
+            dimensions: a persistent reduction keeps them all in registers.
+        recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is
+            recomputed as often as its consumers like, unless that reads more bytes than storing it moves.
+        max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be
+            inlined.
         fusion_window: neighbours per shared buffer that are considered as partners.
         search_limit: groups visited to show that a fusion makes no cycle; beyond it the fusion is refused.
         max_decisions: records kept in `Schedule.decisions`.
         size_hints: likely values of size symbols, for costs only.
         default_size_hint: what other size symbols are taken to be, for costs only.
-        aligned_inputs: names of inputs and constants that the caller promises to pass at multiples of 16 bytes.
-        donated_inputs: names of inputs that the caller gives away, whose memory is free when nobody needs them any more.
+        aligned_inputs: names of inputs and constants that the caller promises to pass at multiples of 16
+            bytes.
+        donated_inputs: names of inputs that the caller gives away, whose memory is free when nobody needs
+            them any more.
         apart: names of captured calls that share no kernel with others.
     """
 

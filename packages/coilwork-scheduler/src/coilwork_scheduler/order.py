@@ -30,7 +30,8 @@ class Unit:
         looks: it is a view of memory, which neither takes nor frees any.
         waits: it waits for an operator that runs meanwhile, so it goes before nothing that stands before it
             in the graph.
-        in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it any more.
+        in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it
+            any more.
     """
 
     position: int
@@ -49,7 +50,8 @@ class Held:
 
     Attributes:
         kept: roots that are never freed.
-        given: roots that are there from the beginning and freed when nobody needs them any more, with their bytes.
+        given: roots that are there from the beginning and freed when nobody needs them any more, with their
+            bytes.
     """
 
     kept: frozenset[str] = frozenset()
@@ -133,7 +135,8 @@ def _list_schedule(
 
 
 def live_bytes(units: Sequence[Unit], sequence: Sequence[int], held: Held) -> list[int]:
-    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to need included.
+    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to
+    need included.
 
     What it allocates in the place of the latter counts once.
     """

@@ -1,7 +1,7 @@
 """`schedule`: a graph of loops becomes kernels and steps in order.
 
-First passes from graph to graph, then stages into groups, then groups into a schedule: `PASSES` holds them with their
-reasons, and `sequence.ORDER` those for the order.
+First passes from graph to graph, then stages into groups, then groups into a schedule: `PASSES` holds them
+with their reasons, and `sequence.ORDER` those for the order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Settings:
         model: estimates what kernels cost.
         sizes: likely ones.
         journal: the one place that decisions go to.
-        keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in between.
+        keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in
+            between.
         registry: what may compute contractions, convolutions and attention.
     """
 
@@ -84,7 +85,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels, then steps.
+    """A schedule on its way: a graph with what is known of it, then groups of its stages too, then kernels,
+    then steps.
 
     `blocks` are templates that say how the sums in these buffers run.
     """
@@ -388,10 +390,10 @@ def schedule(
 ) -> Schedule:
     """Kernels and steps that compute `graph` on `target`, or on those of its devices.
 
-    Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
-    what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with the name and the result of
-    each pass from graph to graph: to print the graph, or to verify it. `registry` holds what may compute
-    products, convolutions and attention (docs/how-to/add-a-template.md).
+    Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model`
+    estimates what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with
+    the name and the result of each pass from graph to graph: to print the graph, or to verify it. `registry`
+    holds what may compute products, convolutions and attention (docs/how-to/add-a-template.md).
 
     Raises:
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.

@@ -1,7 +1,7 @@
 """Temporaries for stages that read the memory they overwrite.
 
-A loop node computes all of its values before any is written. A kernel does not: it may overwrite an element that
-another point has yet to read. Only reads of the very element that a point writes are safe.
+A loop node computes all of its values before any is written. A kernel does not: it may overwrite an element
+that another point has yet to read. Only reads of the very element that a point writes are safe.
 """
 
 from __future__ import annotations

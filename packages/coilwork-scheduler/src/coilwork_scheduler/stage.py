@@ -1,7 +1,7 @@
 """Stages: loop nodes that generated code computes, in one common form.
 
-A stage has parallel and reduction ranges, and stores whose values are scalar graphs in which reductions and scans
-already stand. Ranges of extent 1 are gone, and a domain without points has one range, of extent 0.
+A stage has parallel and reduction ranges, and stores whose values are scalar graphs in which reductions and
+scans already stand. Ranges of extent 1 are gone, and a domain without points has one range, of extent 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _ZERO: Final = as_expr(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStore:
-    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` and `sparse` as in a `Scatter`."""
+    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` and
+    `sparse` as in a `Scatter`.
+    """
 
     buffer: str
     index: tuple[Expr, ...]

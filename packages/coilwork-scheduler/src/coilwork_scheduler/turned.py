@@ -1,8 +1,10 @@
-"""Scans whose results are all read from the end: they run the other way, and lie in memory the other way round.
+"""Scans whose results are all read from the end: they run the other way, and lie in memory the other way
+round.
 
-The gradient of `cumsum` is `flip(cumsum(flip(x)))`. The first reversal is computed in the scan; the second reads what the scan has
-written at another point, and so needs a kernel of its own. A scan that runs from the end, over what it scanned at the mirrored point, has
-the same results in the same order of combining, mirrored: what was read from the end is read at the point itself.
+The gradient of `cumsum` is `flip(cumsum(flip(x)))`. The first reversal is computed in the scan; the second
+reads what the scan has written at another point, and so needs a kernel of its own. A scan that runs from the
+end, over what it scanned at the mirrored point, has the same results in the same order of combining,
+mirrored: what was read from the end is read at the point itself.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def _mirror(place: Expr, extent: Expr) -> Expr:
 
 
 def _read_from_the_end(nodes: Sequence[Node], name: str, dim: int, extent: Expr) -> bool:
-    """Whether computations alone read `name`, none of them forwards along `dim`, and one of them backwards."""
+    """Whether computations alone read `name`, none of them forwards along `dim`, and one of them
+    backwards.
+    """
     backwards = False
     for node in nodes:
         if not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):

@@ -1,9 +1,10 @@
 """Reductions of a few terms that are computed: written out, on GPUs, as one expression per result.
 
-A tile of `[points, 3]` has four lanes per point, each of which does what depends on the point alone, and the sum goes through
-the lanes. Distances of points in space, areas of boxes, and sums of an image's channels are such; written out, threads
-keep to their point. What lies side by side in memory, and is read once, stays a row of a tile: its loads are wide there. So does a
-row that is needed again where the result is, as in a softmax.
+A tile of `[points, 3]` has four lanes per point, each of which does what depends on the point alone, and the
+sum goes through the lanes. Distances of points in space, areas of boxes, and sums of an image's channels are
+such; written out, threads keep to their point. What lies side by side in memory, and is read once, stays a
+row of a tile: its loads are wide there. So does a row that is needed again where the result is, as in a
+softmax.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Measurements of one callable: time, memory, launches. Nothing here knows which compiler made the callable."""
+"""Measurements of one callable: time, memory, launches. Nothing here knows which compiler made
+the callable.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 Call = Callable[[], object]
 
 _WINDOW = "measured call: "
-# Larger than any GPU's second-level cache (H200: 60 MB, MI300: 256 MB): writing it evicts what the last call left.
+# Larger than any GPU's second-level cache (H200: 60 MB, MI300: 256 MB): writing it evicts what the last call
+# left.
 _FLUSH_BYTES = 512 * 1024 * 1024
 
 
@@ -42,7 +45,9 @@ def cpu_times_ms(call: Call, *, repeats: int) -> list[float]:
 
 
 def cuda_times_ms(call: Call, *, repeats: int) -> list[float]:
-    """Milliseconds between CUDA events around each call, L2 flushed before each; includes waits for the host."""
+    """Milliseconds between CUDA events around each call, L2 flushed before each; includes waits
+    for the host.
+    """
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     times = []
     for _ in range(repeats):
@@ -69,14 +74,18 @@ def host_issue_times_ms(call: Call, *, repeats: int) -> list[float]:
 
 
 def gpu_activity(call: Call, *, repeats: int) -> list[GpuActivity]:
-    """GPU-busy time and kernels of each call by the profiler, L2 flushed before each (the flush is not counted)."""
+    """GPU-busy time and kernels of each call by the profiler, L2 flushed before each (the flush is not
+    counted).
+    """
     return gpu_activities({"": call}, repeats=repeats)[""]
 
 
 def gpu_activities(
     calls: Mapping[str, Call], *, repeats: int, flush: bool = True
 ) -> dict[str, list[GpuActivity]]:
-    """As `gpu_activity`, of several calls in alternating rounds; without `flush`, L2 is as the call before left it."""
+    """As `gpu_activity`, of several calls in alternating rounds; without `flush`, L2 is as the call before
+    left it.
+    """
     evicting = torch.empty(_FLUSH_BYTES if flush else 0, dtype=torch.uint8, device="cuda")
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         for number in range(repeats):
@@ -122,8 +131,8 @@ def cuda_peak_bytes(call: Call) -> int:
 def cpu_peak_bytes(call: Call) -> int:
     """Peak of PyTorch's CPU allocator during one call, above what is allocated before it.
 
-    Summed from the profiler's allocation events: exact and repeatable where resident-set sizes are neither. Scratch
-    that a library takes behind PyTorch's back (oneDNN's, say) is not seen, for no backend.
+    Summed from the profiler's allocation events: exact and repeatable where resident-set sizes are neither.
+    Scratch that a library takes behind PyTorch's back (oneDNN's, say) is not seen, for no backend.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()

@@ -67,8 +67,8 @@ class TritonCodegen:
         return _write(kernel, _plan(kernel, target, settings), target)
 
     def emit_mapping(self, kernel: Kernel, mapping: Directives, target: Target) -> KernelSource:
-        """The Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose that: in the one
-        way that it says, or, if it is open, in one of these.
+        """The Triton source of `kernel`, as passes leave it, run as `mapping` says, whoever chose that: in
+        the one way that it says, or, if it is open, in one of these.
 
         Raises:
             VerifyError: a directive is not legal.
@@ -90,7 +90,8 @@ class TritonCodegen:
         return _write(kernel, plan, target)
 
     def describe(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> str:
-        """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes rewrite it.
+        """How `kernel` runs as `emit` writes it, for people to read: its mappings, and the kernel if passes
+        rewrite it.
 
         Raises:
             EmitError: as `emit`.

@@ -1,7 +1,7 @@
 """Several computations of one kind in one launch.
 
-Each has as many programs as it would have alone. A program finds out which one it belongs to by halving the list of
-first programs, and calls the body, a function of its own, with that one's pointers and sizes:
+Each has as many programs as it would have alone. A program finds out which one it belongs to by halving the
+list of first programs, and calls the body, a function of its own, with that one's pointers and sizes:
 
     at = tl.program_id(0)
     if at < 4:
@@ -9,12 +9,13 @@ first programs, and calls the body, a function of its own, with that one's point
     else:
         foreach_add_part(m1_in0, tl.full([], 4096, tl.int32), at - 4, XBLOCK)
 
-The function is not inlined: of copies LLVM makes one, fetches the pointers of all members before it decides, and keeps
-them in registers.
+The function is not inlined: of copies LLVM makes one, fetches the pointers of all members before it decides,
+and keeps them in registers.
 
-Where numbers of programs are known, so are the firsts if there is one configuration: to measure several means copies of all
-that the launch updates. A search, which makes them, varies what the firsts do not depend on. Where copies take little
-memory and the launch is a large one, there are several configurations, and each has firsts of its own:
+Where numbers of programs are known, so are the firsts if there is one configuration: to measure several means
+copies of all that the launch updates. A search, which makes them, varies what the firsts do not depend on.
+Where copies take little memory and the launch is a large one, there are several configurations, and each has
+firsts of its own:
 
     first1 = tl.cdiv(4096, XBLOCK)
 """
@@ -66,7 +67,8 @@ from coilwork_triton.text.language import define_function, tl
 from coilwork_triton.text.types import triton_type
 
 _INT32_MAX: Final = 2**31 - 1
-# Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer is not to double.
+# Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer
+# is not to double.
 _COPIED: Final = 1 << 29
 _AT, _FIRST, _OWN = "at", "first", "own"
 
@@ -80,8 +82,8 @@ class _Call:
 
 
 def write_combined(kernel: Kernel, combined: Combined, planned: Planned, library: set[str]) -> Written:
-    """`kernel`, which is `combined`, and whose body runs as `planned`. Device functions that it uses are added to
-    `library`.
+    """`kernel`, which is `combined`, and whose body runs as `planned`. Device functions that it uses are
+    added to `library`.
 
     Raises:
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
@@ -190,7 +192,9 @@ def _blocks(shape: Shape) -> list[str]:
 
 
 def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
-    """Whether several configurations are tried: of many points in lines of known sizes, of which little is updated."""
+    """Whether several configurations are tried: of many points in lines of known sizes, of which little is
+    updated.
+    """
     grids = target.machine.grids
     updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
     lines = [r.tile for r in body.ranges] == ["x"] and not kernel.sizes
@@ -249,7 +253,9 @@ def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement])
 def _firsts_by_block(
     shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
 ) -> list[Expression]:
-    """As `_firsts`, but of members of known sizes, in blocks that are known once a configuration is: `lines` compute no more than constants."""
+    """As `_firsts`, but of members of known sizes, in blocks that are known once a configuration is: `lines`
+    compute no more than constants.
+    """
     (tile,) = shape.parallel
     found: list[Expression] = [Number(0)]
     for number, member in enumerate(members[:-1]):
@@ -263,7 +269,9 @@ def _firsts_by_block(
 
 
 def _scalar(value: Expression, dtype: DType) -> Expression:
-    """`value` as a `dtype`, and never as a constant, for each of which the function would be compiled anew."""
+    """`value` as a `dtype`, and never as a constant, for each of which the function would be
+    compiled anew.
+    """
     return tl("full", List(()), value, triton_type(dtype))
 
 

@@ -28,8 +28,8 @@ from coilwork_triton.text.language import define_function, tl, tl_name
 def dispatch(
     planned: PlannedVersions, bodies: Iterable[tuple[Statement, ...]]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one of
-    them.
+    """The functions of the versions, whose statements are `bodies`, and the body of a kernel that calls one
+    of them.
     """
     kernel = planned.kernel
     tensors = [arg.name for arg in kernel.args]

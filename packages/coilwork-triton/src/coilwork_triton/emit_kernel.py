@@ -47,7 +47,8 @@ class Written:
 
 
 def write(kernel: Kernel, plan: Plan, library: set[str]) -> Written:
-    """`kernel`, which is one computation, run by `plan`. Device functions that it uses are added to `library`.
+    """`kernel`, which is one computation, run by `plan`. Device functions that it uses are added to
+    `library`.
 
     Raises:
         EmitError: the kernel holds something Triton lacks.

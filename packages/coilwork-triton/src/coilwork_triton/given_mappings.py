@@ -4,8 +4,8 @@ A mapping is given to the kernel that passes leave, as a trace shows it. What it
 and threads is for the rules of the IR and the generator's refusals to judge; what a kernel promises, or is
 promised, stays as proposed. Versions by size keep their guards.
 
-An open mapping is a search space: its first values are launched first, and a tuner tries the others. Each choice
-is judged, and the limits of the generator's own searches hold beside those that are given.
+An open mapping is a search space: its first values are launched first, and a tuner tries the others. Each
+choice is judged, and the limits of the generator's own searches hold beside those that are given.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def _the_one(kernel: Kernel, versions: Sequence[Version]) -> Mapping:
 
 
 def _take(kernel: Kernel, planned: Planned, mapping: Mapping, version: Kernel | None = None) -> Planned:
-    """`planned` as `mapping` says, which is given to `kernel`, or to a `version` of it that knows more of its sizes."""
+    """`planned` as `mapping` says, which is given to `kernel`, or to a `version` of it that knows more of its
+    sizes.
+    """
     _check_promises(kernel, planned.mapping, mapping)
     check = partial(check_given, kernel, version or planned.kernel)
     return plan_given(planned.setting, mapping, check=check, program=planned.program)

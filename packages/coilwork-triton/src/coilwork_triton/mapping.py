@@ -1,5 +1,5 @@
-"""How a kernel runs, one mapping for each kind of sizes: at first choice (`map_plan`), and what a search may choose
-(`open_versions`).
+"""How a kernel runs, one mapping for each kind of sizes: at first choice (`map_plan`), and what a search may
+choose (`open_versions`).
 
     mapping @softmax for cuda {
       when `n1 <= 4096` and `n1 % 16 == 0`:
@@ -33,7 +33,9 @@ from coilwork_triton.shape_versions import PlannedVersions
 
 
 def map_plan(kernel: Kernel, plan: Plan, target: Target) -> Mapped:
-    """How `kernel` runs on `target` at first choice, by `plan`, for each kind of sizes, and the rewritten kernel."""
+    """How `kernel` runs on `target` at first choice, by `plan`, for each kind of sizes, and the rewritten
+    kernel.
+    """
     parts = tuple(_parts(plan))
     versions = tuple(Version(guard=guard, mapping=mapping) for guard, _, mapping in parts)
     _, general, _ = parts[-1]
@@ -67,7 +69,9 @@ def _chosen(mapping: Mapping, config: Config) -> dict[str, int]:
 
 
 def open_versions(plan: Plan) -> tuple[Version, ...]:
-    """How `kernel` may run, by `plan`, for each kind of sizes: with open numbers where a search may choose."""
+    """How `kernel` may run, by `plan`, for each kind of sizes: with open numbers where a search
+    may choose.
+    """
     match plan:
         case PlannedProduct(mapping=mapping) | Planned(mapping=mapping):
             return (Version(guard=None, mapping=mapping),)

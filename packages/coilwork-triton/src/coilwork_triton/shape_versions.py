@@ -1,7 +1,9 @@
-"""Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the two.
+"""Kernels of open sizes in several versions: for sizes as they likely are, for all others, and between the
+two.
 
     if VERSION == 3:
-        softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK, STAGES)
+        softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK,
+        STAGES)
     elif VERSION == 2:
         softmax_ragged(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1, tl.int32), XBLOCK, R0_BLOCK, STAGES)
     elif VERSION == 1:
@@ -9,10 +11,10 @@
     else:
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
-`VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the first
-one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but for
-masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples
-of nothing leave the last two, and rows that are longer the last.
+`VERSION` is a compile-time parameter: each version is machine code of its own. Whoever launches takes the
+first one whose guard holds for the sizes of the call. The likely one is that of a kernel of known sizes but
+for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are
+multiples of nothing leave the last two, and rows that are longer the last.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ _MOST_WARPS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeClass:
-    """Sizes that a version may be for: those that are `multiples` of what they likely are, and `rows` that are no longer."""
+    """Sizes that a version may be for: those that are `multiples` of what they likely are, and `rows` that
+    are no longer.
+    """
 
     name: str
     doc: str
@@ -86,7 +90,8 @@ _SHORT: Final = SizeClass(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedVersion:
-    """A kernel as it is for some sizes: as it is `planned`, over sizes that are those of the kernel divided by `units`.
+    """A kernel as it is for some sizes: as it is `planned`, over sizes that are those of the kernel divided
+    by `units`.
 
     It is right for the sizes that `guard` allows; None: for all.
     """
@@ -114,7 +119,9 @@ class PlannedVersion:
 
     @property
     def config(self) -> Config:
-        """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for each thread to do."""
+        """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for
+        each thread to do.
+        """
         candidates = self.planned.configs
         wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
         return candidates[0] if wide and self.shorter else min(candidates, key=_each)
@@ -127,7 +134,9 @@ class PlannedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedVersions:
-    """The versions of `kernel`, most particular first; the last is for all sizes. Names of blocks are the same."""
+    """The versions of `kernel`, most particular first; the last is for all sizes. Names of blocks are the
+    same.
+    """
 
     kernel: Kernel
     versions: tuple[PlannedVersion, ...]
@@ -171,7 +180,9 @@ def _each(config: Config) -> float:
 
 
 def _leave_room(planned: Planned) -> Planned:
-    """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
+    """`planned`; where elements of a row in registers are accessed one by one, with no more of them for a
+    thread than it has room to ask for.
+    """
     if planned.shape.walk != "persistent" or not planned.shape.scalar_access:
         return planned
     target = planned.setting.target
@@ -267,7 +278,9 @@ def _keeps_likely_rows(setting: Setting) -> bool:
 
 
 def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedVersion | None:
-    """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
+    """The kernel of `setting` as it is for sizes of `kind`; its positions fit 32 bits if anything says so.
+    `wide`: in general they do not.
+    """
     kernel, options, roots = setting.kernel, setting.options, setting.analysis.roots
     is_shorter = sizes.rows and _keeps_likely_rows(setting)
     found = specialize(setting.draft, roots, multiples=sizes.multiples, rows=is_shorter)
@@ -292,7 +305,8 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
         if dict(special.configs[0].meta)[BLOCKS["r"]] > setting.target.machine.grids.longest_odd_row:
             return None
     if kept is None:
-        # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
+        # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for
+        # each costs more than vectors gain
         special = OF_OPEN_SIZES.run(special, options)
     numbers: list[Expr] = []
     if wide and special.shape.index_dtype is DType.I32:
@@ -328,7 +342,9 @@ def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
 
 
 def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
-    """How large positions that are values in `kernel` get, and what they are computed from; None if data decide."""
+    """How large positions that are values in `kernel` get, and what they are computed from; None if data
+    decide.
+    """
     values = [one.expr for one in postorder(roots_of(kernel)) if isinstance(one, IndexValue)]
     most, operands = list(map(magnitude, values)), largest_operands(values)
     known = [one for one in most if one is not None]
@@ -336,7 +352,9 @@ def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
 
 
 def _is_along_columns(draft: Draft) -> bool:
-    """True if neighbours in memory are of different rows: multiples alone then decide how wide accesses are."""
+    """True if neighbours in memory are of different rows: multiples alone then decide how wide
+    accesses are.
+    """
     along = draft.most_along
     return along is None or along.kind != "reduction"
 

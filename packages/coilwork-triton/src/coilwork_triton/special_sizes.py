@@ -45,7 +45,8 @@ def specialize(
     """The kernel of `draft`, whose roots are `values`, for what its sizes likely are; None if it has one
     version alone.
 
-    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are.
+    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely
+    are.
     """
     kernel, likely = draft.kernel, draft.likely
     if not any(likely) or any(isinstance(node, Scan | Sort) for node in postorder(values)):
@@ -96,7 +97,8 @@ def _bounded(kernel: Kernel, likely: tuple[int, ...]) -> dict[Expr, int]:
 
 
 def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
-    """Sizes on which it depends whether rows begin at whole vectors: those in strides, and in the lengths of the rows themselves.
+    """Sizes on which it depends whether rows begin at whole vectors: those in strides, and in the lengths of
+    the rows themselves.
 
     Rows lie along the range of most accesses at unit stride.
     """
@@ -121,7 +123,9 @@ def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
 
 
 def _ends(values: tuple[Scalar, ...], rows: frozenset[Expr]) -> frozenset[Expr]:
-    """Sizes that positions along `rows` are compared with: whole vectors are inside, or outside, if these are multiples."""
+    """Sizes that positions along `rows` are compared with: whole vectors are inside, or outside, if these are
+    multiples.
+    """
     found: set[Expr] = set()
     for node in postorder(values):
         if isinstance(node, Op) and node.op in _COMPARISONS:

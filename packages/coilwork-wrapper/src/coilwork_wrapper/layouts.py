@@ -134,7 +134,8 @@ def reinterpret_dtype(
 
 
 def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype) -> torch.Tensor:
-    """The result of an operator in the layout the program was planned with; copied if the operator chose another one.
+    """The result of an operator in the layout the program was planned with; copied if the operator chose
+    another one.
 
     A quantised one stays as it is.
 
@@ -164,7 +165,9 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
 def ensure_aligned_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
 ) -> torch.Tensor:
-    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an
+    aligned copy.
+    """
     (value,) = aligned(ensure_layout(value, size, stride, dtype))
     return value
 

@@ -8,7 +8,8 @@ MOST_LINES = 6
 
 
 def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
-    """One line per source line, in order, naming its operations; at most `MOST_LINES`, then how many more there are.
+    """One line per source line, in order, naming its operations; at most `MOST_LINES`, then how many more
+    there are.
 
     For example `model.py:12  h = self.norm(x)  [norm: var_mean, sub, mul]`.
     """

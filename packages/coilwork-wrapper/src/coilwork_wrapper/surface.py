@@ -33,14 +33,16 @@ FUNCTIONS: Final = (
     "synchronize_event",
     "on_stream",
 )
-"""Those that the function `call` of a Python module uses. The rest of a module also uses `LayoutMemory`, `CppKernel`,
-`TritonKernel`, `random_input` and `run_standalone`."""
+"""Those that the function `call` of a Python module uses. The rest of a module also uses `LayoutMemory`,
+`CppKernel`, `TritonKernel`, `random_input` and `run_standalone`.
+"""
 
 
 class Surface(Protocol):
     """The functions that the nodes of an FX graph call. A module may be one: `coilwork_wrapper.layouts` is.
 
-    Shapes and strides count elements. `stride` may differ from a tensor's along dimensions with fewer than two elements.
+    Shapes and strides count elements. `stride` may differ from a tensor's along dimensions with fewer than
+    two elements.
     """
 
     def check_rank(self, value: torch.Tensor, name: str, rank: int) -> None:

@@ -69,7 +69,7 @@ class Attempted:
 
 
 def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
-    """Build the kernels and return what calls them, as `drive_program`. `store` keeps what a wrapper builds."""
+    """Build the kernels and return what calls them, as `drive_program`; `store` keeps a wrapper's builds."""
     options = ModuleOptions(
         target=compiled.target,
         constants=compiled.written.constants,

@@ -41,8 +41,8 @@ _STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cac
 
 
 def open_caches(options: CompileOptions) -> Store:
-    """Where what is compiled with `options` is kept. A folder that cannot be used is warned of, and nothing is
-    cached.
+    """Where what is compiled with `options` is kept. A folder that cannot be used is warned of, and nothing
+    is cached.
 
     Raises:
         OptionError: there is no secret for the server of `redis_url`, or it is too short; the address is
@@ -69,8 +69,8 @@ def open_caches(options: CompileOptions) -> Store:
 def graph_key(graphs: GraphCache, graph_text: str, targets_text: str, options: CompileOptions) -> str:
     """The key of a graph in `graphs`.
 
-    Targets are part of it, for caches that machines share, and versions and the compiler's identity, so that an
-    upgrade never meets old entries.
+    Targets are part of it, for caches that machines share, and versions and the compiler's identity, so that
+    an upgrade never meets old entries.
     """
     identity = compiler_identity(_STAGES, (GROUP,))
     return graphs.key(graph_text, targets_text, options.key_text(), torch.__version__, identity)

@@ -23,7 +23,7 @@ PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 
 
 class ToldErrors(click.Group):
-    """Commands whose expected errors are told like those of their usage, without a traceback: the exit status is 1."""
+    """Commands that tell expected errors like those of their usage, without a traceback; exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -211,7 +211,7 @@ def _cache_key(job: Job, graphs: GraphCache) -> str | None:
 
 
 def _restored(job: Job, key: str, graphs: GraphCache, builder: Builder) -> CompiledGraph | None:
-    """The graph from the cache. An entry that does not load is dropped with a warning, and the graph compiled."""
+    """The graph from the cache; one that does not load is dropped with a warning, and compiled."""
     with job.clock.stage("cache"):
         entry = graphs.get(key)
     if entry is None:

@@ -1,5 +1,5 @@
-"""Every setting of a compilation, in one frozen value: help texts, checks, environment variables, cache keys and
-warnings follow from the fields (`coilwork_frontend.options`).
+"""Every setting of a compilation, in one frozen value: help texts, checks, environment variables, cache keys
+and warnings follow from the fields (`coilwork_frontend.options`).
 
 `given_options.py` says where settings come from besides the defaults here.
 """

@@ -1,4 +1,4 @@
-"""Errors and warnings a user of `torch.compile(..., backend="coilwork")` may meet. Codes are stable and documented."""
+"""Errors and warnings that users of the compiler may meet. Codes are stable and documented."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def check_names(options: CompileOptions) -> None:
     """Refuse operators and rewrites that do not exist.
 
     Raises:
-        OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the nearest
-            known one.
+        OptionError: `fallback` names no operator, or `skip_rewrites` no rewrite; the message names the
+            nearest known one.
     """
     check_fallback(options.fallback, RULES)
     check_rewrites(options.skip_rewrites, (one.name for one in (*REWRITES, *options.rewrites)))

@@ -36,7 +36,7 @@ class Job(AtenGraph):
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
-        layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
+        layout: what decides how convolutions and products lie; graphs of a training step come decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         fallback: operators of which all calls run as ATen's own.
         left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of
@@ -85,14 +85,14 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`, to which `rewrites` have been done already.
 
-    `layout` decides what is laid out otherwise. Default: what the options say for inference graphs, nothing for those that
-    were laid out with their joint graph. With a pass or rewrite that has no uuid, nothing is cached.
+    `layout` decides what is laid out otherwise. Default: what the options say for inference graphs, nothing
+    for those laid out with their joint graph. With a pass or rewrite without uuid, nothing is cached.
 
-    With `reports_strides`, autograd will be told how the forward graph's results lie, so that what it saves may lie as it likes: unless
-    passes of the user's change the backward graph, or its operators run beside it to check it.
+    With `reports_strides`, autograd is told how forward's results lie, so that what it saves may lie as it
+    likes, unless passes of the user's change the backward graph or its operators run beside it as a check.
 
-    Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
-    accelerators leave stores at positions from data to torch, and tensors without contents are torch's, which fills them.
+    Where `torch.use_deterministic_algorithms(True)` holds, no floats are added by atomic operations, stores
+    at positions from data are torch's on accelerators, and so are tensors without contents, which it fills.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     if deterministic:
@@ -132,7 +132,7 @@ def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> Compile
     parallel = any(not has_trait(device, PROCESSOR) for device in list_devices(gm))
     # which store wins where positions are equal is left open: torch's kernels sort, or raise
     racing = [f"aten.{name}" for name in list_operators(lambda info: info.has_racing_stores)]
-    # `torch.utils.deterministic.fill_uninitialized_memory` gives these contents: ATen's kernels ask when they run
+    # `fill_uninitialized_memory` of torch.utils.deterministic gives these contents: ATen asks when it runs
     uninitialized = [f"aten.{name}" for name in list_operators(lambda info: info.is_uninitialized)]
     fallback = (*options.fallback, *uninitialized, *(racing if parallel else ()))
     return replace(options, accumulation=accumulation, fallback=fallback)

@@ -44,9 +44,9 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in
     cache keys as a whole.
 
-    With strict numerics, kernels are those of the captured layout: another layout's sum in another order. Where
-    lowering `joins_scheduler`, whose pass decides over the graph that follows, or over both graphs of a training
-    step, convolutions are the scheduler's to lay out on GPUs whose library is known to follow its operands.
+    With strict numerics, kernels are those of the captured layout: another layout's sum in another order.
+    Where lowering `joins_scheduler`, whose pass decides over the graph that follows, or both of a training
+    step, convolutions are the scheduler's to lay out on GPUs whose library follows its operands.
     """
     layout = options.conv_layout
     if layout == "auto" and options.numerics == "strict":
@@ -71,9 +71,9 @@ def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) 
 def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
     """Which rewrites of graphs are allowed.
 
-    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them. Batch
-    invariance and deterministic algorithms are promises about the captured operators: then nothing that rounds
-    otherwise is done.
+    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
+    Batch invariance and deterministic algorithms are promises about the captured operators: then nothing that
+    rounds otherwise is done.
     """
     numerics = "eager" if _keeps_operators(options) and options.numerics == "fast" else options.numerics
     return RewriteOptions(
@@ -90,7 +90,7 @@ def draws_its_own(options: CompileOptions, on_gpu: bool) -> bool:
 
 
 def packs_weights(options: CompileOptions) -> bool:
-    """Tell if frozen weights are packed for oneDNN, which rounds sums otherwise than the captured calls do."""
+    """Tell if frozen weights are packed for oneDNN, which rounds sums otherwise than captured calls do."""
     return options.freezing and options.numerics == "fast" and not _keeps_operators(options)
 
 

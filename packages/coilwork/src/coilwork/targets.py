@@ -44,7 +44,7 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
 
 
 def model_of_device(device: str) -> MachineModel:
-    """What is measured of `device`, as its back end says; of one that is not there, the figures of one like it."""
+    """What its back end says is measured of `device`; of one that is not there, figures of one like it."""
     try:
         return backend_of_device(device).describe(device).machine
     except DeviceError:
@@ -60,7 +60,7 @@ def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | N
 def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
     """The descriptions of the devices of `gm`, for its cache key.
 
-    Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come back on a
-    CPU without it.
+    Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come
+    back on a CPU without it.
     """
     return "\n".join(repr(target_of_device(device, options)) for device in list_devices(gm))

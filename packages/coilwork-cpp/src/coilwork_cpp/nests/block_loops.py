@@ -17,8 +17,10 @@ class BlockLoops:
 
     Attributes:
         cut: which ranges they walk.
-        block: where one block of points begins and ends: what is set before it, and folded after it, goes here.
-        spans: what a block walks, to be nested in `block`. The first is the block's part of `cut.middle`, if there is one.
+        block: where one block of points begins and ends: what is set before it, and folded after it, goes
+            here.
+        spans: what a block walks, to be nested in `block`. The first is the block's part of `cut.middle`, if
+            there is one.
     """
 
     cut: Cut

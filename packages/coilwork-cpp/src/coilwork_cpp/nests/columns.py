@@ -1,4 +1,5 @@
-"""Reductions across the vectorised range: a tile of neighbouring columns is reduced together, one lane per column.
+"""Reductions across the vectorised range: a tile of neighbouring columns is reduced together, one lane per
+column.
 
 ```
 for a unit of work (a tile of columns)
@@ -133,7 +134,8 @@ class _State:
     """Arrays of what one pass keeps for each column of the tile.
 
     Attributes:
-        parts: of each reduction, its components: of the rows so far or, where it has a total, of the current block of rows.
+        parts: of each reduction, its components: of the rows so far or, where it has a total, of the current
+            block of rows.
         totals: of reductions whose blocks are folded into something wider.
         scans: of each scan; of one by a function for all its results.
     """
@@ -176,7 +178,9 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, w
 
 
 def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bool, fixed: bool) -> _State:
-    """Arrays for the reductions and scans of `step`, set to what they start from; `folded` if rows come in blocks."""
+    """Arrays for the reductions and scans of `step`, set to what they start from; `folded` if rows come in
+    blocks.
+    """
     lane = _lane(columns)
     parts: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}

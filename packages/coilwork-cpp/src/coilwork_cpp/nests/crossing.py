@@ -1,8 +1,9 @@
 """Passes over two reduction ranges of which some reads are contiguous along one, and some along the other.
 
-Such is the group norm of the sum of a channels-first and a channels-last image. Walked in one order, the other half of the reads
-gathers from as many cache lines as there are lanes, which lie a power of two apart at worst. So both ranges are walked in blocks, and
-what lies across is copied into a tile, line by line, before a block is reduced:
+Such is the group norm of the sum of a channels-first and a channels-last image. Walked in one order, the
+other half of the reads gathers from as many cache lines as there are lanes, which lie a power of two apart at
+worst. So both ranges are walked in blocks, and what lies across is copied into a tile, line by line, before a
+block is reduced:
 
 ```
 for blocks of a, for blocks of r
@@ -82,7 +83,9 @@ def _block_size(inner: Expr, points: int) -> int:
 
 
 def _block_span(block: Block, symbol: Expr, size: int) -> Span:
-    """The points of one block, whose loop `_close_block` puts around `block`; all points, if one block has them all."""
+    """The points of one block, whose loop `_close_block` puts around `block`; all points, if one block has
+    them all.
+    """
     extent = as_int(extent_of(symbol))
     if extent is not None and extent <= size:
         return whole(block, symbol)
@@ -108,7 +111,8 @@ def _inside(span: Span) -> Code:
 
 
 def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int, width: int) -> None:
-    """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's value is known by.
+    """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's
+    value is known by.
 
     Lines are `width` elements apart, padded against cache set conflicts.
     """

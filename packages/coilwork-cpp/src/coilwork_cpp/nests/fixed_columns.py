@@ -1,7 +1,9 @@
-"""Reductions across the vectorised range in the order of rows: what `batch_invariant` makes of a pass of `columns`.
+"""Reductions across the vectorised range in the order of rows: what `batch_invariant` makes of a pass of
+`columns`.
 
-Whether a reduction is vectorised along its elements or across its results depends on strides and extents, hence on how many
-rows there are. So that its bits do not, a column has as many partial results here as a row has lanes, and they are folded alike:
+Whether a reduction is vectorised along its elements or across its results depends on strides and extents,
+hence on how many rows there are. So that its bits do not, a column has as many partial results here as a row
+has lanes, and they are folded alike:
 
 ```
 for blocks of r
@@ -47,7 +49,9 @@ from coilwork_ir.syntax.cpp import (
 def fixed_pass(
     block: Block, region: Region, tile: int, step: Pass, columns: Span, lane: Code, shape: Cut
 ) -> None:
-    """The loops of `step`, which has no scans, in `shape`; `lane` is the number of the current column in its tile of `tile`."""
+    """The loops of `step`, which has no scans, in `shape`; `lane` is the number of the current column in its
+    tile of `tile`.
+    """
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
     totals: dict[Reduce, tuple[Name, ...]] = {}
     lanes: dict[Reduce, Name] = {}

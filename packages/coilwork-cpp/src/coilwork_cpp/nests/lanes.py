@@ -1,4 +1,6 @@
-"""A point of a row: what it combines, keeps and stores; and the loops that give neighbouring points to lanes."""
+"""A point of a row: what it combines, keeps and stores; and the loops that give neighbouring
+points to lanes.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Nam
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
-    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`, then all stores."""
+    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`,
+    then all stores.
+    """
     fill(point, step, kept, position)
     for value in step.keeps:
         code = point.named(value)
@@ -127,8 +131,8 @@ def left_over(
 ) -> None:
     """The last `left` points of a row go to the totals one by one, in order.
 
-    In the lanes they would be in the way: processors stall where a whole vector is read after parts of it were
-    written. Measured on rows of 49 elements: 3.2 of 22 ns per row are left without that stall.
+    In the lanes they would be in the way: processors stall where a whole vector is read after parts of it
+    were written. Measured on rows of 49 elements: 3.2 of 22 ns per row are left without that stall.
     """
     lane = Name("l")
     point = block.inside()

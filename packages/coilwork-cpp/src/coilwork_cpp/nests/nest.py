@@ -1,4 +1,6 @@
-"""Units of work and the loops around points: what of its ranges a unit walks, and how many units there are."""
+"""Units of work and the loops around points: what of its ranges a unit walks, and how many units
+there are.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def _block_span(block: Block, axis: Axis, number: Code) -> Span:
 
 
 def _bounded_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -> Span:
-    """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends with that."""
+    """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends
+    with that.
+    """
     name, extent = axis.symbol.name, extent_of(axis.symbol)
     begin = Name(f"{name}_begin")
     block.add(Declare("const i64", begin.text, first))
@@ -108,7 +112,9 @@ def points_per_unit(plan: Plan) -> Expr:
 
 
 def _longest(symbol: Expr) -> Expr:
-    """The extent of a range; where that depends on other ranges (the last piece is short), the largest one."""
+    """The extent of a range; where that depends on other ranges (the last piece is short), the
+    largest one.
+    """
     extent = extent_of(symbol)
     high = bounds(extent).hi
     depends = any(size.extent is not None for size in extent.free_symbols)

@@ -1,4 +1,5 @@
-"""Reductions along the vectorised range: each unit's points are reduced by several lanes that are folded at the end.
+"""Reductions along the vectorised range: each unit's points are reduced by several lanes that are folded at
+the end.
 
 ```
 for a unit of work (a row)

@@ -1,4 +1,5 @@
-"""Rows in order: what is filled with a row's elements, sorted after the pass that does so, and read by later ones.
+"""Rows in order: what is filled with a row's elements, sorted after the pass that does so, and read by later
+ones.
 
 ```
 for r: records[r] = record of element r and of its position

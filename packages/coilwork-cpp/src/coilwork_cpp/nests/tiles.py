@@ -1,7 +1,8 @@
 """Tiles of what lies along another range than the vectorised one.
 
-Read directly, every vector would gather from as many cache lines as it has elements. So a unit of work, a block of either range,
-transposes what it reads into tiles first, of which it then reads vectors. What is only moved goes where it is stored at once.
+Read directly, every vector would gather from as many cache lines as it has elements. So a unit of work, a
+block of either range, transposes what it reads into tiles first, of which it then reads vectors. What is only
+moved goes where it is stored at once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _ALIGNED: Final = 16
 
 
 def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> dict[Scalar, Code]:
-    """Fill a tile per load that lies along `plan.across`; what the values of these loads are then known by."""
+    """Fill a tile per load that lies along `plan.across`; what the values of these loads are then
+    known by.
+    """
     assert plan.across is not None and plan.vector is not None and plan.vector.block is not None
     rows, columns = spans[plan.vector.symbol], spans[plan.across]
     length = next(axis.block for axis in plan.threaded if axis.symbol is plan.across)
@@ -55,7 +58,9 @@ def move_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]
 def _transpose(
     block: Block, function: str, load: Load, to: tuple[Code, Code], rows: Span, columns: Span
 ) -> None:
-    """Call `function` on what `load` reads, whose neighbours lie along `columns`; `to`: a place, and how far apart its lines are."""
+    """Call `function` on what `load` reads, whose neighbours lie along `columns`; `to`: a place, and how far
+    apart its lines are.
+    """
     index = load.index[0]
     step = stride_of(index, rows.symbol)
     assert step is not None

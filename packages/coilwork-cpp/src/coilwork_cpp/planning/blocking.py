@@ -1,8 +1,8 @@
 """Where a pass over several reduction ranges folds its partial results.
 
-A rounded sum keeps its error small if no variable takes more than some thousand additions. The loops of a pass are
-cut at one level: ranges outside of it are plain loops, the range at it may be walked in blocks, and everything inside
-accumulates into partial results that are folded into the total once per block.
+A rounded sum keeps its error small if no variable takes more than some thousand additions. The loops of a
+pass are cut at one level: ranges outside of it are plain loops, the range at it may be walked in blocks, and
+everything inside accumulates into partial results that are folded into the total once per block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Kernels that compare values with an extreme of them: what equals it must be found again, whichever loop computes it."""
+"""Kernels that compare values with an extreme of them: what equals it must be found again, whichever loop
+computes it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _EXTREMES: Final = frozenset({"max", "min"})
 def compares_extremes(kernel: Kernel) -> bool:
     """Whether a value is compared with what the largest or smallest of a row was found from.
 
-    Several loops may compute it, and a loop gives its last elements, for which it has no whole vector, another function than the rest.
+    Several loops may compute it, and a loop gives its last elements, for which it has no whole vector,
+    another function than the rest.
     """
     roots = tuple(store.value for store in kernel.stores)
     values = tuple(postorder(roots))
@@ -34,7 +37,9 @@ def _is_extreme(value: Scalar) -> bool:
 
 
 def _is_found_from(found: Scalar, value: Scalar) -> bool:
-    """Whether an extreme that takes part in `found` was taken of something computed that takes part in `value`."""
+    """Whether an extreme that takes part in `found` was taken of something computed that takes part in
+    `value`.
+    """
     extremes = tuple(one for one in postorder((found,)) if _is_extreme(one))
     if not extremes:
         return False

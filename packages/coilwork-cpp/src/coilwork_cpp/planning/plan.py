@@ -47,8 +47,8 @@ CAPABILITIES: Final[tuple[type[Directive], ...]] = (
     Sequential, Threads, Transpose, Vector,
 )  # fmt: skip
 # The order of combination that `invariant` promises: element number r of the innermost range goes to lane
-# r % FIXED_LANES, in f32; lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements
-# and at the end of the range.
+# r % FIXED_LANES, in f32; lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK
+# elements and at the end of the range.
 FIXED_LANES: Final = 16
 FIXED_BLOCK: Final = 4096
 

@@ -126,8 +126,8 @@ def propose(
     named: tuple[Directive, ...] = (),
 ) -> tuple[Mapping, ...]:
     """A closed mapping for each of `pieces`, which may run in any order; `common` are the directives of all
-    nests, and `loops` what was measured of the machine. `named` are those of a template for nests that have all
-    of their ranges.
+    nests, and `loops` what was measured of the machine. `named` are those of a template for nests that have
+    all of their ranges.
 
     Raises:
         EmitError: stores of a piece can be put in no order, or a check combines.

@@ -1,4 +1,5 @@
-"""C++ functions of floats that the C library has not, or not as fast or as exact: straight-line code, so that loops vectorise.
+"""C++ functions of floats that the C library has not, or not as fast or as exact: straight-line code, so that
+loops vectorise.
 
 Names are what `prelude.FUNCTIONS` knows them by.
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors that are wider than
-# a register, or narrower than 16 bytes, gcc would take to pieces, the latter by way of memory; and so it does with the halves
-# of a vector of 64 bytes, which are exchanged instead.
+# One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors
+# that are wider than a register, or narrower than 16 bytes, gcc would take to pieces, the latter by way of
+# memory; and so it does with the halves of a vector of 64 bytes, which are exchanged instead.
 _FOLD: Final = """
 template <i64 apart, class Row>
 static inline auto fold_row_{kind}(Row low) {{
@@ -47,7 +47,8 @@ static inline T fold_{kind}(const T* lanes) {{
   }}
 }}
 """
-# Extremes of floats are those of integers in the same order: one instruction for a pair instead of four with masks for NaN.
+# Extremes of floats are those of integers in the same order: one instruction for a pair instead of four with
+# masks for NaN.
 _OF_FLOATS: Final = """
 template <i64 N>
 static inline float fold_{kind}(const float* lanes) {{
@@ -81,8 +82,8 @@ FOLDS: Final[Mapping[str, str]] = {
         + (_OF_FLOATS.format(kind=kind, nan_last=_NAN_LAST[kind]) if kind in _NAN_LAST else "")
         for kind, combine in _COMBINED.items()
     },
-    # The places stand there at once: a loop that writes them g++ unrolls and folds step by step, for each reduction anew,
-    # which took more than half of the time to compile a kernel of twelve sums.
+    # The places stand there at once: a loop that writes them g++ unrolls and folds step by step, for each
+    # reduction anew, which took more than half of the time to compile a kernel of twelve sums.
     "exchanged": """
 // The numbers of `row`, each at the place that is `apart` from its own.
 template <i64 apart, class Row, i64... l>

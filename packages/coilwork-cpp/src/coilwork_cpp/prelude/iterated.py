@@ -1,11 +1,14 @@
-"""C++ functions whose loops are as long as their operands say: divisors, recurrences, series and continued fractions."""
+"""C++ functions whose loops are as long as their operands say: divisors, recurrences, series and continued
+fractions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-# The three-term recurrences of orthogonal polynomials (DLMF 18.9); a degree that is no number from 0 on gives 0, as torch has it.
+# The three-term recurrences of orthogonal polynomials (DLMF 18.9); a degree that is no number from 0 on gives
+# 0, as torch has it.
 _POLYNOMIAL: Final = """
 template <class T>
 static inline T {name}(T x, T degree) {{

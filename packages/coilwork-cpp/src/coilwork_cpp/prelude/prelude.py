@@ -1,4 +1,6 @@
-"""C++ functions that kernels call, kept as text; a file holds those it needs, and the functions these need."""
+"""C++ functions that kernels call, kept as text; a file holds those it needs, and the functions
+these need.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,8 @@ static inline u8 f32_to_f8e5m2(float x) {
     "float_to_u64": """
 static inline u64 float_to_u64(double x) { return x < 0 ? u64(i64(x)) : u64(x); }
 """,
-    # Negated twice, for gcc takes float(i32(x)) for trunc(x): -0, NaN and what is out of range would stay as they are.
+    # Negated twice, for gcc takes float(i32(x)) for trunc(x): -0, NaN and what is out of range would stay as
+    # they are.
     "to_i32": """
 template <class T>
 static inline i32 to_i32(T x) { return i32(0u - u32(i32(-x))); }

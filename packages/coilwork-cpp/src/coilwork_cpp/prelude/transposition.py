@@ -20,7 +20,8 @@ static inline Row shuffled(Row a, Row b, Places at) {
 #endif
 }
 """,
-    # Eklundh (1972) exchanges ever smaller blocks. Here rounds inside of lanes of 16 bytes, then of whole lanes: each shuffle is one instruction.
+    # Eklundh (1972) exchanges ever smaller blocks. Here rounds inside of lanes of 16 bytes, then of whole
+    # lanes: each shuffle is one instruction.
     "transpose_square": """
 // out[c * out_step + r] = in[r * in_step + c] of L * L numbers, L of them to a vector, W to a lane of 16 bytes.
 template <i64 L, class T>

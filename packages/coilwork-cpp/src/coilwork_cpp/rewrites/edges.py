@@ -1,7 +1,8 @@
 """Where along a range a kernel's guards change, and where its index expressions bend.
 
-`(x + 1017) % 1024` is `x + 1017` below 7 and `x - 7` from there on: between such points an index is affine, so that neighbours
-read neighbours. The same holds for minima and maxima of affine expressions, which clamp and reflect.
+`(x + 1017) % 1024` is `x + 1017` below 7 and `x - 7` from there on: between such points an index is affine,
+so that neighbours read neighbours. The same holds for minima and maxima of affine expressions, which clamp
+and reflect.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def guard_changes(kernel: Kernel, at: Expr, count: int) -> set[int]:
 
 
 def index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
-    """The points of `at` from which on some part of an index that depends on `at` alone follows another line than before.
+    """The points of `at` from which on some part of an index that depends on `at` alone follows another line
+    than before.
 
     Of an expression that bends at more than `most` points, none.
     """
@@ -107,7 +109,9 @@ def _bending(expr: Expr, at: Expr) -> Iterator[Expr]:
 
 
 def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
-    """Where `expr`, of `at` alone, changes from one line to another; None where that is too often, or not known."""
+    """Where `expr`, of `at` alone, changes from one line to another; None where that is too often, or not
+    known.
+    """
     found: set[int] = set()
     for operand in _operands(expr):
         if at in operand.free_symbols:

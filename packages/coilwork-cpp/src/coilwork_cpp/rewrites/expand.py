@@ -4,10 +4,10 @@ The first two exist to read data once. A CPU's cache makes a second pass cheap, 
 accurate: sums of squared differences from the true mean, and exponentials of differences from the true
 maximum.
 
-A mean is a rounded one: the second pass adds the differences from it, too, which says by how much (the corrected two-pass
-algorithm of Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The American Statistician 37, 1983). The mean
-of equal numbers is that number then, and none differs from it. Not of numbers across memory: there each column's sums lie in
-memory, too, and one more takes a third of the time.
+A mean is a rounded one: the second pass adds the differences from it, too, which says by how much (the
+corrected two-pass algorithm of Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The
+American Statistician 37, 1983). The mean of equal numbers is that number then, and none differs from it. Not
+of numbers across memory: there each column's sums lie in memory, too, and one more takes a third of the time.
 """
 
 from __future__ import annotations

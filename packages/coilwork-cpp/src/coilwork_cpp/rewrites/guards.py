@@ -26,7 +26,9 @@ _PROOFS: Final[Mapping[str, tuple[_Proof, _Proof]]] = {
 
 
 def without_decided_guards(kernel: Kernel) -> Kernel:
-    """`kernel` without comparisons that hold, or fail, at all of its points. A store that never happens goes."""
+    """`kernel` without comparisons that hold, or fail, at all of its points. A store that never
+    happens goes.
+    """
     changed = with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
     stores = []
     for store in changed.stores:

@@ -1,13 +1,16 @@
-"""Kernels whose guards or indices depend on where a point lies, in pieces without those guards and with affine indices.
+"""Kernels whose guards or indices depend on where a point lies, in pieces without those guards and with
+affine indices.
 
-A window that reaches over the border of an image, the gather of a strided window's derivative, and the parts of a
-concatenation are guarded loads: `2*x - 1 >= 0 ? in[2*x - 1] : 0`. Compilers vectorise them badly or not at all. Two
-rewrites of kernels that only compute and store, point by point:
+A window that reaches over the border of an image, the gather of a strided window's derivative, and the parts
+of a concatenation are guarded loads: `2*x - 1 >= 0 ? in[2*x - 1] : 0`. Compilers vectorise them badly or not
+at all. Two rewrites of kernels that only compute and store, point by point:
 
-1. *Unroll*: indices that divide a range by a small number (`(x + 1) // 2`) are affine, and guards on the remainder
-   constant, for every remainder on its own. A point of the new kernel does what that many neighbours did.
-2. *Cut*: a range is cut where its guards change or its indices bend (`edges.py`). Most points are in the middle piece, where they are constant. Pieces that are
-   equally long and read the same, such as rotated halves, are walked together.
+1. *Unroll*: indices that divide a range by a small number (`(x + 1) // 2`) are affine, and guards on the
+   remainder constant, for every remainder on its own. A point of the new kernel does what that many
+   neighbours did.
+2. *Cut*: a range is cut where its guards change or its indices bend (`edges.py`). Most points are in the
+   middle piece, where they are constant. Pieces that are equally long and read the same, such as rotated
+   halves, are walked together.
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ def _is_eligible(kernel: Kernel) -> bool:
 
 
 def _ends_in_few(kernel: Kernel) -> bool:
-    """Whether the last range is a few points that differ by guards: parts of complex numbers, which no vector is filled with."""
+    """Whether the last range is a few points that differ by guards: parts of complex numbers, which no vector
+    is filled with.
+    """
     if not kernel.ranges:
         return False
     at = kernel.ranges[-1].symbol
@@ -103,7 +108,8 @@ def _all_vary(kernel: Kernel, at: Expr) -> bool:
 
 
 def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
-    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut further.
+    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut
+    further.
 
     So are the ends, unless they are few points, or their bodies are much to compile.
     """
@@ -134,7 +140,9 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
 
 
 def _side_by_side(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
-    """`kernel` with its pieces along `at` as one point, if they are equally long and read the same lines: halves that are rotated."""
+    """`kernel` with its pieces along `at` as one point, if they are equally long and read the same lines:
+    halves that are rotated.
+    """
     size, count = edges[1], len(edges) - 1
     if any(high - low != size for low, high in pairwise(edges)):
         return None

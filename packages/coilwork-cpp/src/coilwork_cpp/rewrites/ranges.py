@@ -1,7 +1,8 @@
 """Ranges rewritten so that loops are few and long, and their index arithmetic is affine.
 
-Three rewrites: ranges of extent 1 disappear; a range that indices divide (`x0 // 64`, `x0 % 64`) splits at that
-divisor; neighbours that every index walks as one become one. None changes the row-major order of the points.
+Three rewrites: ranges of extent 1 disappear; a range that indices divide (`x0 // 64`, `x0 % 64`) splits at
+that divisor; neighbours that every index walks as one become one. None changes the row-major order of the
+points.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from coilwork_ir.scalar import (
 
 
 def normalise(kernel: Kernel, least_lanes: int) -> Kernel:
-    """`kernel` after all three rewrites. No reduction is left with fewer than `least_lanes` points innermost."""
+    """`kernel` after all three rewrites. No reduction is left with fewer than `least_lanes`
+    points innermost.
+    """
     return _merge_neighbours(_split_divided(_drop_units(kernel), least_lanes))
 
 
@@ -141,7 +144,8 @@ def _split_divided(kernel: Kernel, least_lanes: int) -> Kernel:
                 and r.kind == "reduction"
                 and (as_int(divisor) or least_lanes) < least_lanes
             ):
-                # a loop over the remainder, innermost, would leave lanes nothing to do: better, one load gathers
+                # a loop over the remainder, innermost, would leave lanes nothing to do: better, one load
+                # gathers
                 continue
             outer = symbol(f"{r.symbol.name}a", extent=extent // divisor)
             inner = symbol(f"{r.symbol.name}b", extent=divisor)

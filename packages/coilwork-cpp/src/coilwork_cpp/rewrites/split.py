@@ -1,15 +1,16 @@
 """Reductions with few results, in phases that threads can share.
 
-A reduction whose results are fewer than there may be threads is done in pieces: one phase reduces fixed pieces of the
-outermost reduction range into scratch memory, the next one combines the pieces in order. Pieces depend on the extents
-alone, so results do not depend on the number of threads.
+A reduction whose results are fewer than there may be threads is done in pieces: one phase reduces fixed
+pieces of the outermost reduction range into scratch memory, the next one combines the pieces in order. Pieces
+depend on the extents alone, so results do not depend on the number of threads.
 
-Reductions whose innermost range is too short for lanes, such as the few channels of a group of channels-last images, are done in
-the same phases, whatever the number of results: the places along that range, beside those of the last parallel range in memory,
-are columns of the first phase, and the second one combines them.
+Reductions whose innermost range is too short for lanes, such as the few channels of a group of channels-last
+images, are done in the same phases, whatever the number of results: the places along that range, beside those
+of the last parallel range in memory, are columns of the first phase, and the second one combines them.
 
 Each stage of a kernel (a softmax needs a maximum, then a
-sum) takes two phases; a last phase does all stores, with the results of reductions loaded from scratch memory.
+sum) takes two phases; a last phase does all stores, with the results of reductions loaded from scratch
+memory.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class _Space:
         reduction: its reduction ranges; the first one is cut.
         pieces: the range of pieces, `piece_points` points of the first reduction range each.
         inside: the points of one piece, which has fewer at the end.
-        lane: the last reduction range, where its places are columns of their own; `reduction` is without it then.
+        lane: the last reduction range, where its places are columns of their own; `reduction` is without it
+            then.
     """
 
     parallel: tuple[Range, ...]
@@ -110,7 +112,9 @@ class _Space:
 
     @property
     def columns(self) -> tuple[tuple[Range, ...], dict[Expr, Expr]]:
-        """The parallel ranges of a first phase, and old symbols in terms of theirs: lanes are columns beside the last range's."""
+        """The parallel ranges of a first phase, and old symbols in terms of theirs: lanes are columns beside
+        the last range's.
+        """
         if self.lane is None:
             return self.parallel, {}
         last, inner = self.parallel[-1], extent_of(self.lane)
@@ -155,7 +159,9 @@ def split(kernel: Kernel, options: CppOptions, loops: Loops) -> tuple[Phase, ...
 
 
 def _space(kernel: Kernel, piece: int, loops: Loops) -> _Space | None:
-    """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to reduce."""
+    """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to
+    reduce.
+    """
     roots = kernel_roots(kernel)
     values = list(postorder(roots))
     reduces = [v for v in values if isinstance(v, Reduce)]
@@ -218,7 +224,9 @@ def _cut(
 def _lane(
     kernel: Kernel, parallel: tuple[Range, ...], reduction: tuple[Range, ...], loops: Loops
 ) -> Expr | None:
-    """The innermost reduction range, if it is short, and what is read lies beside the last parallel range's next point."""
+    """The innermost reduction range, if it is short, and what is read lies beside the last parallel range's
+    next point.
+    """
     if len(reduction) < 2 or not parallel:
         return None
     lane, beside = reduction[-1].symbol, parallel[-1].symbol

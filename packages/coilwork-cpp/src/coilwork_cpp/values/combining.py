@@ -32,7 +32,9 @@ def carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
 def combine_step(
     point: Block, scan: Scan, kind: Combine, state: Sequence[Code], outputs: Iterable[int]
 ) -> Mapping[int, Name]:
-    """Update those variables of `state` that the results `outputs` need with this point's elements; names of results here."""
+    """Update those variables of `state` that the results `outputs` need with this point's elements; names of
+    results here.
+    """
     needed = carried(kind, outputs)
     elements = [point.declare(value.dtype, "element", point.value(value)) for value in scan.operands]
     # the function has no neutral element: the first point's results are its elements

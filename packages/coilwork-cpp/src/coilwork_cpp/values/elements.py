@@ -107,8 +107,8 @@ def _floating(value: float, dtype: DType) -> Code:
 def convert(value: Code, source: DType, to: DType) -> Code:
     """`value` of type `source` as a value of type `to`.
 
-    Floats become integers by truncation; out of range and NaN give what x86's conversion to a signed integer gives,
-    cut to the width. f64 reaches the low precision types through f32, as in torch.
+    Floats become integers by truncation; out of range and NaN give what x86's conversion to a signed integer
+    gives, cut to the width. f64 reaches the low precision types through f32, as in torch.
     """
     if source is to:
         return value
@@ -138,7 +138,9 @@ def _wide(to: DType) -> DType:
 
 
 def converted_constant(value: float, source: DType, to: DType) -> int:
-    """What x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does not matter."""
+    """What x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does not
+    matter.
+    """
     wide = _wide(to)
     least = -(1 << (8 * wide.itemsize - 1))
     whole = math.trunc(value) if math.isfinite(value) else least

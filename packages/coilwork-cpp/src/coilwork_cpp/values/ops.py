@@ -52,7 +52,8 @@ def _arithmetic(operator: str) -> Rule:
         left, right = args
         if dtype.is_float:
             return Binary(operator, left, right)
-        # Signed overflow and u16 * u16 (promoted to int) are undefined in C++; unsigned arithmetic wraps around.
+        # Signed overflow and u16 * u16 (promoted to int) are undefined in C++; unsigned arithmetic wraps
+        # around.
         wide = "u64" if dtype.itemsize == 8 else "u32"
         return Call(value_type(dtype), (Binary(operator, Call(wide, (left,)), Call(wide, (right,))),))
 

@@ -1,8 +1,10 @@
-"""What it takes to compute each reduction with several lanes: start values, updates, and the fold of the lanes.
+"""What it takes to compute each reduction with several lanes: start values, updates, and the fold of the
+lanes.
 
-A reduction's *state* is one variable per component: the value, and for `argmin` and `argmax` its position too. While
-a loop runs, each component is an array of lanes; lane `l` takes every L-th element. At the end of a block the lanes
-are folded, always in the same order, into the total, so results depend on neither threads nor vector width.
+A reduction's *state* is one variable per component: the value, and for `argmin` and `argmax` its position
+too. While a loop runs, each component is an array of lanes; lane `l` takes every L-th element. At the end of
+a block the lanes are folded, always in the same order, into the total, so results depend on neither threads
+nor vector width.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def _extreme(dtype: DType, *, largest: bool) -> Code:
 def components(reduce: Reduce) -> tuple[Component, ...]:
     """The state of `reduce`, value first.
 
-    Totals of f32 sums and products are f64: blocks are short, so that the error does not grow with the length.
+    Totals of f32 sums and products are f64: blocks are short, so that the error does not grow with the
+    length.
     """
     dtype = reduce.operands[0].dtype.compute
     lane = "u8" if dtype.is_bool else compute_type(dtype)
@@ -157,7 +160,9 @@ def merge(
 
 
 def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
-    """Combine lane `high` into lane `low`, as the functions `fold_*` of the prelude do; no argmin or argmax."""
+    """Combine lane `high` into lane `low`, as the functions `fold_*` of the prelude do; no argmin
+    or argmax.
+    """
     dtype = reduce.operands[0].dtype.compute
     if reduce.kind not in ("min", "max") or not dtype.is_float:
         return (Assign(low, _combined(reduce, dtype, low, high)),)

@@ -40,7 +40,9 @@ def scan_states(scans: Sequence[Scan], names: FreshNames) -> dict[Scan, tuple[Na
 
 
 def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequence[Code]]) -> None:
-    """Update `states`, which are those of `scans`, with this point's elements; the scans' values become known."""
+    """Update `states`, which are those of `scans`, with this point's elements; the scans' values become
+    known.
+    """
     for scan, state in states.items():
         wanted = _together(scan, scans)
         if all(other in point.known for other in wanted):
@@ -68,7 +70,9 @@ def _is_beside(scan: Scan, other: Scan) -> bool:
 
 
 def _state(scan: Scan, names: FreshNames) -> tuple[Name, ...]:
-    """New variables: the running value, and for extremes its position; for a function all that it combines."""
+    """New variables: the running value, and for extremes its position; for a function all that it
+    combines.
+    """
     if isinstance(scan.kind, Combine):
         stem = names.numbered("running")
         return tuple(Name(f"{stem}_of_{k}") for k in range(scan.kind.count))

@@ -39,7 +39,8 @@ _COMBINE: Final[Mapping[str, str]] = {"add": "add", "mul": "mul", "min": "minimu
 class Block:
     """A sequence of statements under construction, and the values known at its end.
 
-    `inside()` starts a nested block (a loop's body): it sees what is known here, and keeps what it adds to itself.
+    `inside()` starts a nested block (a loop's body): it sees what is known here, and keeps what it adds to
+    itself.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Which inputs of a graph start at multiples of 16 bytes, so that kernels may use vector accesses on them.
 
-Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is kept at run
-time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned, as they are or
-as a view) are left out. For most of those that are overwritten, `updates.py` makes the promise. What a forward graph
-saves of its inputs for the backward graph, which asks for values only, may be of a copy. A place in an input's storage is none in the storage of a copy.
+Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is
+kept at run time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or
+returned, as they are or as a view) are left out. For most of those that are overwritten, `updates.py` makes
+the promise. What a forward graph saves of its inputs for the backward graph, which asks for values only, may
+be of a copy. A place in an input's storage is none in the storage of a copy.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ ALIGNMENT_BYTES: Final = 16
 
 
 def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returned: int | None = None) -> tuple[str, ...]:
-    """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they are not.
+    """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they
+    are not.
 
-    `returned`: so many of the first outputs go to the caller, who expects an input that is among them, as a view perhaps, to
-    be the same memory, not just as good; `None`: all of them do.
+    `returned`: so many of the first outputs go to the caller, who expects an input that is among them, as a
+    view perhaps, to be the same memory, not just as good; `None`: all of them do.
     """
     own_memory = _own_memory(graph, returned)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -36,7 +38,9 @@ def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returned: int | No
 
 
 def _own_memory(graph: Graph, returned: int | None) -> set[str]:
-    """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to the caller."""
+    """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to
+    the caller.
+    """
     source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
     handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
     calls = [

@@ -92,8 +92,9 @@ class AtenGraph:
         return describe_program(self._outside())
 
     def call_roles(self, shared: Sequence[SharedMemory], prepared: Prepared | None = None) -> Roles:
-        """The further roles around that. `shared` are results that share memory, as captured; with `prepared`,
-        the graph is its main graph."""
+        """The further roles around that. `shared` are results that share memory, as captured; with
+        `prepared`, the graph is its main graph.
+        """
         return describe_call(replace(self._outside(shared), prepared=prepared))
 
     def finish_program(self, call: Call) -> Call:

@@ -1,4 +1,5 @@
-"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes are counted together.
+"""Results of Dynamo's graph as eager mode makes them: of what they are views, what these refuse, whose writes
+are counted together.
 
 All of it is read off the tensors that Dynamo computed with, before anything is rewritten.
 """
@@ -31,7 +32,8 @@ class CapturedResult:
     """One result.
 
     Attributes:
-        base: what it is a view of: the position of a result, or a negative number for what is none. `None`: it is no view.
+        base: what it is a view of: the position of a result, or a negative number for what is none. `None`:
+            it is no view.
         creation: how a view was made, which decides if it takes writes that are recorded.
         count: a number that results have in common if writes to one are counted as writes to the others.
         marks: torch's bits; `None`: it is no tensor with strides.
@@ -80,11 +82,11 @@ def created_roles(gm: fx.GraphModule, takes: int) -> CallingConvention:
     """The roles by which views of the program that is made of `gm`, Dynamo's graph, take and refuse eager's
     writes; `takes`: so many inputs has it.
 
-    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are recorded.
-    There autograd takes all views for parts of one function's result, and parts that `split` and the like
-    give come back as tensors of their own: a write to the whole would leave them the gradients of what they
-    showed before. A view that comes alone, of memory that the caller does not see, comes back as a tensor of
-    its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
+    They are those of views of inputs, which AOTAutograd makes anew, and of others where gradients are
+    recorded. There autograd takes all views for parts of one function's result, and parts that `split` and
+    the like give come back as tensors of their own: a write to the whole would leave them the gradients of
+    what they showed before. A view that comes alone, of memory that the caller does not see, comes back as a
+    tensor of its own as well. Other views have the roles of `shared_results`. `gm` is looked at at once.
     """
     placeholders = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     given = {strided_storage(value): place for place, value in reversed([*enumerate(placeholders)])}
@@ -144,7 +146,8 @@ def _storages_of_several(gm: fx.GraphModule) -> set[int | None]:
 
 
 def _is_view_in_eager(node: fx.Node, value: torch.Tensor, several: Container[int | None]) -> bool | None:
-    """Tell if `value` of `node`, which is a view where Dynamo computed it, is one in eager mode; `None`: unknown.
+    """Tell if `value` of `node`, which is a view where Dynamo computed it, is one in eager mode; `None`:
+    unknown.
 
     A view of what another call gave is one; `several` are the storages of such values. Else the call made
     memory and showed that: Dynamo may have called torch's decomposition, which shows what the operator itself

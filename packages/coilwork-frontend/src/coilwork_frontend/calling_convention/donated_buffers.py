@@ -1,9 +1,10 @@
 """Inputs of a backward graph whose memory it may overwrite: what the forward saved for it alone.
 
-AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Of these, one may still be a view of
-another; such memory has two readers, so it is left alone. So is what may start between multiples of 16 bytes, where the memory
-of a program must not, and memory with gaps, in which something else may live: an operator may have woven its results into each
-other. Only rows that Coilwork itself has padded have nothing between them.
+AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Of these, one may
+still be a view of another; such memory has two readers, so it is left alone. So is what may start between
+multiples of 16 bytes, where the memory of a program must not, and memory with gaps, in which something else
+may live: an operator may have woven its results into each other. Only rows that Coilwork itself has padded
+have nothing between them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from coilwork_ir.graph_marks import OWN_PADDING
 
 
 def donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
-    """Positions of the inputs of `gm`, the backward graph that is being compiled, that are given away to it."""
+    """Positions of the inputs of `gm`, the backward graph that is being compiled, that are given
+    away to it.
+    """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in inputs]
     given = [p for p in donated_input_positions() if p < len(values) and starts_aligned(values[p])]

@@ -1,4 +1,6 @@
-"""Inference with frozen parameters: what depends on them alone is computed once, and again when one has changed."""
+"""Inference with frozen parameters: what depends on them alone is computed once, and again when one has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,10 @@ class _State:
 class FrozenParameters:
     """Makes the inputs of the main graph of those of the whole, a list, which it empties.
 
-    Before each call, every source is asked whether it is the tensor that it was, in the same memory and with the same
-    version; if one is not, the values are prepared again. Writes that torch does not count, as those through `.data`, go
-    unseen. Tensors made in inference mode have no version: with one among the sources, every call prepares.
+    Before each call, every source is asked whether it is the tensor that it was, in the same memory and with
+    the same version; if one is not, the values are prepared again. Writes that torch does not count, as those
+    through `.data`, go unseen. Tensors made in inference mode have no version: with one among the sources,
+    every call prepares.
     """
 
     def __init__(self, prepared: Prepared) -> None:

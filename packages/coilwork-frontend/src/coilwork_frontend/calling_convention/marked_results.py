@@ -1,4 +1,5 @@
-"""Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z * 2).mH[1:]`.
+"""Results that carry a mark of torch's: the negative bit, `(z * 2).conj().imag`, or the conjugate bit, `(z *
+2).mH[1:]`.
 
 Memory holds their numbers with the other sign, or conjugated. AOTAutograd computes what is written to such a
 view and marks its base, where eager writes into the base: the marks of both come out exchanged, and are
@@ -62,7 +63,9 @@ _VIEWS: Final = frozenset(operators.view for operators in _OPERATORS)
 
 
 def restore_marks(gm: fx.GraphModule, marks: Mapping[int, Marks]) -> fx.GraphModule:
-    """`gm`, or a copy in which results that lie in one memory are marked where eager's are: `marks`, by position."""
+    """`gm`, or a copy in which results that lie in one memory are marked where eager's are: `marks`, by
+    position.
+    """
     for index, operators in enumerate(_OPERATORS):
         expected = {position: wanted[index] for position, wanted in marks.items()}
         gm = _restore_mark(gm, expected, index, operators)
@@ -112,7 +115,9 @@ def _mark_once(
     copies: Mapping[fx.Node, fx.Node],
     operators: _MarkOperators,
 ) -> fx.Node:
-    """`views` of `memory`, whose numbers have the other mark: those that do not mark, and one that does if that is needed."""
+    """`views` of `memory`, whose numbers have the other mark: those that do not mark, and one that does if
+    that is needed.
+    """
     is_marked = True
     found = memory
     for view in views:
@@ -164,7 +169,8 @@ def _is_view_or_part(node: fx.Node) -> bool:
 def returning_memory(
     gm: fx.GraphModule, returned: int | None
 ) -> tuple[fx.GraphModule, tuple[tuple[int, Marks], ...]]:
-    """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views of that.
+    """`gm`, or a copy that returns what lies in memory, and the positions and marks of results that are views
+    of that.
 
     Views that mark and views that undo that are left out. Only the first `returned` results go to the caller,
         `None`: all.
@@ -201,7 +207,9 @@ def returning_memory(
 
 
 def mark_roles(marked: Sequence[tuple[int, Marks]], *, are_gradients: bool) -> tuple[OutputRole, ...]:
-    """The roles of the results of `marked`, which have these marks; gradients are views then, as in eager mode."""
+    """The roles of the results of `marked`, which have these marks; gradients are views then, as in eager
+    mode.
+    """
     return tuple(
         OutputRole(
             value=Value("out", position),

@@ -1,7 +1,9 @@
-"""Results that do not lie in memory with strides: sparse tensors, which torch makes of what the program returns, and meta tensors.
+"""Results that do not lie in memory with strides: sparse tensors, which torch makes of what the program
+returns, and meta tensors.
 
-The gradient of an embedding with `sparse=True` is sparse. Generated code, allocations and layouts are of tensors in memory alone,
-with strides, so what makes others, and all that is computed from them, is done after the call.
+The gradient of an embedding with `sparse=True` is sparse. Generated code, allocations and layouts are of
+tensors in memory alone, with strides, so what makes others, and all that is computed from them, is done after
+the call.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Composition:
 
 
 def returning_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Composition | None]:
-    """`gm`, or a copy whose last results are what its sparse and meta results are made from, and how these are made.
+    """`gm`, or a copy whose last results are what its sparse and meta results are made from, and how these
+    are made.
 
     A graph that is given such tensors stays as it is, and so does one that writes into what it makes of them.
     """

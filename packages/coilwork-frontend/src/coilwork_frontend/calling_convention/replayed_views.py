@@ -1,8 +1,10 @@
-"""Results that are views of an input whose elements share memory, as those of `expand` do: made of the input anew, view by view.
+"""Results that are views of an input whose elements share memory, as those of `expand` do: made of the input
+anew, view by view.
 
-AOTAutograd hands such a result to the caller as a view of the input, and its gradients go the way that the view came. Where sizes
-are open it learns that way from the tensor that the graph returns: from the views that it is, if torch has made them. Of any
-other tensor it takes place and strides, and what `as_strided` gives back to elements that share memory is their mean.
+AOTAutograd hands such a result to the caller as a view of the input, and its gradients go the way that the
+view came. Where sizes are open it learns that way from the tensor that the graph returns: from the views that
+it is, if torch has made them. Of any other tensor it takes place and strides, and what `as_strided` gives
+back to elements that share memory is their mean.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from coilwork_ir.roles import CallRole, Value
 def replay_views(
     gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]
 ) -> tuple[CallRole, Callable[..., Sequence[Any]]] | None:
-    """The role of such results of `gm` among the outputs that `aliases` names, pairs (output, input), and what
-    makes them; None if there are none."""
+    """The role of such results of `gm` among the outputs that `aliases` names, pairs (output, input), and
+    what makes them; None if there are none.
+    """
     (results,) = gm.graph.output_node().args
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     assert isinstance(results, list | tuple)
@@ -51,7 +54,9 @@ def replay_views(
 
 
 def _shares_memory(value: object) -> bool:
-    """Whether elements of `value` share memory: along a dimension of more than one of them nothing is stepped over."""
+    """Whether elements of `value` share memory: along a dimension of more than one of them nothing is stepped
+    over.
+    """
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return False
     return any(
@@ -61,7 +66,9 @@ def _shares_memory(value: object) -> bool:
 
 
 def _is_open_view(result: object, base: fx.Node) -> bool:
-    """Whether `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed ones AOTAutograd knows."""
+    """Whether `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed
+    ones AOTAutograd knows.
+    """
     if not isinstance(result, fx.Node) or result is base:
         return False
     made = [

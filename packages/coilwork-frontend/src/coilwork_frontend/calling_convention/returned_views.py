@@ -1,8 +1,8 @@
 """Results that are views of inputs which the graph overwrites: views of the input's own memory.
 
-AOTAutograd hands such a result to the caller as a view of the input, made anew. Of what the graph returns it takes size,
-strides and the place in the storage. In the captured graph the result is a view of the input's new contents, a tensor
-of its own that is copied into the input at the end: it has that place only by chance.
+AOTAutograd hands such a result to the caller as a view of the input, made anew. Of what the graph returns it
+takes size, strides and the place in the storage. In the captured graph the result is a view of the input's
+new contents, a tensor of its own that is copied into the input at the end: it has that place only by chance.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def with_views(
 ) -> fx.GraphModule:
     """`gm`, or a copy in which the outputs named by `aliases` are views of the inputs: pairs (output, input).
 
-    `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A result that is
-    no view of new contents stays.
+    `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A
+    result that is no view of new contents stays.
     """
     if not aliases:
         return gm
@@ -70,7 +70,9 @@ def _items(output: fx.Node) -> Sequence[Any]:
 
 
 def _contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[int, fx.Node]:
-    """What inputs, by position, hold in the end, as far as they are overwritten by something of their form."""
+    """What inputs, by position, hold in the end, as far as they are overwritten by something of
+    their form.
+    """
     given = [node for node in gm.graph.nodes if node.op == "placeholder"]
     results = _items(gm.graph.output_node())
     found = {base: results[output] for output, base in renewed}

@@ -1,7 +1,8 @@
 """Saved tensors that lie otherwise than captured: told to autograd, and made so where kernels do not run.
 
-The scheduler chooses the strides of what only the backward graph sees. Autograd hands these strides on, and the backward graph is compiled
-for them. Its operators were captured with others, and the forward graph's operators make others.
+The scheduler chooses the strides of what only the backward graph sees. Autograd hands these strides on, and
+the backward graph is compiled for them. Its operators were captured with others, and the forward graph's
+operators make others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Strides: TypeAlias = tuple[int, ...]
 
 
 def list_free_results(gm: fx.GraphModule, returned: int) -> tuple[int, ...]:
-    """Positions of results of the forward graph `gm`, behind the first `returned`, that may lie as it likes."""
+    """Positions of results of the forward graph `gm`, behind the first `returned`, that may lie
+    as it likes.
+    """
     results = gm.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
     return tuple(k for k, node in enumerate(results) if k >= returned and _has_free_strides(node))
@@ -37,7 +40,9 @@ def _has_free_strides(node: object) -> bool:
 
 
 def chosen_strides(graph: Graph, program: Program) -> dict[int, Strides]:
-    """Strides of the results of `program` that differ from those of `graph`, which it computes, by position."""
+    """Strides of the results of `program` that differ from those of `graph`, which it computes,
+    by position.
+    """
     if not graph.free_results:
         return {}
     made = buffers(program)
@@ -60,7 +65,9 @@ def report_chosen_strides(gm: fx.GraphModule, chosen: Mapping[int, Strides]) -> 
 
 
 def captured_operands(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[int, Strides]:
-    """Strides with which inputs of the backward graph `gm` were captured that it gets with others, by position."""
+    """Strides with which inputs of the backward graph `gm` were captured that it gets with others, by
+    position.
+    """
     inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     found: dict[int, Strides] = {}
     for position, (captured, given) in enumerate(zip(inputs, example_inputs, strict=False)):

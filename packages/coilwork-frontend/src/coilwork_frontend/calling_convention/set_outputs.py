@@ -1,7 +1,9 @@
-"""Inputs whose memory is exchanged for another one's, shape and strides included: `x.data = y`, `layer.weight.data *= mask`.
+"""Inputs whose memory is exchanged for another one's, shape and strides included: `x.data = y`,
+`layer.weight.data *= mask`.
 
-AOTAutograd leaves `set_` at the end of the graph. A program neither frees memory that it was given nor keeps what it made,
-so the tensors that take the inputs' places are further results of it, and the inputs are set to them after the call.
+AOTAutograd leaves `set_` at the end of the graph. A program neither frees memory that it was given nor keeps
+what it made, so the tensors that take the inputs' places are further results of it, and the inputs are set to
+them after the call.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _SET: Final = torch.ops.aten.set_.source_Tensor
 
 
 def returning_exchanged(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
-    """`gm`, or a copy that returns what inputs are set to as its last results, and the positions of these inputs."""
+    """`gm`, or a copy that returns what inputs are set to as its last results, and the positions of these
+    inputs.
+    """
     if not any(_is_exchange(node) for node in gm.graph.nodes):
         return gm, ()
     graph = fx.Graph()

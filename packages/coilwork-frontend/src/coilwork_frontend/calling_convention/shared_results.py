@@ -1,8 +1,9 @@
 """Results that share memory: as many tensor objects as in eager mode, and one count of their writes.
 
-A program drops views that change nothing and merges equal ones, so one tensor may come back for several results; other views it
-makes by place and strides alone. Hence results that share memory are made of one of them once the program has run. Which of
-them are one object is read off the graph before anything is rewritten.
+A program drops views that change nothing and merges equal ones, so one tensor may come back for several
+results; other views it makes by place and strides alone. Hence results that share memory are made of one of
+them once the program has run. Which of them are one object is read off the graph before anything is
+rewritten.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ class SharedView(NamedTuple):
 class SharedMemory:
     """Results that share memory.
 
-    Views are of a base that autograd knows. It is a result, by its position, or hidden from the caller, by a negative number.
+    Views are of a base that autograd knows. It is a result, by its position, or hidden from the caller, by a
+    negative number.
 
     Attributes:
         whole: the base that is what the program returns, as it is.
         source: position of the result that is the memory.
-        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are counted);
-            `None`: with nobody's, as those of `unsafe_split`.
+        detached: pairs (other tensor in that memory that is no view, the tensor with whose writes its own are
+            counted); `None`: with nobody's, as those of `unsafe_split`.
         views: what else lies in that memory.
         repeated: pairs (position, position of the result that is the same object).
     """
@@ -73,7 +75,8 @@ class SharedMemory:
 
 
 def result_objects(gm: fx.GraphModule, taken: int | None = None) -> tuple[ResultObject | None, ...]:
-    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `taken` are results.
+    """Memory and object of each result of `gm`, which AOTAutograd made; of a joint graph the first `taken`
+    are results.
 
     `None` stands for results in the memory of inputs, which AOTAutograd or the program makes, and for what
     is no tensor.
@@ -103,8 +106,8 @@ def plan_shared_results(
 ) -> tuple[SharedMemory, ...]:
     """What there is to do for groups of several objects in one memory.
 
-    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what asks for gradients
-    must be no view.
+    `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what
+    asks for gradients must be no view.
     """
     groups: dict[int, dict[int, int]] = {}
     for position, found in enumerate(objects):
@@ -132,7 +135,9 @@ def plan_shared_results(
 
 
 def shared_roles(groups: Sequence[SharedMemory], *, recorded: bool) -> Iterator[OutputRole]:
-    """The roles of results that are separate objects; `recorded`: AOTAutograd records the call for a backward."""
+    """The roles of results that are separate objects; `recorded`: AOTAutograd records the call for a
+    backward.
+    """
     if not groups:
         return
     for position in take_view_results() if recorded else ():
@@ -147,8 +152,8 @@ def _plan(
 ) -> SharedMemory:
     """How results that share memory are made of one of them.
 
-    `group` has the first of the same object for each position, `known` the results that are views, `counts` numbers that those have
-    in common whose writes are counted together.
+    `group` has the first of the same object for each position, `known` the results that are views, `counts`
+    numbers that those have in common whose writes are counted together.
     """
     first: dict[int, int] = {}
     for position, same in group.items():

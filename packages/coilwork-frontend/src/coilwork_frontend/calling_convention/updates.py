@@ -1,8 +1,9 @@
 """Inputs that a graph overwrites, and that kernels may take to start at multiples of 16 bytes.
 
-The promise is kept outside of the program: by its role, an input that breaks it is replaced by an aligned copy, whose values go
-back where they belong after the call. That needs an input whose memory nothing but its own values leaves by: no result and no
-view shares it. Parameters and moments in an optimizer's step are of this kind, and most of what it moves.
+The promise is kept outside of the program: by its role, an input that breaks it is replaced by an aligned
+copy, whose values go back where they belong after the call. That needs an input whose memory nothing but its
+own values leaves by: no result and no view shares it. Parameters and moments in an optimizer's step are of
+this kind, and most of what it moves.
 """
 
 from __future__ import annotations

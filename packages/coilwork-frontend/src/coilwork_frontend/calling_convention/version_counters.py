@@ -1,11 +1,12 @@
 """Tensors saved for the backward that share memory with an input or a result: writing to these is noticed.
 
-Torch counts how often a tensor is written to, views share the count, and the backward refuses saved tensors that were written to
-since. What a program makes of memory it knows has a count of its own, so that, say, the saved transpose of a weight would not show that
-an optimizer's step came between. Such tensors take the count of the input or the result.
+Torch counts how often a tensor is written to, views share the count, and the backward refuses saved tensors
+that were written to since. What a program makes of memory it knows has a count of its own, so that, say, the
+saved transpose of a weight would not show that an optimizer's step came between. Such tensors take the count
+of the input or the result.
 
-What is saved may be a result although eager saves something else. Writing to it is then refused where eager takes it, as with any
-backend: AOTAutograd saves what costs least.
+What is saved may be a result although eager saves something else. Writing to it is then refused where eager
+takes it, as with any backend: AOTAutograd saves what costs least.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from coilwork_ir.roles import OutputRole, Value
 
 
 def count_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole]:
-    """The roles of results of the forward graph `gm` behind the first `returned`, which are saved; `None`: none is."""
+    """The roles of results of the forward graph `gm` behind the first `returned`, which are saved; `None`:
+    none is.
+    """
     pairs = () if returned is None else _sharing(gm, returned)
     given = sum(node.op == "placeholder" for node in gm.graph.nodes)
     for position in take_view_results() if any(source >= given for _, source in pairs) else ():
@@ -32,7 +35,9 @@ def count_roles(gm: fx.GraphModule, returned: int | None) -> Iterator[OutputRole
 
 
 def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of a saved result and what has its memory, counted through inputs and results; first come, first taken."""
+    """Pairs of a saved result and what has its memory, counted through inputs and results; first come, first
+    taken.
+    """
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     results: Any = gm.graph.output_node().args[0]
     known: dict[int, int] = {}

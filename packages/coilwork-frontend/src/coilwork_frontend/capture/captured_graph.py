@@ -1,4 +1,6 @@
-"""What Dynamo captured, in eager mode, in the stead of the compiled program for calls that this is not for."""
+"""What Dynamo captured, in eager mode, in the stead of the compiled program for calls that this
+is not for.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ class CapturedGraph:
 
 
 class WithCaptured:
-    """A compiled program, and the captured graph for calls of which the program finds out that it is not for them.
+    """A compiled program, and the captured graph for calls of which the program finds out that it is not for
+    them.
 
-    Such a call must have overwritten no input; random numbers are drawn anew, where there are some (`random`). If the captured graph
-    may say something else than the user's program (not `faithful`), its error is raised if there is one, and else the compiled program's own.
+    Such a call must have overwritten no input; random numbers are drawn anew, where there are some
+    (`random`). If the captured graph may say something else than the user's program (not `faithful`), its
+    error is raised if there is one, and else the compiled program's own.
     """
 
     def __init__(

@@ -52,7 +52,9 @@ def _listed(calls: Collection[str]) -> str:
 
 
 def _call_in_eager_mode(op: str, target: Any) -> Callable[..., Any]:
-    """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the next."""
+    """The call of `target`, a function or the name of a method, at which Dynamo ends a graph and begins the
+    next.
+    """
 
     def call_in_eager_mode(*args: Any, **kwargs: Any) -> Any:
         if op == "call_function":

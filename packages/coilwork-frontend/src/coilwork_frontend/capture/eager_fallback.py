@@ -22,12 +22,16 @@ logger = logging.getLogger("coilwork")
 
 
 def is_told(error: Exception) -> bool:
-    """Whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a smaller graph."""
+    """Whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a smaller
+    graph.
+    """
     return isinstance(error, (CoilworkError, *FOR_DYNAMO))
 
 
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected by the call."""
+    """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected
+    by the call.
+    """
     said = error if isinstance(error, CompileError) else _not_traced(error)
     warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised

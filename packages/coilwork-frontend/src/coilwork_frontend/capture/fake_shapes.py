@@ -1,4 +1,5 @@
-"""Calls of whose results torch's fake tensors tell another shape than eager gives: they are said in other words.
+"""Calls of whose results torch's fake tensors tell another shape than eager gives: they are said in other
+words.
 
 `torch.masked_select(x, mask)` of a row by a matrix chooses from more places than the row has elements. Eager
 broadcasts both. Fake tensors take the number of elements of `x` for the most that may be chosen, a bound that

@@ -1,8 +1,8 @@
 """Forward-mode differentiation (`torch.autograd.forward_ad`): tensors that carry tangents.
 
-Torch's operators compute the tangents of their results beside them. Kernels that read memory would not, and the results
-would be constants, without an error. Within a level what Dynamo captured runs, in eager mode; it is compiled for calls
-outside of one, and Dynamo tells these from those.
+Torch's operators compute the tangents of their results beside them. Kernels that read memory would not, and
+the results would be constants, without an error. Within a level what Dynamo captured runs, in eager mode; it
+is compiled for calls outside of one, and Dynamo tells these from those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from coilwork_frontend.torch_compat.differentiation import guard_dual_level, may
 
 
 def in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:
-    """What runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to be compiled.
+    """What runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to be
+    compiled.
 
     Raises:
         CompileError: within a level, with `only_compiled`.

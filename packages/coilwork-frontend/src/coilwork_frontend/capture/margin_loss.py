@@ -1,7 +1,9 @@
-"""Losses by margins, where torch's decompositions, which no table of decompositions replaces, are not what eager computes.
+"""Losses by margins, where torch's decompositions, which no table of decompositions replaces, are not what
+eager computes.
 
-The labels of a row of `multilabel_margin_loss` end at the first -1: torch's takes the places behind the end for labels of the first
-class. The losses of one row, whose label has no dimension, have none either: torch's have one.
+The labels of a row of `multilabel_margin_loss` end at the first -1: torch's takes the places behind the end
+for labels of the first class. The losses of one row, whose label has no dimension, have none either: torch's
+have one.
 """
 
 from __future__ import annotations
@@ -119,7 +121,8 @@ def _loss_and_labels(self: Tensor, target: Tensor, reduction: int) -> tuple[Tens
 
 
 def _of_labels(given: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are none of them.
+    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are
+    none of them.
 
     Beside it which classes are labels, as numbers.
     """

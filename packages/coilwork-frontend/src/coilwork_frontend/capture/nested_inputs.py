@@ -28,8 +28,8 @@ def flatten_inputs(
 ) -> tuple[fx.GraphModule, list[Any], Callable[[list[Any]], list[Any]]]:
     """The graph of `gm` with flat inputs, these, and what makes flat inputs of nested ones before a call.
 
-    That takes a list, which it empties. Lists that Dynamo lets the callee empty are emptied, too, so that nobody
-    else keeps what they held.
+    That takes a list, which it empties. Lists that Dynamo lets the callee empty are emptied, too, so that
+    nobody else keeps what they held.
     """
     specs = [nesting_of(value) if isinstance(value, _NESTED) else None for value in example_inputs]
     emptied = [
@@ -59,7 +59,9 @@ def _flat(values: Sequence[Any], specs: Sequence[TreeSpec | None]) -> list[Any]:
 
 
 def _with_flat_inputs(gm: fx.GraphModule, specs: Sequence[TreeSpec | None]) -> fx.GraphModule:
-    """The calls of `gm` with a placeholder per leaf of its inputs, whose nesting `specs` says; None says: not nested."""
+    """The calls of `gm` with a placeholder per leaf of its inputs, whose nesting `specs` says; None says: not
+    nested.
+    """
     graph = fx.Graph()
     values: dict[fx.Node, Any] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")

@@ -1,9 +1,10 @@
 """Graphs that a captured graph calls, put in the places where they are called.
 
-Regions that the user marked with `torch.compiler.nested_compile_region` are traced once and called by `invoke_subgraph`,
-and what a function does to lists of tensors is called by `foreach_map`. AOTAutograd would keep the calls apart: nothing in one
-is fused with, or partitioned by, what surrounds it, and it refuses regions that train and update buffers, as a batch norm
-does. Equal kernels are built once anyway, so the calls are replaced by what they call.
+Regions that the user marked with `torch.compiler.nested_compile_region` are traced once and called by
+`invoke_subgraph`, and what a function does to lists of tensors is called by `foreach_map`. AOTAutograd would
+keep the calls apart: nothing in one is fused with, or partitioned by, what surrounds it, and it refuses
+regions that train and update buffers, as a batch norm does. Equal kernels are built once anyway, so the calls
+are replaced by what they call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _CALLS: Final[Mapping[object, int]] = MappingProxyType(
 
 
 def put_in_place(gm: fx.GraphModule) -> None:
-    """Replace the calls of graphs in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their contents."""
+    """Replace the calls of graphs in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their
+    contents.
+    """
     for held in list(gm.children()):
         if isinstance(held, fx.GraphModule):
             put_in_place(held)
@@ -37,7 +40,9 @@ def put_in_place(gm: fx.GraphModule) -> None:
 
 
 def _replace(gm: fx.GraphModule, call: fx.Node) -> None:
-    """`invoke_subgraph(region, identifier, *operands)` becomes a copy of what `region`, an attribute of `gm`, does."""
+    """`invoke_subgraph(region, identifier, *operands)` becomes a copy of what `region`, an attribute of `gm`,
+    does.
+    """
     attribute, operands = call.args[0], call.args[_CALLS[call.target] :]
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)

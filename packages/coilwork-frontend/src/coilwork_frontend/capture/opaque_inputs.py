@@ -1,8 +1,8 @@
 """Inputs whose memory only their own operators can read: oneDNN's tensors (`x.to_mkldnn()`), and those that
 `torch.func.functionalize` wraps around a compiled function.
 
-Torch's fake tensors show them as plain tensors, so nothing in a captured graph tells them apart; the real inputs
-do. Torch's guards do, too: a graph that was compiled for others is never called with them.
+Torch's fake tensors show them as plain tensors, so nothing in a captured graph tells them apart; the real
+inputs do. Torch's guards do, too: a graph that was compiled for others is never called with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`, `x.expand(3, 2).add_(1)`.
+"""Writes to memory that an operand has in common with what is written, or with itself: `x[1:].add_(x[:-1])`,
+`x.expand(3, 2).add_(1)`.
 
 Eager's kernels refuse most of them, as the result would depend on the order in which elements are computed.
 AOTAutograd makes them functional, and gives results. So eager is asked, on copies of the inputs that lie in
@@ -8,7 +9,8 @@ Some eager takes: `x.expand(3, 2).fill_(1)`, `x.expand(3, 2)[0].add_(1)`. AOTAut
 copy of an element gained, which is three times the difference, and rounded. So the expansion is not
 written to: what fills a whole tensor fills `x`, and a view of the expansion in which no element is repeated
 is looked for in the memory of `x`, with `as_strided`. Of inputs that are expanded already the graph is given
-the storage (`give_expanded_storages`); where it cannot be, as with gradients, the write alone is eager's (`eager_calls.py`).
+the storage (`give_expanded_storages`); where it cannot be, as with gradients, the write alone is eager's
+(`eager_calls.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _EXPANDING: Final = frozenset({"expand", "expand_as", "broadcast_to", torch.broa
 
 
 def writes_to_overlaps(gm: fx.GraphModule) -> bool:
-    """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand lies in part."""
+    """Tell if a call in Dynamo's graph writes to elements that lie in one place, or where another operand
+    lies in part.
+    """
     return any(_overlaps(node) for node in gm.graph.nodes)
 
 

@@ -1,4 +1,5 @@
-"""Process groups that a graph is given as objects: its collectives get their names, under which torch finds them again.
+"""Process groups that a graph is given as objects: its collectives get their names, under which torch finds
+them again.
 
 Functional collectives take a group or its name since torch 2.13, and Dynamo makes an input of a group. No
 program can hold such an object, and torch bakes the first one into what AOTAutograd traces, without a guard

@@ -30,7 +30,9 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class RefusedCallError(Exception):
-    """Eager refuses the call that a graph is compiled for, or its gradients; the cause is what compiling failed with."""
+    """Eager refuses the call that a graph is compiled for, or its gradients; the cause is what compiling
+    failed with.
+    """
 
 
 class EagerTrial:
@@ -51,9 +53,11 @@ class EagerTrial:
         return self._refuses
 
     def refuses_gradients(self) -> bool:
-        """Tell if eager raises an error when gradients are asked for: when it records the call, or takes them.
+        """Tell if eager raises an error when gradients are asked for: when it records the call, or takes
+        them.
 
-        Eager's kernels read the memory of operands beside meta tensors, which have none. It is not asked then.
+        Eager's kernels read the memory of operands beside meta tensors, which have none. It is not asked
+        then.
         """
         if _lacks_memory(self._inputs):
             return True
@@ -106,7 +110,9 @@ class EagerTrial:
 
 
 def _ask_for_gradients(copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
-    """Leaves for the copies of inputs that ask for gradients, and inputs made of these, which may be written to."""
+    """Leaves for the copies of inputs that ask for gradients, and inputs made of these, which may be written
+    to.
+    """
     leaves: list[Tensor] = []
     given: list[Any] = []
     for copy, value in zip(copies, inputs, strict=True):
@@ -178,7 +184,9 @@ def _has_effects(captured: fx.GraphModule) -> bool:
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any] | None:
-    """Inputs that may be written to, with their strides, in memory that they share as before; None if some cannot be copied."""
+    """Inputs that may be written to, with their strides, in memory that they share as before; None if some
+    cannot be copied.
+    """
     copies: list[Any] = []
     memory = _Memory(inputs)
     for value in inputs:
@@ -201,7 +209,9 @@ def _copies(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 class _Memory:
-    """Copies of what lies behind inputs: of whole storages, where several lie in one or some elements of one are the same."""
+    """Copies of what lies behind inputs: of whole storages, where several lie in one or some elements of one
+    are the same.
+    """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         strided = [one for one in inputs if isinstance(one, Tensor) and one.layout is torch.strided]

@@ -31,7 +31,9 @@ def writes_other_types(gm: fx.GraphModule) -> bool:
 
 
 def _changes_type(node: fx.Node) -> bool:
-    """Tell if a call overwrites its tensor with a result of a type that cannot be cast to the tensor's own."""
+    """Tell if a call overwrites its tensor with a result of a type that cannot be cast to the
+    tensor's own.
+    """
     given = _value(node.args[0]) if node.args else None
     computing = _computing(node) if isinstance(given, Tensor) else None
     if computing is None or not isinstance(given, Tensor):
@@ -47,7 +49,9 @@ def _changes_type(node: fx.Node) -> bool:
 
 
 def _computing(node: fx.Node) -> Callable[..., Any] | None:
-    """The function that gives as a new tensor what `node` overwrites its first operand with; None of other nodes."""
+    """The function that gives as a new tensor what `node` overwrites its first operand with; None of other
+    nodes.
+    """
     target: Any = node.target
     if node.op == "call_method":
         return getattr(Tensor, target[:-1], None) if _is_in_place(target) else None
@@ -65,7 +69,9 @@ def _is_in_place(name: str) -> bool:
 
 
 def _result_on_meta(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """The result of `call` for tensors like the arguments, but on the meta device; None where no call says."""
+    """The result of `call` for tensors like the arguments, but on the meta device; None where no
+    call says.
+    """
     with disable_modes(), torch.no_grad():
         try:
             return call(

@@ -1,4 +1,5 @@
-"""What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
+"""What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of
+decompositions.
 
 Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the
 tensor's type; windows of more than 32 bits. And what torch's meta functions give another type or shape than
@@ -92,7 +93,8 @@ class EagerKernels:
 
 
 def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
-    """Whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured graph raises eager's error.
+    """Whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured graph
+    raises eager's error.
 
     That has to be run: of no elements, eager refuses none of them.
     """
@@ -181,7 +183,9 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
 
 
 def _is_resized_otherwise(node: fx.Node, kernels: EagerKernels) -> bool:
-    """Tell if an image is resized that eager refuses: of integers, or without elements in more than its batch."""
+    """Tell if an image is resized that eager refuses: of integers, or without elements in more than its
+    batch.
+    """
     if node.op != "call_function":
         return False
     target: Any = node.target

@@ -1,8 +1,9 @@
 """Images resized where a gradient is wanted: the operator is kept until autograd has seen it.
 
-Torch takes it apart before autograd, and no table of decompositions replaces that: the gradient is then a sum by position for every
-element of the image that one of the result reads, 4 of them for bilinear and 16 for bicubic resizing. Of the operator itself it is
-one, which lowering turns into a sum over the results that an element counts for.
+Torch takes it apart before autograd, and no table of decompositions replaces that: the gradient is then a sum
+by position for every element of the image that one of the result reads, 4 of them for bilinear and 16 for
+bicubic resizing. Of the operator itself it is one, which lowering turns into a sum over the results that an
+element counts for.
 """
 
 from __future__ import annotations

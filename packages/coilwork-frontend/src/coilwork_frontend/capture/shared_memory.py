@@ -1,9 +1,10 @@
 """Inputs that are overwritten, beside others that may lie in the same memory.
 
-AOTAutograd makes a graph for inputs as they lie in the call that it is compiled for: apart, or this part of one in that part
-of the other. Torch has a guard for some of that where sizes change, and none where they are fixed. In calls that follow, a read
-of one input before or behind a write to the other would give something else, without an error. Each call is looked at, which
-takes about 0.1 us per input; one whose inputs lie otherwise runs what Dynamo captured, in eager mode.
+AOTAutograd makes a graph for inputs as they lie in the call that it is compiled for: apart, or this part of
+one in that part of the other. Torch has a guard for some of that where sizes change, and none where they are
+fixed. In calls that follow, a read of one input before or behind a write to the other would give something
+else, without an error. Each call is looked at, which takes about 0.1 us per input; one whose inputs lie
+otherwise runs what Dynamo captured, in eager mode.
 
 Parameters and buffers are left out: they are many, and no user writes to one through another.
 """
@@ -27,7 +28,8 @@ Compiled = Callable[..., Any]
 def with_shared_memory(
     gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
 ) -> Callable[[Compiled], Compiled]:
-    """What is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of it, which stays.
+    """What is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of it,
+    which stays.
 
     `gm` is looked at at once, before anything changes it.
     """
@@ -82,9 +84,11 @@ def _overlapping(args: Sequence[Any], places: Sequence[int], written: set[int]) 
 
 
 def _positions(args: Sequence[Any], places: Sequence[int], free: Collection[int]) -> list[object]:
-    """Where the inputs at `places` lie: which share a storage, of what size, as views of what, and from which element on.
+    """Where the inputs at `places` lie: which share a storage, of what size, as views of what, and from which
+    element on.
 
-    The last only for those not in `free`, whose graph is for any. AOTAutograd gives the graph what they are views of in their stead.
+    The last only for those not in `free`, whose graph is for any. AOTAutograd gives the graph what they are
+    views of in their stead.
     """
     storages: dict[int, int] = {}
     found: list[object] = []

@@ -1,7 +1,7 @@
 """Calls for which a captured graph does not hold: `squeeze` met a size of 1 that is known at run time.
 
-Eager drops that dimension, where the capture has kept it. The compiled graph finds out before it overwrites inputs; such a call
-runs what Dynamo captured, in eager mode, which squeezes what there is.
+Eager drops that dimension, where the capture has kept it. The compiled graph finds out before it overwrites
+inputs; such a call runs what Dynamo captured, in eager mode, which squeezes what there is.
 """
 
 from __future__ import annotations

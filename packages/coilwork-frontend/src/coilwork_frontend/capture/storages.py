@@ -1,10 +1,10 @@
 """Inputs that a program overwrites and in whose storage it looks for places with `as_strided`.
 
-AOTAutograd gives such an input's new contents memory of their own, which begins with them. `as_strided` counts in the
-storage and reaches beyond the input, so what it finds there is something else. Hence AOTAutograd is given the storage, up
-to the last element that the program reaches, in the input's stead: whatever replaces that is a storage as well. Offsets
-become part of what is compiled. Dynamo has no guard for them, so a call whose inputs begin elsewhere runs the captured
-graph itself.
+AOTAutograd gives such an input's new contents memory of their own, which begins with them. `as_strided`
+counts in the storage and reaches beyond the input, so what it finds there is something else. Hence
+AOTAutograd is given the storage, up to the last element that the program reaches, in the input's stead:
+whatever replaces that is a storage as well. Offsets become part of what is compiled. Dynamo has no guard for
+them, so a call whose inputs begin elsewhere runs the captured graph itself.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ASSIGNMENTS: Final = (
 class Place:
     """Where inputs lie in a storage that they share: `positions` among the inputs, and `offsets` in elements.
 
-    The storage, up to `count` elements, is given in the first one's stead, and nothing for the others. If `count` is
-    `None`, the only one is given as it is.
+    The storage, up to `count` elements, is given in the first one's stead, and nothing for the others. If
+    `count` is `None`, the only one is given as it is.
     """
 
     positions: tuple[int, ...]
@@ -84,7 +84,8 @@ def find_misplaced_writes(gm: fx.GraphModule) -> tuple[list[fx.Node], CompileErr
 def give_expanded_storages(
     gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
 ) -> tuple[Sequence[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and what hands them over.
+    """`example_inputs` with storages in the stead of expanded inputs that `gm`, in place, overwrites, and
+    what hands them over.
 
     AOTAutograd adds to such an input what every copy of an element gained. An input of which nothing but its
     place is known stays. `captured` is another copy of `gm`, for calls in which inputs lie elsewhere.
@@ -137,7 +138,9 @@ def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Placed:
-    """A compiled program of `places` in storages, and the `captured` graph for calls in which inputs lie elsewhere."""
+    """A compiled program of `places` in storages, and the `captured` graph for calls in which inputs lie
+    elsewhere.
+    """
 
     def __init__(
         self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[Place, ...]

@@ -1,8 +1,9 @@
-"""Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and `x[:, n.item()]`.
+"""Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and `x[:,
+n.item()]`.
 
-Eager reads the number and selects. With `capture_scalar_outputs`, Dynamo captures that as it stands, and AOTAutograd finds no
-number where `select` wants one. Read by `item`, the number is a symbol that it can go on with; but among other indices
-it takes no such symbol either, so they are written as calls of `select`.
+Eager reads the number and selects. With `capture_scalar_outputs`, Dynamo captures that as it stands, and
+AOTAutograd finds no number where `select` wants one. Read by `item`, the number is a symbol that it can go on
+with; but among other indices it takes no such symbol either, so they are written as calls of `select`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)`.
 
-Torch broadcasts such a size as if it were the other operand's, and everything behind it accordingly. Eager broadcasts one element too,
-and refuses any other number. The compiled program finds out where the operator that makes the tensor returns; such a call then runs what
-Dynamo captured, without its assertion that the sizes are equal, in eager mode.
+Torch broadcasts such a size as if it were the other operand's, and everything behind it accordingly. Eager
+broadcasts one element too, and refuses any other number. The compiled program finds out where the operator
+that makes the tensor returns; such a call then runs what Dynamo captured, without its assertion that the
+sizes are equal, in eager mode.
 
-What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured graph (one of them may have been
-read off the size that was taken for another), it serves for its errors alone.
+What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured
+graph (one of them may have been read off the size that was taken for another), it serves for its errors
+alone.
 
-So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it everywhere, also into the check.
+So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it
+everywhere, also into the check.
 """
 
 from __future__ import annotations
@@ -64,7 +67,8 @@ class TakenSizes:
     def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """`compiled`, with the captured graph for the calls that it is not for.
 
-        Inputs that the call may have overwritten before it failed are not what they were: then its error stands.
+        Inputs that the call may have overwritten before it failed are not what they were: then its error
+        stands.
         """
         if self._captured is None or self._overwrites:
             return compiled
@@ -116,7 +120,9 @@ def _checked(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _computes_with_sizes(gm: fx.GraphModule) -> bool:
-    """Whether a number made of sizes serves anything but torch's assertions, or a size was taken for a constant, which leaves no trace."""
+    """Whether a number made of sizes serves anything but torch's assertions, or a size was taken for a
+    constant, which leaves no trace.
+    """
     asserting: set[fx.Node] = set()
     for node in reversed(gm.graph.nodes):
         if _is_of_torch(node) or (_is_number(node) and node.users and asserting.issuperset(node.users)):

@@ -1,7 +1,9 @@
-"""Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")` fails with the user's words.
+"""Checks of numbers from data that the user wrote: `torch._check(n > 3, lambda: "too few")` fails with the
+user's words.
 
-Torch derives assertions of its own from them, `n >= 4`, and puts these first, where the number is read. What fails is then told
-as an expression of names that are no program's. The user's check goes before those of the same numbers.
+Torch derives assertions of its own from them, `n >= 4`, and puts these first, where the number is read. What
+fails is then told as an expression of names that are no program's. The user's check goes before those of the
+same numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def put_told_checks_first(gm: fx.GraphModule) -> None:
 
 
 def _size(node: fx.Node) -> tuple[fx.Node, object] | None:
-    """The tensor and the dimension of which `node` is the size: `x.size()[0]`, `x.size(0)`, `sym_size(x, 0)`."""
+    """The tensor and the dimension of which `node` is the size: `x.size()[0]`, `x.size(0)`,
+    `sym_size(x, 0)`.
+    """
     given = list(node.args)
     if node.target is operator.getitem and isinstance(given[0], fx.Node) and _reads_sizes(given[0]):
         given = [*given[0].args, *given[1:]]
@@ -55,7 +59,9 @@ def _reads_sizes(node: fx.Node) -> bool:
 
 
 def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
-    """Put `check`, with what it is computed by, before the first of `derived` that is about the same numbers."""
+    """Put `check`, with what it is computed by, before the first of `derived` that is about the
+    same numbers.
+    """
     parts, read = _condition(check)
     for first in derived:
         if not read & _condition(first)[1] or any(first < one for one, _ in read):
@@ -69,7 +75,9 @@ def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
 
 
 def _condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, object]]]:
-    """What the condition of `check` is computed by, and the numbers that it is computed from, with the dimension if they are sizes."""
+    """What the condition of `check` is computed by, and the numbers that it is computed from, with the
+    dimension if they are sizes.
+    """
     parts: set[fx.Node] = set()
     read: set[tuple[fx.Node, object]] = set()
     pending = list(check.all_input_nodes)

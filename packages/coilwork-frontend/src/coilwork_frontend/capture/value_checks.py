@@ -1,4 +1,5 @@
-"""Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of quantiles.
+"""Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of
+quantiles.
 
 Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
 goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked

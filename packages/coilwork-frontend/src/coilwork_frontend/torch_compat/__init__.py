@@ -1,1 +1,3 @@
-"""Every use of torch API that is not public, and the supported range of torch, so that versions differ in one place."""
+"""Every use of torch API that is not public, and the supported range of torch, so that versions differ in one
+place.
+"""

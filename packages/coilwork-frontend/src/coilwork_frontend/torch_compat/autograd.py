@@ -1,8 +1,8 @@
 """AOTAutograd, run with our compilers, and what it knows of the graph being compiled.
 
-Facts about 2.11 to 2.13 that matter here: `aot_module_simplified` takes different keyword sets, so only those common to
-all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a back end must bump;
-before 2.13 nothing says that checks of linear algebra have effects.
+Facts about 2.11 to 2.13 that matter here: `aot_module_simplified` takes different keyword sets, so only those
+common to all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a
+back end must bump; before 2.13 nothing says that checks of linear algebra have effects.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class HasDirect(Protocol):
 class UntracedCall:
     """A compiled backward graph, called while Dynamo looks away.
 
-    Autograd's engine calls it between frames of the user's that Dynamo traces. What launches kernels and computes
-    operators there is none of the user's code: traced, it is compiled again, or fails.
+    Autograd's engine calls it between frames of the user's that Dynamo traces. What launches kernels and
+    computes operators there is none of the user's code: traced, it is compiled again, or fails.
     """
 
     _boxed_call = True
@@ -74,7 +74,8 @@ def compile_with_aot_autograd(
 ) -> Callable[..., Any]:
     """Run AOTAutograd over a Dynamo graph with our compilers.
 
-    Where its wrapper would hand inputs and results through as they are, what it returns is the compiled graph itself.
+    Where its wrapper would hand inputs and results through as they are, what it returns is the compiled graph
+    itself.
     """
     direct: list[Callable[..., Any] | None] = []
 
@@ -99,7 +100,8 @@ def compile_with_aot_autograd(
         return UntracedCall(backward(gm, example_inputs))
 
     counters["aot_autograd"]["total"] += 1
-    # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
+    # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run
+    # time.
     with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
         compiled = aot_module_simplified(
             gm,
@@ -118,7 +120,9 @@ def compile_with_aot_autograd(
 
 
 def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd takes apart."""
+    """Whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd
+    takes apart.
+    """
     results = torch.fx.node.map_arg(
         gm.graph.output_node().args, lambda node: node.meta.get("example_value", node)
     )
@@ -131,8 +135,9 @@ def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
 def hands_through() -> bool:
     """Whether the wrapper around the inference graph being compiled does nothing to inputs and results.
 
-    It does if inputs are overwritten, results are views, random state is an input, sizes of results are remembered as
-    changing, or the first call is a rehearsal. Of subclasses that it takes apart, the metadata tells the parts.
+    It does if inputs are overwritten, results are views, random state is an input, sizes of results are
+    remembered as changing, or the first call is a rehearsal. Of subclasses that it takes apart, the metadata
+    tells the parts.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -158,8 +163,8 @@ def hands_through() -> bool:
 def checks_have_effects() -> Iterator[None]:
     """While it is entered, AOTAutograd keeps the checks of linear algebra, whose results nobody uses.
 
-    torch 2.13 registers them for good. Before, it drops them as dead code, and a singular matrix goes unnoticed. The
-    registration is undone because other back ends of those versions do not expect it.
+    torch 2.13 registers them for good. Before, it drops them as dead code, and a singular matrix goes
+    unnoticed. The registration is undone because other back ends of those versions do not expect it.
     """
     check = torch.ops.aten._linalg_check_errors.default
     if _get_effect(check) is not None:
@@ -182,7 +187,8 @@ def static_input_positions() -> tuple[int, ...]:
 
 
 def returned_outputs() -> int | None:
-    """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is not known.
+    """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is
+    not known.
 
     The others are saved for the backward graph.
     """
@@ -207,8 +213,8 @@ def report_output_strides(strides: Sequence[tuple[int, ...] | None]) -> None:
 def take_view_results() -> tuple[int, ...]:
     """Which of the forward graph's outputs go to its caller as views of what it makes.
 
-    From now on AOTAutograd returns these as they come. It would make tensors of them whose writes are counted apart from those to what
-    they show, since a custom function must not return views; what calls this does.
+    From now on AOTAutograd returns these as they come. It would make tensors of them whose writes are counted
+    apart from those to what they show, since a custom function must not return views; what calls this does.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -222,7 +228,8 @@ def take_view_results() -> tuple[int, ...]:
 
 
 def forget_repeated_views(gm: torch.fx.GraphModule) -> None:
-    """Make AOTAutograd take results of its forward graph `gm` like another one, as `y.detach()`, for all of that.
+    """Make AOTAutograd take results of its forward graph `gm` like another one, as `y.detach()`, for all of
+    that.
 
     It notes by which views a result came from the memory it lies in, and repeats them on the other result.
     That is such a view already: `x.t().detach()` was turned back, and a detached part was read from
@@ -298,7 +305,9 @@ def result_facts() -> ResultFacts:
 
 
 def aliased_inputs() -> tuple[tuple[int, int], ...]:
-    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as views of inputs."""
+    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as
+    views of inputs.
+    """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
@@ -313,7 +322,9 @@ def aliased_inputs() -> tuple[tuple[int, int], ...]:
 
 
 def renewed_inputs() -> tuple[tuple[int, int], ...]:
-    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after the call."""
+    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after
+    the call.
+    """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))

@@ -12,7 +12,9 @@ from torch.autograd import forward_ad
 
 
 def may_carry_tangents() -> bool:
-    """Whether the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a tangent."""
+    """Whether the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a
+    tangent.
+    """
     return forward_ad._current_level >= 0
 
 
@@ -27,7 +29,8 @@ def guard_dual_level() -> None:
 
 
 def taken_apart_after_autograd() -> AbstractContextManager[object]:
-    """While it is entered, operators that torch takes apart before autograd sees them are differentiated as they are.
+    """While it is entered, operators that torch takes apart before autograd sees them are differentiated as
+    they are.
 
     Of open sizes they are not to be called then: torch's own kernels take numbers.
     """

@@ -19,7 +19,9 @@ def is_process_group(value: Any) -> bool:
 
 
 def guard_identity(node: fx.Node) -> None:
-    """Let Dynamo compile anew when the input `node` of the graph that it is compiling is another object; it checks the class alone."""
+    """Let Dynamo compile anew when the input `node` of the graph that it is compiling is another object; it
+    checks the class alone.
+    """
     context, argument = TracingContext.try_get(), node.meta.get("grapharg")
     if context is not None and argument is not None:
         context.guards_context.dynamo_guards.add(argument.source.make_guard(GuardBuilder.ID_MATCH))

@@ -34,7 +34,9 @@ def convolutions_use_tf32() -> bool:
 
 
 def native_function(name: str) -> Callable[..., Any]:
-    """The function of torch's native module for neural networks that `torch.nn.functional` ends in, as Dynamo's graphs call it."""
+    """The function of torch's native module for neural networks that `torch.nn.functional` ends in, as
+    Dynamo's graphs call it.
+    """
     function: Callable[..., Any] = getattr(torch._C._nn, name)
     return function
 

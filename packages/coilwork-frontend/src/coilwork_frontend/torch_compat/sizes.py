@@ -15,7 +15,9 @@ def are_equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
-    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which only run time knows."""
+    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which
+    only run time knows.
+    """
     parts = [part for part in captured.modules() if isinstance(part, torch.fx.GraphModule)]
     values = [node.meta.get("example_value") for part in parts for node in part.graph.nodes]
     sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
@@ -40,13 +42,16 @@ def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
 
 
 def symbol_facts(environment: ShapeEnv) -> list[str]:
-    """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand, as sorted texts."""
+    """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand,
+    as sorted texts.
+    """
     facts = {str(fact) for fact in environment.get_axioms()}
     return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
 
 
 def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
-    """Torch's symbols in sizes of `gm`, and of what it is given, by the numbers that they were traced with. Adds no guard.
+    """Torch's symbols in sizes of `gm`, and of what it is given, by the numbers that they were traced with.
+    Adds no guard.
 
     Those that data decides are left out.
     """

@@ -34,12 +34,16 @@ def is_functional_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often `tensor` has been written into; -1 where torch does not count, in tensors of inference mode."""
+    """How often `tensor` has been written into; -1 where torch does not count, in tensors of
+    inference mode.
+    """
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def run_on_fakes(node: torch.fx.Node) -> Any:
-    """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
+    """What `node`, an input or a call of an operator, gives for the fake tensors in its
+    arguments' metadata.
+    """
     if node.op == "placeholder":
         return node.meta["val"]
     target: Any = node.target
@@ -123,7 +127,8 @@ def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
 def storage_identity(tensor: torch.Tensor) -> int:
     """A number that tensors have in common if they share memory, while they live; fake tensors have one, too.
 
-    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they wrap.
+    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they
+    wrap.
     """
     while is_functorch_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
@@ -194,11 +199,15 @@ def creation_of(value: torch.Tensor) -> Creation | None:
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need not be that one's."""
+    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need
+    not be that one's.
+    """
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def real_tensors() -> AbstractContextManager[object]:
-    """While it is entered, operators compute on real tensors, although a back end is called under a fake mode."""
+    """While it is entered, operators compute on real tensors, although a back end is called under a fake
+    mode.
+    """
     mode: AbstractContextManager[object] = unset_fake_temporarily()
     return mode

@@ -31,11 +31,13 @@ class Case:
         name: unique in the kit.
         text: the kernel.
         sizes: sets of values for its size symbols, to be run one after the other.
-        fills: how to fill arguments, by name; others hold numbers of a normal distribution, outputs a pattern.
+        fills: how to fill arguments, by name; others hold numbers of a normal distribution, outputs a
+            pattern.
         limit: exclusive bound of `index` fills.
-        labels: what outputs show, by argument name, for messages; also the name under which `check_codegen` excuses them.
-        relative: small floats count: the absolute tolerance is the least normal number instead of the relative one. Not
-            for outputs in `cancelling`, whose results are differences of larger numbers.
+        labels: what outputs show, by argument name, for messages; also the name under which `check_codegen`
+            excuses them.
+        relative: small floats count: the absolute tolerance is the least normal number instead of the
+            relative one. Not for outputs in `cancelling`, whose results are differences of larger numbers.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""The kernels of the conformance kit that are written by hand: one per way in which values move through a kernel."""
+"""The kernels of the conformance kit that are written by hand: one per way in which values move through a
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -362,7 +364,8 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         ),
         sizes=({"n0": 1}, {"n0": 5}, {"n0": 64}),
     ),
-    # rows that a program takes one after the other, and sums of their columns; a CPU's schedule has none, so it may refuse
+    # rows that a program takes one after the other, and sums of their columns; a CPU's schedule has none, so
+    # it may refuse
     Case(
         name="rows-and-columns",
         text=_kernel(

@@ -22,9 +22,10 @@ from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import Target
 
 Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]
-"""Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it overwrites, with
-sizes by name. A kernel check that fails is raised as the IndexError or RuntimeError that it asks for; where a target cannot
-say which, as a RuntimeError."""
+"""Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it
+overwrites, with sizes by name. A kernel check that fails is raised as the IndexError or RuntimeError that it
+asks for; where a target cannot say which, as a RuntimeError.
+"""
 
 Status = Literal["passed", "failed", "refused"]
 
@@ -41,7 +42,8 @@ class Result:
     Attributes:
         case: its name.
         sizes: values of the kernel's size symbols.
-        status: `refused` if the generator raised EmitError, which a generator may for what its target cannot do.
+        status: `refused` if the generator raised EmitError, which a generator may for what its target cannot
+            do.
         reason: why it failed or was refused, or `""`.
     """
 
@@ -66,8 +68,8 @@ def check_codegen(
     Also required: equal text for equal arguments; arguments of the source are those of the kernel, in order.
     Floats compare with a relative and absolute tolerance that depends on their type; other types exactly.
 
-    `numerics` is what the kernels ask for. `excused` are labels of outputs (`"fma f32"`) that `run` cannot show right, for
-    the reason given; they are computed, and not compared.
+    `numerics` is what the kernels ask for. `excused` are labels of outputs (`"fma f32"`) that `run` cannot
+    show right, for the reason given; they are computed, and not compared.
 
     Raises:
         ValueError: no output has a label that is excused.

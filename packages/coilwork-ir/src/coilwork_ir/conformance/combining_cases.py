@@ -1,7 +1,8 @@
-"""Cases for what combines values: every kind of reduction and scan, sorts, and every mode of a store, on the types they take.
+"""Cases for what combines values: every kind of reduction and scan, sorts, and every mode of a store, on the
+types they take.
 
-Kinds share kernels, so that a generator whose sources take long to build needs few builds; those that a target may have
-no instruction for stand apart, because a kernel is refused as a whole.
+Kinds share kernels, so that a generator whose sources take long to build needs few builds; those that a
+target may have no instruction for stand apart, because a kernel is refused as a whole.
 """
 
 from __future__ import annotations
@@ -221,8 +222,8 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
     )
 
 
-# Every point of the ranges adds, also along ranges that neither place nor number depend on: counts, of which a capture knows
-# that all are of one kind.
+# Every point of the ranges adds, also along ranges that neither place nor number depend on: counts, of which
+# a capture knows that all are of one kind.
 _EVERY_POINT: Final = Case(
     name="store-add-every-point",
     text="""kernel @every_point fast {

@@ -20,8 +20,8 @@ CASES: Final[tuple[Case, ...]] = (*WRITTEN_CASES, *OP_CASES, *COMBINING_CASES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Names with the types of their operands: of scalar ops, of reductions and scans (`"function"` for those that have none), of sorts
-    (whether descending), and of stores by mode.
+    """Names with the types of their operands: of scalar ops, of reductions and scans (`"function"` for those
+    that have none), of sorts (whether descending), and of stores by mode.
 
     A value that was widened from a 16 bit float counts as one of that type.
     """

@@ -1,4 +1,6 @@
-"""Inputs on which scalar operations go wrong: not-a-numbers, infinities, signed zeros, subnormals, extreme numbers."""
+"""Inputs on which scalar operations go wrong: not-a-numbers, infinities, signed zeros, subnormals, extreme
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,10 @@ _DIVISORS: Final = (1, 2, 3, 7, 100, -1, -2, -3, -7, -100)
 def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
     """`count` elements of `dtype`. All values of `left` meet all of `right`, `divisor` and `count`.
 
-    `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided by zero, nor the
-    least one by -1, and float quotients are below 2**24. `count` is what a shift or an integer power takes, `degree` that of a polynomial, `signed-byte` and
-    `byte` integers that these types hold.
+    `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided
+    by zero, nor the least one by -1, and float quotients are below 2**24. `count` is what a shift or an
+    integer power takes, `degree` that of a polynomial, `signed-byte` and `byte` integers that these types
+    hold.
     """
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
     place = torch.arange(count)

@@ -1,4 +1,6 @@
-"""A case of rows that programs may share, by values of one word and of two with their positions: two scans in one kernel."""
+"""A case of rows that programs may share, by values of one word and of two with their positions: two scans in
+one kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Index arithmetic: hash-consed integer expressions in canonical normal form.
 
 `sum(coefficient * product of atoms) + constant`, where an atom is a symbol, `a // b`, `a % b`, a minimum or a
-maximum. Equal normal forms are the same object. See `expression.py` for the representation, `division.py` for the
-rules, `proofs.py` for what can be proved; `sympy_bridge.py` (imported on its own) converts from and to sympy.
+maximum. Equal normal forms are the same object. See `expression.py` for the representation, `division.py` for
+the rules, `proofs.py` for what can be proved; `sympy_bridge.py` (imported on its own) converts from and to
+sympy.
 """
 
 from coilwork_ir.index.affine import coefficients, stride_of

@@ -1,7 +1,8 @@
 """Floor division and modulo, simplified. Every rule holds for negative operands too, or is gated on bounds.
 
 Canonical directions: `(x % (a*b)) // a` becomes `(x // a) % b`; `(x // a) // b` becomes `x // (a*b)`;
-constants inside lie in `0..d-1`; coefficients inside are smaller than d in magnitude; constant divisors are positive.
+constants inside lie in `0..d-1`; coefficients inside are smaller than d in magnitude; constant divisors are
+positive.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def _mod_int(a: Expr, divisor: Expr) -> Expr:
             return add(scale(mod(high, const(d // g)), g), low)
     for m in monos:
         if m._tag == FLOORDIV:
-            # What proves a number for the quotient (merging quotients sees more) settles the remainder as well.
+            # What proves a number for the quotient (merging quotients sees more) settles the remainder as
+            # well.
             whole = floordiv(a, divisor)
             return make_atom(MOD, (a, divisor)) if whole._monos else add_int(a, -whole._constant * d)
     return make_atom(MOD, (a, divisor))
@@ -184,7 +186,8 @@ def _divided(a: Expr, g: int) -> Expr:
 
 
 def _split_small(a: Expr, d: int) -> tuple[int, Expr, Expr] | None:
-    """`(g, high, low)` with `a = g*high + low`, 0 <= low < g, and g > 1 a divisor of d; None if there are none.
+    """`(g, high, low)` with `a = g*high + low`, 0 <= low < g, and g > 1 a divisor of d; None if there are
+    none.
 
     Then `a // d = high // (d/g)` and `a % d = g*(high % (d/g)) + low`.
     """

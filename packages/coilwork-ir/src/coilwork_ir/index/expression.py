@@ -1,8 +1,9 @@
 """The index expression: one immutable, hash-consed node per polynomial.
 
-Every expression is `sum(coeff * monomial) + constant` with integer coefficients. A monomial is a product of atoms;
-an atom is a symbol, a floor division, a modulo, a minimum or a maximum. A monomial is itself an expression (an
-atom, or a PRODUCT of at least two), which makes monomials interned and hashed by identity as well.
+Every expression is `sum(coeff * monomial) + constant` with integer coefficients. A monomial is a product of
+atoms; an atom is a symbol, a floor division, a modulo, a minimum or a maximum. A monomial is itself an
+expression (an atom, or a PRODUCT of at least two), which makes monomials interned and hashed by identity as
+well.
 
 Invariants (kept by the constructors in this package, assumed everywhere):
 - `_monos` is sorted by `_key`, without repetition; `_coeffs` are the matching non-zero coefficients;
@@ -38,8 +39,8 @@ Operator = Callable[["Expr", "Expr | int"], "Expr"]
 class Expr:
     """An integer-valued index expression. Immutable; `is` (and `==`) means structural equality.
 
-    Build with `const`, `symbol`, the operators `+ - * // %` (ints mix in; `//` and `%` floor, as in Python), and
-    the functions of `coilwork_ir.index`. Raises IndexArithmeticError when divided by the constant zero.
+    Build with `const`, `symbol`, the operators `+ - * // %` (ints mix in; `//` and `%` floor, as in Python),
+    and the functions of `coilwork_ir.index`. Raises IndexArithmeticError when divided by the constant zero.
     """
 
     __slots__ = (
@@ -64,8 +65,9 @@ class Expr:
     _has_mod: bool  # some monomial has a MOD factor, so that sums may recombine
     _args: tuple[Expr, ...]  # of FLOORDIV, MOD, MIN, MAX: operands; of PRODUCT: its atoms
     _data: SymbolData  # of SYMBOL
-    # Caches, None or () until they are used (a slot without a value would cost an exception then). Two threads may both
-    # fill one, with equal values. `_key`, see `sort_key`, is there from the start in symbols and atoms.
+    # Caches, None or () until they are used (a slot without a value would cost an exception then). Two
+    # threads may both fill one, with equal values. `_key`, see `sort_key`, is there from the start in symbols
+    # and atoms.
     _key: tuple[Any, ...]  # heterogeneous
     _bounds: tuple[int | None, int | None] | None
     _free: frozenset[Expr] | None
@@ -153,7 +155,8 @@ class Expr:
         self._key = key
         return key
 
-    # The operators are the rules themselves, which their modules put here (see `Rules`): no call lies in between.
+    # The operators are the rules themselves, which their modules put here (see `Rules`): no call lies in
+    # between.
     __add__: ClassVar[Operator]
     __radd__: ClassVar[Operator]
     __sub__: ClassVar[Operator]
@@ -192,8 +195,9 @@ class Expr:
 class Rules:
     """The knot between sums and divisions.
 
-    `x + y` must recombine `8*(x//8) + x%8`, which takes division; division takes sums. Modules import downwards
-    only, so sums reach the rules of division through this table, which importing the package fills once.
+    `x + y` must recombine `8*(x//8) + x%8`, which takes division; division takes sums. Modules import
+    downwards only, so sums reach the rules of division through this table, which importing the package fills
+    once.
     """
 
     __slots__ = ("describe", "floordiv", "mod", "recombine")

@@ -1,5 +1,5 @@
-"""How large positions, and what they are computed from, get: sums and products may wrap around, for the result is
-the same, but not what is divided.
+"""How large positions, and what they are computed from, get: sums and products may wrap around, for the
+result is the same, but not what is divided.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _parts(expr: Expr) -> Iterable[Expr]:
 
 
 def magnitude(expr: Expr) -> Expr | None:
-    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if it
-    depends on data.
+    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if
+    it depends on data.
     """
     match node(expr):
         case Const(value):

@@ -24,7 +24,8 @@ _END: Final = ""
 def parse_expr(text: str, symbols: Mapping[str, Expr]) -> Expr:
     """The expression that `text` spells, with names looked up in `symbols`.
 
-    Raises IndexSyntaxError, with the position, for malformed text, unknown names and division by the constant zero.
+    Raises IndexSyntaxError, with the position, for malformed text, unknown names and division by the constant
+    zero.
     """
     parser = _Parser(text, symbols)
     result = parser.expression()

@@ -1,8 +1,9 @@
 """Sound proofs of signs and order. True means proved; False means unknown.
 
-Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is shifted
-to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and quotients by
-their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`), and a minimum or maximum by its operands.
+Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is
+shifted to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and
+quotients by their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`), and a minimum or maximum by
+its operands.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from coilwork_ir.index.ring import (
 from coilwork_ir.interning import MemoTable
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
-# Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that succeed mostly take few.
+# Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that
+# succeed mostly take few.
 _STEPS = 500
 
 
@@ -229,7 +231,9 @@ def _positive_after_shift(e: Expr) -> bool:
 
 
 def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
-    """`(c, rest)` with `e = c*atom + rest` and `atom` no factor of either's terms; None when not affine in it."""
+    """`(c, rest)` with `e = c*atom + rest` and `atom` no factor of either's terms; None when not affine in
+    it.
+    """
     inside: dict[Expr, int] = {}
     rest: dict[Expr, int] = {}
     constant = 0
@@ -274,7 +278,9 @@ def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
 
 
 def _prove_by_operands(c: Expr, extremum: Expr, rest: Expr, fuel: int, work: _Work) -> bool:
-    """Whether `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no less than each."""
+    """Whether `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no
+    less than each.
+    """
     if _prove(c, fuel - 2, work):
         each = extremum._tag == MIN
     elif _prove(scale(c, -1), fuel - 2, work):

@@ -54,7 +54,9 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
 
 
 def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
-    """`coeff*others*(x % (d*k))` when the terms of `coeff*others*d*(p % k)` with x//d in p are all there; they are removed."""
+    """`coeff*others*(x % (d*k))` when the terms of `coeff*others*d*(p % k)` with x//d in p are all there;
+    they are removed.
+    """
     candidates = _remainders(terms)
     if len(candidates) == 1:
         return None
@@ -83,7 +85,9 @@ def _remainders(terms: dict[Expr, int]) -> list[Expr]:
 
 
 def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:
-    """False if no term has the factors `others` and x//d: then `_whole` need not make products that are not there."""
+    """False if no term has the factors `others` and x//d: then `_whole` need not make products that are not
+    there.
+    """
     num, den = remainder._args
     quotient = floordiv(num, den)
     if not SYMBOL <= quotient._tag < PRODUCT:

@@ -22,8 +22,8 @@ from coilwork_ir.index.ring import accumulate, add_int, from_terms, multiply, sc
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
     """`e` with every symbol in `mapping` replaced, all at once, and simplified again.
 
-    Extents of the symbols that stay are not rewritten. Raises IndexArithmeticError when a division becomes one by
-    the constant zero.
+    Extents of the symbols that stay are not rewritten. Raises IndexArithmeticError when a division becomes
+    one by the constant zero.
     """
     return _substitute(e, mapping, {}) if mapping else e
 

@@ -1,7 +1,8 @@
 """Floor division and modulo by a divisor that is not a constant.
 
-Nothing but the trivial is rewritten unless the divisor is provably not negative (or is: then both signs flip). A divisor
-that may be 0, as a size that data decides, counts as positive: divided by 0 there is no value that has to be kept.
+Nothing but the trivial is rewritten unless the divisor is provably not negative (or is: then both signs
+flip). A divisor that may be 0, as a size that data decides, counts as positive: divided by 0 there is no
+value that has to be kept.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     if quotient is not ZERO:
         return RULES.mod(rest, b)
     if a._tag == FLOORDIV or a._tag == MOD:
-        # What proves a number for the quotient settles the remainder as well; flattening sees more than this does.
+        # What proves a number for the quotient settles the remainder as well; flattening sees more than this
+        # does.
         whole = RULES.floordiv(a, b)
         if not whole._monos:
             return subtract(a, scale(b, whole._constant))
@@ -106,7 +108,8 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
 def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """`(q, r)` with `a = q*b + r`: long division by the leading term of b, kept only when it shortens a.
 
-    The canonical order of monomials is the graded lexicographic one, so that every step removes a leading term.
+    The canonical order of monomials is the graded lexicographic one, so that every step removes a leading
+    term.
     """
     lead, lead_coeff = b._monos[0], b._coeffs[0]
     lead_atoms = atoms_of(lead)
@@ -118,8 +121,8 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     while progress:
         progress = False
         for mono, coeff in zip(rest._monos, rest._coeffs):
-            # Coefficients shrink towards zero; that of the divisor's own monomial, which is the constant term of the
-            # division, becomes 0..lead_coeff-1, so that equal remainders look alike.
+            # Coefficients shrink towards zero; that of the divisor's own monomial, which is the constant term
+            # of the division, becomes 0..lead_coeff-1, so that equal remainders look alike.
             down = coeff * lead_coeff > 0 or (single and mono is lead)
             q = coeff // lead_coeff if down else -(-coeff // lead_coeff)
             if q == 0:
@@ -153,7 +156,8 @@ def _without_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
 
 
 def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """`(f, high, divisor, low)` with `a = f*high + low`, `b = f*divisor`, 0 <= low < f, f > 1; None if there are none.
+    """`(f, high, divisor, low)` with `a = f*high + low`, `b = f*divisor`, 0 <= low < f, f > 1; None if there
+    are none.
 
     Then `a // b = high // divisor` and `a % b = f*(high % divisor) + low`.
     """

@@ -1,7 +1,7 @@
 """From and to sympy, the language of torch's symbolic sizes.
 
-The only module of this package that imports sympy; nothing else imports it. torch's own sympy functions are told by
-their class name, so that torch need not be installed.
+The only module of this package that imports sympy; nothing else imports it. torch's own sympy functions are
+told by their class name, so that torch need not be installed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class UnsupportedSympyError(IndexArithmeticError):
 def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
     """The index expression with the same value; a sympy symbol becomes `symbols[its name]`.
 
-    Reads Integer, Float that is a small binary fraction, Symbol, Add, Mul, Pow with a natural exponent, floor and
-    ceiling of a quotient, Mod, Min, Max, and torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
-    PowByNatural, LShift, RShift, Abs, Min, Max, Identity; and Piecewise, whose conditions compare integers.
-    Raises UnsupportedSympyError for anything else, and for symbols that are missing.
+    Reads Integer, Float that is a small binary fraction, Symbol, Add, Mul, Pow with a natural exponent, floor
+    and ceiling of a quotient, Mod, Min, Max, and torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod,
+    ModularIndexing, CeilToInt, FloorToInt, TruncToInt, PowByNatural, LShift, RShift, Abs, Min, Max, Identity;
+    and Piecewise, whose conditions compare integers. Raises UnsupportedSympyError for anything else, and for
+    symbols that are missing.
     """
     return _Reader(symbols).integer(expr)
 
@@ -74,7 +75,8 @@ class _Reader:
             return _Ratio(const(int(expr.p)), const(int(expr.q)))
         if isinstance(expr, sympy.Float):
             numerator, denominator = float(expr).as_integer_ratio()
-            # Products of sizes and such a number are exact in floating point, so rounding them says what torch says.
+            # Products of sizes and such a number are exact in floating point, so rounding them says what
+            # torch says.
             if abs(numerator) > _EXACT or denominator > _EXACT:
                 raise _unsupported(expr, "products with it are rounded")
             return _Ratio(const(numerator), const(denominator))

@@ -108,7 +108,9 @@ def node(e: Expr) -> Node:
 
 
 def is_subtracted(term: Expr) -> bool:
-    """True for a negative number and for a product with a negative coefficient, which a sum is written to subtract."""
+    """True for a negative number and for a product with a negative coefficient, which a sum is written to
+    subtract.
+    """
     match node(term):
         case Const(value):
             return value < 0

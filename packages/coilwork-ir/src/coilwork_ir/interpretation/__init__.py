@@ -1,1 +1,3 @@
-"""What the reference interpreters of the three IRs share. Needs torch (`pip install coilwork-ir[interpreter]`)."""
+"""What the reference interpreters of the three IRs share. Needs torch (`pip install
+coilwork-ir[interpreter]`).
+"""

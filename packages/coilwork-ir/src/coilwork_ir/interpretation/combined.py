@@ -13,7 +13,9 @@ from coilwork_ir.scalar import Combine, Combining, Const, Op, Parameter, Scalar,
 
 
 def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tuple[Tensor, ...]:
-    """All results of the inclusive running `kind` of `values` along the last dimension, from the end if `reverse`."""
+    """All results of the inclusive running `kind` of `values` along the last dimension, from the end if
+    `reverse`.
+    """
     if not isinstance(kind, Combine):
         (value,) = values
         return scan_last(kind, value, reverse=reverse)

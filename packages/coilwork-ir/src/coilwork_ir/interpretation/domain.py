@@ -17,8 +17,8 @@ Number: TypeAlias = int | Tensor
 class Domain:
     """A product of ranges, one tensor dimension per range, in order.
 
-    A value over the domain is a tensor that broadcasts to `shape`: size 1 (or no dimensions at all) along ranges that
-    it does not vary along.
+    A value over the domain is a tensor that broadcasts to `shape`: size 1 (or no dimensions at all) along
+    ranges that it does not vary along.
     """
 
     def __init__(

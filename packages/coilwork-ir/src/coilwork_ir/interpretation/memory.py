@@ -20,8 +20,8 @@ Value: TypeAlias = Tensor | int | None
 class Memory:
     """What the names of one run stand for.
 
-    Tensors have exactly the layout of their buffers. All memory of a run is where its first tensor is: a graph for a GPU may
-    be interpreted with CPU tensors. Without `poison` fresh memory holds zeros.
+    Tensors have exactly the layout of their buffers. All memory of a run is where its first tensor is: a
+    graph for a GPU may be interpreted with CPU tensors. Without `poison` fresh memory holds zeros.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class Memory:
         return tuple(self.size(e) for e in buffer.strides)
 
     def allocate(self, buffer: Buffer) -> Tensor:
-        """Fresh memory for `buffer`, filled with nan or a conspicuous number, so that reading too early shows.
+        """Fresh memory for `buffer`, filled with nan or a conspicuous number, so that reading too early
+        shows.
 
         Without poison it is filled with zeros.
         """
@@ -105,7 +106,8 @@ class Memory:
         return made
 
     def settle(self, buffer: Buffer, value: Tensor) -> Tensor:
-        """`buffer` is `value`, copied if it has another layout, unless it is quantised: then it stays as its operator made it.
+        """`buffer` is `value`, copied if it has another layout, unless it is quantised: then it stays as its
+        operator made it.
 
         Raises:
             InterpretError: another element type or shape.
@@ -229,7 +231,9 @@ class Memory:
 
 
 def same_strides(value: Tensor, strides: Sequence[int]) -> bool:
-    """True if `value` has the layout `strides`; strides of dimensions with one element, or none, do not matter."""
+    """True if `value` has the layout `strides`; strides of dimensions with one element, or none, do not
+    matter.
+    """
     if value.numel() == 0:
         return True
     return all(

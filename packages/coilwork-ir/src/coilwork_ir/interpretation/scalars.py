@@ -48,7 +48,9 @@ class Access:
 
 
 class Evaluator:
-    """Values of scalar nodes at every point of `domain`; every node is computed once. `given` are what parameters stand for."""
+    """Values of scalar nodes at every point of `domain`; every node is computed once. `given` are what
+    parameters stand for.
+    """
 
     def __init__(self, domain: Domain, memory: Mapping[str, Access], given: Sequence[Tensor] = ()) -> None:
         self.domain = domain
@@ -130,7 +132,9 @@ class Evaluator:
     def _within(
         self, name: str, dim: int, expr: Expr, found: Tensor, size: int, mask: Tensor | None
     ) -> Tensor:
-        """`found`, what `expr` is along `dim` of buffer `name`, within `0..size`; raises as `offsets` does."""
+        """`found`, what `expr` is along `dim` of buffer `name`, within `0..size`; raises as
+        `offsets` does.
+        """
         if found.numel():
             least, most = found.aminmax()
             if int(least) >= 0 and int(most) < size:
@@ -186,7 +190,9 @@ class Evaluator:
         return value.permute([*kept, *dims]).reshape([*(value.shape[d] for d in kept), count])
 
     def _whole_axis(self, operand: Scalar, axis: Expr) -> tuple[Tensor, int]:
-        """The operand's value with all dimensions of the domain, that of `axis` at full size, and which one that is."""
+        """The operand's value with all dimensions of the domain, that of `axis` at full size, and which one
+        that is.
+        """
         dim = self.domain.position[axis]
         value = self.done[operand]
         rank = len(self.domain.shape)

@@ -1,7 +1,8 @@
 """Constants that become integers which do not hold them, converted before a compiler sees them.
 
-What comes of a float beyond an integer type is the processor's answer, and eager's. To a compiler that folds constants it is undefined: it
-may take any number, and of a choice between such a constant and something else the latter, always.
+What comes of a float beyond an integer type is the processor's answer, and eager's. To a compiler that folds
+constants it is undefined: it may take any number, and of a choice between such a constant and something else
+the latter, always.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, load, postorder, rewrite, where
 
-# What a processor makes of a float of the first type on the way to an integer of the second, which is no `U64`.
+# What a processor makes of a float of the first type on the way to an integer of the second, which is no
+# `U64`.
 Conversion = Callable[[float, DType, DType], int]
 
 # Every conversion of a device goes through integers of 32 bits at least, and of most types with a sign.
@@ -25,9 +27,11 @@ _UNSIGNED: Final = (DType.U16, DType.U32)
 
 
 def with_converted_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
-    """`kernel` with the answers of `conversion` where a constant becomes an integer of a type that may not hold it.
+    """`kernel` with the answers of `conversion` where a constant becomes an integer of a type that may not
+    hold it.
 
-    So also where the constant is one side of a choice, or what a masked load gives elsewhere. Other conversions stay.
+    So also where the constant is one side of a choice, or what a masked load gives elsewhere. Other
+    conversions stay.
     """
     if kernel.combined is not None:
         body = with_converted_constants(kernel.combined.body, conversion)

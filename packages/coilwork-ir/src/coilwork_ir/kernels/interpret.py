@@ -1,4 +1,5 @@
-"""The reference interpreter of kernel IR: what a launch, and a schedule of launches, mean, in plain torch ops.
+"""The reference interpreter of kernel IR: what a launch, and a schedule of launches, mean, in plain torch
+ops.
 
 Needs torch (`pip install coilwork-ir[interpreter]`).
 """
@@ -25,9 +26,11 @@ from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 def interpret_kernel(
     kernel: Kernel, args: Mapping[str, Tensor], sizes: Mapping[str, int] | Sequence[int]
 ) -> None:
-    """Run `kernel` on flat memory: `args` maps argument names to tensors of one dimension, which it overwrites.
+    """Run `kernel` on flat memory: `args` maps argument names to tensors of one dimension, which it
+    overwrites.
 
-    `sizes` gives the kernel's size symbols by name, or in the kernel's order. All loads see memory as it is on entry.
+    `sizes` gives the kernel's size symbols by name, or in the kernel's order. All loads see memory as it is
+    on entry.
 
     Raises:
         InterpretError: arguments that do not fit the kernel, an access outside of an argument.
@@ -57,7 +60,8 @@ def interpret_kernel(
         pending = [_operands(store, evaluator) for store in kernel.stores]
     for store, (offsets, value, mask) in zip(kernel.stores, pending, strict=True):
         if store.mode != "store":
-            # combining happens once per point of the parallel ranges, whether or not the operands vary along them
+            # combining happens once per point of the parallel ranges, whether or not the operands vary along
+            # them
             every = [domain.shape[k] if k in parallel else 1 for k in range(len(domain.shape))]
             offsets = offsets.expand(torch.broadcast_shapes(offsets.shape, every))
         combine(args[store.buffer], offsets, value, store.mode, mask)

@@ -1,16 +1,16 @@
 """Kernel IR: what one launch does, with no target syntax.
 
-A kernel is a set of stores over one iteration space. The space is a product of named ranges, some of them reduced.
-The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code generators derive
-the passes over the data from the graph: a value that needs a `Reduce`'s result and varies along a reduction range
-belongs to a later pass than that `Reduce`. Whether all passes share one tile in registers, go through rows
-block by block, or have programs share rows is not a part of the kernel: a `coilwork_ir.mapping.Mapping` says
-it.
+A kernel is a set of stores over one iteration space. The space is a product of named ranges, some of them
+reduced. The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code
+generators derive the passes over the data from the graph: a value that needs a `Reduce`'s result and varies
+along a reduction range belongs to a later pass than that `Reduce`. Whether all passes share one tile in
+registers, go through rows block by block, or have programs share rows is not a part of the kernel: a
+`coilwork_ir.mapping.Mapping` says it.
 
-Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program takes its points
-one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of the reduced ranges, once per
-walked point, or over all of the walked ones, which may use the former but not the other way round: rows of a matrix,
-and sums of its columns over a group of rows.
+Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program
+takes its points one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of
+the reduced ranges, once per walked point, or over all of the walked ones, which may use the former but not
+the other way round: rows of a matrix, and sums of its columns over a group of rows.
 
 A kernel whose value is a `Contraction` multiplies blocks of two factors, and combines nothing else. One with
 a core (`coilwork_ir.kernels.cores`) computes a convolution or attention, and its stores are the epilogue.
@@ -41,8 +41,8 @@ Numerics = Literal["fast", "eager", "strict"]
 class Range:
     """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
 
-    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"w"`
-    when walked, `"r"` when reduced) are flattened into one, first range outermost.
+    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when
+    parallel, `"w"` when walked, `"r"` when reduced) are flattened into one, first range outermost.
     """
 
     symbol: Expr
@@ -62,7 +62,8 @@ class TensorArg:
     Attributes:
         name: what loads and stores call it (canonical: `in0`, `out0`, `io0`, …).
         dtype: element type in memory.
-        role: read, written, or both. What is only written may be written in part; the rest of its memory stays.
+        role: read, written, or both. What is only written may be written in part; the rest of its memory
+            stays.
         span: elements from the first to one past the last that may be touched; decides 32- or 64-bit offsets.
         aligned: its address is known to be a multiple of 16 bytes.
     """
@@ -80,9 +81,9 @@ class Store:
 
     A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along, and no two
     points store one element. A combining one
-    happens once per point of the parallel ranges, whether or not its operands vary along them (adding 1 under a
-    range of 8 adds 8), and of the reduced ranges that they vary along.
-    `index` is one flat offset in elements; `indirect[k]` stands for `placeholder(k)` in it.
+    happens once per point of the parallel ranges, whether or not its operands vary along them (adding 1 under
+    a range of 8 adds 8), and of the reduced ranges that they vary along. `index` is one flat offset in
+    elements; `indirect[k]` stands for `placeholder(k)` in it.
     """
 
     buffer: str
@@ -97,8 +98,8 @@ class Store:
 class Member:
     """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
 
-    `args` are arguments of the kernel, one for each of the body's; `sizes` are what the body's size symbols are, over the
-    kernel's own.
+    `args` are arguments of the kernel, one for each of the body's; `sizes` are what the body's size symbols
+    are, over the kernel's own.
     """
 
     args: tuple[str, ...]
@@ -109,7 +110,8 @@ class Member:
 class Combined:
     """Several computations of one kind in one launch: `body`, once for each of `members`.
 
-    The kernel's `numerics` are those of the body too. No member writes what another one reads or writes, so they may happen in any order, or at the same time.
+    The kernel's `numerics` are those of the body too. No member writes what another one reads or writes, so
+    they may happen in any order, or at the same time.
     """
 
     body: Kernel
@@ -136,8 +138,8 @@ class Kernel:
             if these say all that is computed.
         stores: what it computes.
         checks: run-time checks, over the same space.
-        combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
-            it has none itself.
+        combined: what it does if it is several computations of one kind: then ranges, stores and checks are
+            the body's, and it has none itself.
         numerics: rounding contract; see docs.
         origins: operations it implements, in order.
     """
@@ -171,8 +173,8 @@ class Candidate:
 class Proposal:
     """How a template wants `kernel` to run: `candidates`, best guess first.
 
-    It is no part of the kernel, whose results are the same whichever is taken. It is text, as mappings that users
-    give are, since generators take options that are plain data.
+    It is no part of the kernel, whose results are the same whichever is taken. It is text, as mappings that
+    users give are, since generators take options that are plain data.
     """
 
     kernel: str
@@ -184,8 +186,8 @@ class KernelCall:
     """Run kernel `kernel` on `stream`, on `args` (one buffer per `TensorArg`) with `sizes` (one per size
     symbol).
 
-    `into` pairs (new buffer, old buffer) are outputs that take over older memory. `origins` are those of this call;
-    a kernel that several calls share keeps the first call's.
+    `into` pairs (new buffer, old buffer) are outputs that take over older memory. `origins` are those of this
+    call; a kernel that several calls share keeps the first call's.
     """
 
     kernel: str
@@ -203,8 +205,9 @@ Step: TypeAlias = KernelCall | Extern | View | Cond | While | AssertSize | Strea
 class Decision:
     """Why the scheduler did something, as data.
 
-    `rule` is a stable identifier (`fuse-vertical`, `reject-bytes`, `inline`, `tile`, …), `subjects` the buffers it is
-    about, `reason` a sentence, `numbers` the figures it rests on (bytes unless the name says otherwise).
+    `rule` is a stable identifier (`fuse-vertical`, `reject-bytes`, `inline`, `tile`, …), `subjects` the
+    buffers it is about, `reason` a sentence, `numbers` the figures it rests on (bytes unless the name says
+    otherwise).
     """
 
     rule: str

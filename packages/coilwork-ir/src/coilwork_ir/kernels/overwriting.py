@@ -1,8 +1,10 @@
-"""Stores over memory that the same kernel loads: whether a loop may load what later iterations need before it stores.
+"""Stores over memory that the same kernel loads: whether a loop may load what later iterations need before it
+stores.
 
-Loads ahead are of points that come later in the loop. They find what they should unless an earlier iteration is about to change it.
-It changes nothing of the kind where each element is loaded by the very point that stores it: points that differ along the loop
-then have elements that differ, and other programs have others still.
+Loads ahead are of points that come later in the loop. They find what they should unless an earlier iteration
+is about to change it. It changes nothing of the kind where each element is loaded by the very point that
+stores it: points that differ along the loop then have elements that differ, and other programs have others
+still.
 """
 
 from __future__ import annotations

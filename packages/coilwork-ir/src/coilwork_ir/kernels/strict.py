@@ -1,8 +1,8 @@
 """What `numerics=strict` means for functions that no processor computes exactly: in f64, rounded once.
 
-A generator for which f64 functions are right to a few units in their last place gives f32 results that are the nearest
-numbers to the exact ones, but for one in some million, whatever the device. Division, square root and the operations that
-round once by IEEE 754 are left as they are: a generator writes their exact forms.
+A generator for which f64 functions are right to a few units in their last place gives f32 results that are
+the nearest numbers to the exact ones, but for one in some million, whatever the device. Division, square root
+and the operations that round once by IEEE 754 are left as they are: a generator writes their exact forms.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ FUNCTIONS: Final = frozenset(
 def with_strict_functions(kernel: Kernel) -> Kernel:
     """`kernel`, if it is `strict` with every function of f32 or narrower floats computed in f64.
 
-    The same for reductions and scans that divide or take exponentials at each step. Types of stores and of all other values
-    stay as they are.
+    The same for reductions and scans that divide or take exponentials at each step. Types of stores and of
+    all other values stay as they are.
     """
     if kernel.numerics != "strict":
         return kernel

@@ -1,7 +1,7 @@
 """The verifier of kernel IR: kernels and schedules.
 
-`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants: each name is the code of the `VerifyError` that breaking it raises.
-Linear in the size of the kernel or schedule.
+`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants: each name is the code of the `VerifyError` that
+breaking it raises. Linear in the size of the kernel or schedule.
 """
 
 from __future__ import annotations
@@ -289,7 +289,9 @@ def _check_store(
 
 
 def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
-    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction` removes its axes."""
+    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` or `Contraction`
+    removes its axes.
+    """
     ranges = frozenset(r.symbol for r in kernel.ranges)
     found: dict[Scalar, frozenset[Expr]] = {}
     for node in postorder(_roots(kernel)):

@@ -51,7 +51,9 @@ def check_workspace(kernel: Kernel, used: Collection[str], place: Place) -> None
 
 
 def scan_words(kind: ScanKind, dtype: DType) -> int:
-    """How many words the running value of a scan of `dtype` takes: with its position, or as a logarithm in two parts."""
+    """How many words the running value of a scan of `dtype` takes: with its position, or as a logarithm in
+    two parts.
+    """
     words = -(-dtype.itemsize // 4)
     if kind in _POSITIONED:
         return words + 1

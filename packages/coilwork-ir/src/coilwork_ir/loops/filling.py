@@ -1,7 +1,8 @@
 """Buffers that several nodes fill together, one box each.
 
-The first of them is a `Scatter` without `into`: its output is memory of its own, of which it fills one box. Others scatter
-into that memory. The verifier follows which elements have a value, and lets nobody read the memory before all have.
+The first of them is a `Scatter` without `into`: its output is memory of its own, of which it fills one box.
+Others scatter into that memory. The verifier follows which elements have a value, and lets nobody read the
+memory before all have.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from coilwork_ir.verification.boxes import Box
 
 
 def box_of(node: Scatter) -> Box | None:
-    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its own.
+    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its
+    own.
 
-    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask leaves elements out, readers
-    know which) or whose other elements nobody depends on, and for those that combine with what is there.
+    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask
+    leaves elements out, readers know which) or whose other elements nobody depends on, and for those that
+    combine with what is there.
     """
     if node.covers or node.sparse:
         return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)

@@ -1,7 +1,8 @@
-"""Products of groups of unequal size in the form that libraries take: two tensors, where each group ends, and scales.
+"""Products of groups of unequal size in the form that libraries take: two tensors, where each group ends, and
+scales.
 
-`make_grouped_product` builds such a contraction, `grouped_product_of` reads one back. The tokens of each expert of
-a mixture, one behind the other, are such groups.
+`make_grouped_product` builds such a contraction, `grouped_product_of` reads one back. The tokens of each
+expert of a mixture, one behind the other, are such groups.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class GroupedProduct:
     | `[m, t]` | `[t, n]` | `[g, m, n]` | terms |
     | `[g, m, k]` | `[g, k, n]` | `[g, m, n]` | one size, without `ends`, scaled |
 
-    The two `scales`, if there are any, are one number for each row of the left factor and for each column of the
-    right one, in each matrix; in both lines of them where groups are of terms, one behind the other.
+    The two `scales`, if there are any, are one number for each row of the left factor and for each column of
+    the right one, in each matrix; in both lines of them where groups are of terms, one behind the other.
     """
 
     node: Contraction
@@ -102,7 +103,9 @@ def make_grouped_product(
 
 
 def grouped_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> GroupedProduct | None:
-    """`node` as `make_grouped_product` makes it, of `buffers`; None if it has another form, or is just a batch."""
+    """`node` as `make_grouped_product` makes it, of `buffers`; None if it has another form, or is just a
+    batch.
+    """
     if not isinstance(node.left, Load) or not isinstance(node.right, Load):
         return None
     left, right = buffers[node.left.buffer], buffers[node.right.buffer]

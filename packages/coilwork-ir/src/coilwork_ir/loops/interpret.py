@@ -1,7 +1,7 @@
 """The reference interpreter of loop IR: what a graph means, in plain torch ops.
 
-Every node is evaluated over its whole domain with index tensors. Slow, and made to be obviously right. Needs torch
-(`pip install coilwork-ir[interpreter]`).
+Every node is evaluated over its whole domain with index tensors. Slow, and made to be obviously right. Needs
+torch (`pip install coilwork-ir[interpreter]`).
 """
 
 from __future__ import annotations

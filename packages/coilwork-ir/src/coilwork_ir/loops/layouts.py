@@ -1,13 +1,13 @@
 """Layouts of the buffers of a graph: layouts are fixed, with a reason, or free.
 
-Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one behind: memory that
-comes from outside, that a call reads or makes, that another name shows as another type, or that the caller
-sees. What the graph cannot know by itself, that nobody depends on a result's strides, it is told:
-`Graph.free_results`. Views fix nothing: they are made anew for the strides of what they show
+Most reasons stand in the graph itself, and are read off it here, so that no pass can leave a stale one
+behind: memory that comes from outside, that a call reads or makes, that another name shows as another type,
+or that the caller sees. What the graph cannot know by itself, that nobody depends on a result's strides, it
+is told: `Graph.free_results`. Views fix nothing: they are made anew for the strides of what they show
 (`view_strides.py`).
 
-Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and they are kept where
-no others are better.
+Free memory still has strides, those of capture. Passes that run before layouts are assigned read them, and
+they are kept where no others are better.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def layouts_of(graph: Graph, *, obliging: Mapping[int, Collection[str]] = NOTHIN
 
 
 def release_results(graph: Graph, unseen: Iterable[str]) -> Graph:
-    """`graph` with the strides of those of the results `unseen` free that lie in memory of the graph's own, alone."""
+    """`graph` with the strides of those of the results `unseen` free that lie in memory of the graph's own,
+    alone.
+    """
     roots = memory_roots(graph)
     given = {(e.buffer if isinstance(e, Constant) else e).name for e in (*graph.inputs, *graph.constants)}
     returned = Counter(roots[output.name] for output in graph.outputs if isinstance(output, Ref))
@@ -110,7 +112,8 @@ def memory_roots(graph: Graph) -> Mapping[str, str]:
 
 
 def dense_order(buffer: Buffer) -> tuple[int, ...] | None:
-    """Dimensions of `buffer` as they are nested in memory, the outermost first, if they fill it without gaps; else None.
+    """Dimensions of `buffer` as they are nested in memory, the outermost first, if they fill it without gaps;
+    else None.
 
     Dimensions of one element come first.
     """

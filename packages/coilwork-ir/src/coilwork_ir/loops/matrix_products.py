@@ -1,7 +1,9 @@
-"""Contractions in the form that libraries take: two matrices, or one and a vector, as they lie in memory, and what becomes of the sums.
+"""Contractions in the form that libraries take: two matrices, or one and a vector, as they lie in memory, and
+what becomes of the sums.
 
-`make_product` builds such a node, `matrix_product_of` reads one back. Lowering builds products so; implementations that are calls of a
-library claim what is of this form, and nobody looks at the name of an operator.
+`make_product` builds such a node, `matrix_product_of` reads one back. Lowering builds products so;
+implementations that are calls of a library claim what is of this form, and nobody looks at the name of an
+operator.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ Activation: TypeAlias = Literal["", "relu", "gelu", "gelu_tanh"]
 PRODUCT: Final = "product"
 BATCHED_PRODUCT: Final = "batched product"
 ACTIVATED_PRODUCT: Final = "activated product"
-"""What calls of a library implement whose operands are two matrices, or batches of them, behind a summand if there is one."""
+"""What calls of a library implement whose operands are two matrices, or batches of them, behind a summand if
+there is one.
+"""
 
 _ACTIVATIONS: Final[tuple[Activation, ...]] = ("relu", "gelu", "gelu_tanh")
 
@@ -35,9 +39,9 @@ _ACTIVATIONS: Final[tuple[Activation, ...]] = ("relu", "gelu", "gelu_tanh")
 class MatrixProduct:
     """`output = activation(alpha * (left @ right * scales) + beta * added)`.
 
-    Shapes: `left` is `[batch, m, k]`, `right` `[batch, k, n]`, `output` `[batch, m, n]`, without batch where there is none;
-    or `right` is a vector `[k]`, and `output` `[m]`. `added` and the two `scales`, one for each factor, if
-    there are any, are broadcast to the output's shape.
+    Shapes: `left` is `[batch, m, k]`, `right` `[batch, k, n]`, `output` `[batch, m, n]`, without batch where
+    there is none; or `right` is a vector `[k]`, and `output` `[m]`. `added` and the two `scales`, one for
+    each factor, if there are any, are broadcast to the output's shape.
     """
 
     node: Contraction
@@ -100,7 +104,8 @@ def make_product(
     approximate: bool = False,
     origins: tuple[Origin, ...] = UNKNOWN,
 ) -> Contraction:
-    """`output = activation(alpha * (left @ right * scales) + beta * added)`, as in `MatrixProduct`, rounded once, at the end.
+    """`output = activation(alpha * (left @ right * scales) + beta * added)`, as in `MatrixProduct`, rounded
+    once, at the end.
 
     Sums are in the type that arithmetic on the output's type is carried out in.
     """

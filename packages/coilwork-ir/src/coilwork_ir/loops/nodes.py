@@ -1,11 +1,12 @@
 """Loop IR: one node per operation of the captured graph, no fusion decision taken.
 
-A graph lists nodes in an order that respects their dependences. Each node defines buffers; a buffer is defined once.
-Views do not compute: a consumer reads the viewed buffer through its index map. Only where memory itself must be
-reinterpreted (an external call's operand, a returned view) is there a `View` node.
+A graph lists nodes in an order that respects their dependences. Each node defines buffers; a buffer is
+defined once. Views do not compute: a consumer reads the viewed buffer through its index map. Only where
+memory itself must be reinterpreted (an external call's operand, a returned view) is there a `View` node.
 
-Memory that is overwritten is never renamed silently: a node that writes into existing memory defines a *new* buffer
-`into` an old one, and from there on the old name, and every other name for that memory, may not be read.
+Memory that is overwritten is never renamed silently: a node that writes into existing memory defines a *new*
+buffer `into` an old one, and from there on the old name, and every other name for that memory, may not be
+read.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from coilwork_ir.scalar.checks import CheckError as CheckError
 class Pointwise:
     """`output[ranges] = body(ranges)`.
 
-    Invariants: `ranges` are distinct symbols whose extents are `output.shape`; `body.dtype` is `output.dtype`;
-    with `into`, `output` has exactly the layout of the buffer `into` and takes over its memory.
+    Invariants: `ranges` are distinct symbols whose extents are `output.shape`; `body.dtype` is
+    `output.dtype`; with `into`, `output` has exactly the layout of the buffer `into` and takes over its
+    memory.
     """
 
     output: Buffer
@@ -44,8 +46,8 @@ class Pointwise:
 class Reduce:
     """`outputs[k][ranges] = result k of combining body(ranges, axes) along axes`.
 
-    Invariants: extents of `ranges` are every output's shape (reduced dimensions are gone; a kept dimension of size
-    1 is a view on top); `outputs` are as many as the kind's results, `None` for those not wanted.
+    Invariants: extents of `ranges` are every output's shape (reduced dimensions are gone; a kept dimension of
+    size 1 is a view on top); `outputs` are as many as the kind's results, `None` for those not wanted.
     """
 
     outputs: tuple[Buffer | None, ...]
@@ -61,10 +63,11 @@ class Reduce:
 class Scan:
     """`outputs[k][ranges] = running result k of body along axis`, inclusive; `axis` is one of `ranges`.
 
-    A `Combine` combines `body` together with `others`, and has a result for each of them; other kinds combine `body` alone.
+    A `Combine` combines `body` together with `others`, and has a result for each of them; other kinds combine
+    `body` alone.
 
-    `split` is advice: with more than 1, so many programs share each row, and each starts with what those before it say of
-    their pieces.
+    `split` is advice: with more than 1, so many programs share each row, and each starts with what those
+    before it say of their pieces.
     """
 
     outputs: tuple[Buffer | None, ...]
@@ -83,9 +86,9 @@ class Scan:
 class Sort:
     """Sort `body` along `axis`, one of `ranges`: `outputs` are the values and the `i64` positions, or `None`.
 
-    The order is that of the scalar `Sort`. With `count`, the outputs hold only that many of each row, the first in order:
-    their shape is that of `ranges` with `count` for the extent of `axis`. Without `stable`, positions of equal values may
-    come in any order.
+    The order is that of the scalar `Sort`. With `count`, the outputs hold only that many of each row, the
+    first in order: their shape is that of `ranges` with `count` for the extent of `axis`. Without `stable`,
+    positions of equal values may come in any order.
     """
 
     outputs: tuple[Buffer | None, Buffer | None]
@@ -103,19 +106,21 @@ class Sort:
 class Scatter:
     """For every point of `ranges`, combine `value` into `output[index]`.
 
-    `output` takes over the memory of the buffer `into`; elements not hit keep their values. `indirect[k]` stands for
-    `placeholder(k)` in `index`. With mode `store` and repeated targets any one of the values wins; other modes
-    combine all of them, in any order. Where `mask` is false nothing is written.
+    `output` takes over the memory of the buffer `into`; elements not hit keep their values. `indirect[k]`
+    stands for `placeholder(k)` in `index`. With mode `store` and repeated targets any one of the values wins;
+    other modes combine all of them, in any order. Where `mask` is false nothing is written.
 
-    Without `into`, `output` is memory of its own, of which the node fills one box and the rest holds nothing yet. Further
-    scatters into it fill further boxes. Until these are all of it, nobody may read it: `coilwork_ir.loops.filling`.
+    Without `into`, `output` is memory of its own, of which the node fills one box and the rest holds nothing
+    yet. Further scatters into it fill further boxes. Until these are all of it, nobody may read it:
+    `coilwork_ir.loops.filling`.
 
-    `covers` promises that the points store every element of `output`, each once, wherever looked-up positions are: the box is all of it.
-    With a mask, elements that it leaves out hold nothing: who reads them may not depend on what is there. That is for memory which data
-    at run time say whether it is needed.
+    `covers` promises that the points store every element of `output`, each once, wherever looked-up positions
+    are: the box is all of it. With a mask, elements that it leaves out hold nothing: who reads them may not
+    depend on what is there. That is for memory which data at run time say whether it is needed.
 
-    `sparse` says that nobody depends on elements of `output` that no point stores, as where a program stores into memory that it
-    left uninitialised: they hold anything. Such a node stores into memory of its own, and counts as filling it.
+    `sparse` says that nobody depends on elements of `output` that no point stores, as where a program stores
+    into memory that it left uninitialised: they hold anything. Such a node stores into memory of its own, and
+    counts as filling it.
     """
 
     output: Buffer
@@ -152,22 +157,25 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
-    """`output[ranges] = epilogue(ranges, sum of left * right along axes)`: a product of matrices, batched or not.
+    """`output[ranges] = epilogue(ranges, sum of left * right along axes)`: a product of matrices, batched or
+    not.
 
-    `left` and `right`, the factors, are bodies over `ranges` and `axes`: loads at index maps, and what is computed from these before
-    they are multiplied. Both are widened to `accumulate`, the type of products and sums. `epilogue` is a body over `ranges`
-    in which `parameter(0, accumulate)` stands for the sum; it rounds to the output's type.
+    `left` and `right`, the factors, are bodies over `ranges` and `axes`: loads at index maps, and what is
+    computed from these before they are multiplied. Both are widened to `accumulate`, the type of products and
+    sums. `epilogue` is a body over `ranges` in which `parameter(0, accumulate)` stands for the sum; it rounds
+    to the output's type.
 
-    The ranges that `left` alone varies along are rows, those of `right` alone columns, those of both the batch. How it is
-    computed, by a library or by a kernel, the scheduler decides: `coilwork_scheduler.contractions`.
+    The ranges that `left` alone varies along are rows, those of `right` alone columns, those of both the
+    batch. How it is computed, by a library or by a kernel, the scheduler decides:
+    `coilwork_scheduler.contractions`.
 
     `approximate` allows sums in fewer bits than `accumulate` has, as matrix units for floats of 8 bits add
     them quickest.
 
     With `groups` it is several products of unequal size in one. Where they lie along a range, their `index`
-    stands in all bodies for the number of the group that a point is in, so that a factor is another matrix for
-    each group; points behind the last group hold anything. Where they lie along an axis, `index` is a range,
-    and what is summed are the points of its group alone.
+    stands in all bodies for the number of the group that a point is in, so that a factor is another matrix
+    for each group; points behind the last group hold anything. Where they lie along an axis, `index` is a
+    range, and what is summed are the points of its group alone.
 
     Invariants: extents of `ranges` are `output.shape`; each range is one of a factor, and each axis of both.
     """
@@ -246,7 +254,8 @@ class Convolution:
 class View:
     """`output` is the memory of `source` under another layout, starting `offset` elements after its first.
 
-    With `output.dtype` other than the source's, bits are reinterpreted and `offset` counts elements of the output.
+    With `output.dtype` other than the source's, bits are reinterpreted and `offset` counts elements of the
+    output.
     """
 
     output: Buffer
@@ -257,7 +266,9 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """An external call or a loop overwrites `source`; afterwards that memory is called `output` (same layout)."""
+    """An external call or a loop overwrites `source`; afterwards that memory is called `output` (same
+    layout).
+    """
 
     output: Buffer
     source: str
@@ -276,14 +287,15 @@ class Extern:
         outputs: results in order: new buffers, bound symbols, or `None` for results that nobody uses or that
             are the operator's mutated arguments.
         single: the operator returns one bare value, not a tuple.
-        paths: of an operator that returns lists beside other results, where each of `outputs` lies; else empty.
-        out_overload: the overload that writes into given memory (`"aten.mm.out"`) taking every output as an `out=`
-            keyword in `out_names` order, or `""` when the operator allocates its results itself.
+        paths: of an operator that returns lists beside other results, where each of `outputs` lies; else
+            empty.
+        out_overload: the overload that writes into given memory (`"aten.mm.out"`) taking every output as an
+            `out=` keyword in `out_names` order, or `""` when the operator allocates its results itself.
         out_names: keyword names of the out overload, one per output.
         mutates: memory that the call overwrites, an argument's or that of which an argument is a view.
         aliases: pairs (output number, source buffer) where the result shares an argument's memory.
-        fresh: the results lie in memory of their own, each in one that nothing else has a part in, so that others may
-            have it when they are dead.
+        fresh: the results lie in memory of their own, each in one that nothing else has a part in, so that
+            others may have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
         family: whose operator it is.
         implements: the kind of node that the call computes, as `"convolution"` or `"product"`; empty if it is
@@ -326,7 +338,9 @@ class Extern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cond:
-    """`outputs = then(operands) if predicate else otherwise(operands)`; `predicate` is a one-element bool buffer."""
+    """`outputs = then(operands) if predicate else otherwise(operands)`; `predicate` is a one-element bool
+    buffer.
+    """
 
     predicate: str
     then: Graph
@@ -338,9 +352,11 @@ class Cond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class While:
-    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last `carried`.
+    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last
+    `carried`.
 
-    `mutates`: operands among `extra` that the body overwrites, a row of stacked results for one; it overwrites no others.
+    `mutates`: operands among `extra` that the body overwrites, a row of stacked results for one; it
+    overwrites no others.
     """
 
     condition: Graph
@@ -354,7 +370,9 @@ class While:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertSize:
-    """A fact about sizes that only run time can settle (`aten._assert_scalar`): `lhs relation rhs`, else `message`."""
+    """A fact about sizes that only run time can settle (`aten._assert_scalar`): `lhs relation rhs`, else
+    `message`.
+    """
 
     lhs: Expr
     relation: Literal["eq", "ne", "lt", "le"]
@@ -387,14 +405,14 @@ class Graph:
 
     Attributes:
         name: identifier.
-        symbols: size symbols known on entry, with their bounds. Each is either an input or bound by the shape or
-            stride of an input buffer in which it stands alone.
+        symbols: size symbols known on entry, with their bounds. Each is either an input or bound by the shape
+            or stride of an input buffer in which it stands alone.
         inputs: parameters in order.
         constants: tensors known at compile time.
         nodes: in dependence order.
         outputs: results in order.
-        free_results: names of results that nobody outside depends on the strides of: who takes them asks how they lie. Each is the
-            one result in its memory.
+        free_results: names of results that nobody outside depends on the strides of: who takes them asks how
+            they lie. Each is the one result in its memory.
     """
 
     name: str

@@ -47,7 +47,9 @@ from coilwork_ir.text.scalars import (
 
 
 def format_graph(graph: Graph, *, origins: bool = True, indent: str = "") -> str:
-    """Canonical text of `graph`; without `origins` it depends only on what is computed, as a cache key should."""
+    """Canonical text of `graph`; without `origins` it depends only on what is computed, as a cache key
+    should.
+    """
     inner = indent + "  "
     lines = [f"{indent}graph @{graph.name} {{"]
     lines += format_header(graph.symbols, graph.inputs, graph.constants, inner)

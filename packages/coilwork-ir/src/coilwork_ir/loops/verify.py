@@ -1,7 +1,7 @@
 """The verifier of loop IR.
 
-`RULES` lists the invariants: each name is the code of the `VerifyError` that breaking it raises. Linear in the number of
-nodes and of scalar operations.
+`RULES` lists the invariants: each name is the code of the `VerifyError` that breaking it raises. Linear in
+the number of nodes and of scalar operations.
 """
 
 from __future__ import annotations

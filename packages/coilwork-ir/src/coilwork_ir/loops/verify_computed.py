@@ -89,7 +89,9 @@ def check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pla
 
 
 def check_contraction(node: Contraction, scope: Scope, place: Place) -> None:
-    """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types that fit."""
+    """The factors know the ranges and axes as factors do, the epilogue the ranges and the sum; all have types
+    that fit.
+    """
     number = () if node.groups is None else (node.groups.index,)
     check_scalars((node.left, node.right), (*node.ranges, *node.axes, *number), scope, place)
     check_epilogue(node.epilogue, (*node.ranges, *number), node.accumulate, scope, place)

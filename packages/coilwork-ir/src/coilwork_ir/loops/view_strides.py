@@ -36,7 +36,9 @@ class Run:
 
 
 def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
-    """How each dimension of `view` runs through `source`, None for one that stands still; None if that cannot be told."""
+    """How each dimension of `view` runs through `source`, None for one that stands still; None if that cannot
+    be told.
+    """
     found: list[Run | None] = []
     for extent, stride in zip(view.shape, view.strides, strict=True):
         if as_int(extent) == 1 or as_int(stride) == 0:
@@ -50,7 +52,9 @@ def list_runs(view: Buffer, source: Buffer) -> tuple[Run | None, ...] | None:
 
 
 def remake_view(view: Buffer, offset: Expr, source: Buffer, strides: Strides) -> tuple[Strides, Expr] | None:
-    """Strides and offset of `view` where `source` has `strides`; None if no strides show the same elements then."""
+    """Strides and offset of `view` where `source` has `strides`; None if no strides show the same elements
+    then.
+    """
     runs = list_runs(view, source)
     place = _digits(offset, source)
     if runs is None or place is None or _may_carry(runs, place, source):
@@ -98,7 +102,9 @@ class ViewsOf:
         return None if found is None else found[0]
 
     def remake(self, name: str, strides: Strides) -> tuple[Strides, Expr] | None:
-        """Strides of `name` where the memory that it lies in has `strides`, and its offset in what it is a view of."""
+        """Strides of `name` where the memory that it lies in has `strides`, and its offset in what it is a
+        view of.
+        """
         key = (name, strides)
         if key not in self._made:
             self._made[key] = self._remake(name, strides)
@@ -158,7 +164,9 @@ def _run_of(extent: Expr, stride: Expr, source: Buffer) -> Run | None:
 
 
 def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | None:
-    """The run of `extent` points, `step` elements apart, that begins in dimension `inner`, and goes on in those around it."""
+    """The run of `extent` points, `step` elements apart, that begins in dimension `inner`, and goes on in
+    those around it.
+    """
     room = source.shape[inner]
     if _is_at_least(room - 1 - (extent - 1) * step):
         return Run((inner,), step, ((extent - 1) * step,))
@@ -197,7 +205,9 @@ def _digits(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
 
 
 def _may_carry(runs: tuple[Run | None, ...], place: tuple[Expr, ...], source: Buffer) -> bool:
-    """Tell if runs together may move past the end of a dimension of `source`, to the next element of the one around it."""
+    """Tell if runs together may move past the end of a dimension of `source`, to the next element of the one
+    around it.
+    """
     reached = list(place)
     for run in runs:
         if run is not None:

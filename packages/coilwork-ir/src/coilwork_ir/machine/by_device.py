@@ -1,7 +1,8 @@
-"""Figures by a device's name, for passes that run before graphs have targets: who compiles hands a function down.
+"""Figures by a device's name, for passes that run before graphs have targets: who compiles hands a function
+down.
 
-Lowering knows devices as torch names them. The compiler finds their targets' figures; without it, a package's own
-tests for instance, those of this package serve, of a processor or of a GPU.
+Lowering knows devices as torch names them. The compiler finds their targets' figures; without it, a package's
+own tests for instance, those of this package serve, of a processor or of a GPU.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ def read_model(path: Path) -> MachineModel:
 
 
 def list_borrowed(path: Path) -> Mapping[str, str]:
-    """The figures that the data file at `path` lacks, by `subject.name`, each with the device that it has it from."""
+    """The figures that the data file at `path` lacks, by `subject.name`, each with the device that it has it
+    from.
+    """
     read, own = read_file(path), read_entries(path)
     kinds = {name: kind for name, kind in get_type_hints(MachineModel).items() if name != "name"}
     names = [f"{subject}.{field.name}" for subject, kind in kinds.items() for field in fields(kind)]

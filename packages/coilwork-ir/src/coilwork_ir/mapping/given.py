@@ -60,7 +60,8 @@ def find_given(given: GivenMappings, kernel: Kernel) -> str | None:
 
 
 def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
-    """What `text` gives to the pieces of `kernel` on devices of the kind `target`, in order; none if it is for others alone.
+    """What `text` gives to the pieces of `kernel` on devices of the kind `target`, in order; none if it is
+    for others alone.
 
     Raises:
         EmitError: it is no text of mappings.
@@ -78,7 +79,9 @@ def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
 
 
 def _mapping_blocks(text: str) -> Iterator[str]:
-    """The parts of `text` that are mappings, with its lines before them left empty, so that errors name the right line."""
+    """The parts of `text` that are mappings, with its lines before them left empty, so that errors name the
+    right line.
+    """
     starts = [found.start() for found in _BLOCK.finditer(text)]
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         if text.startswith("mapping", start):

@@ -238,8 +238,8 @@ class Index(Directive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(Directive):
-    """Positions that are values of the kernel are of 32 bits, too; `promised` by the version's guard, or by the
-    caller, where the kernel does not prove that these are enough.
+    """Positions that are values of the kernel are of 32 bits, too; `promised` by the version's guard, or by
+    the caller, where the kernel does not prove that these are enough.
     """
 
     TEMPLATE: ClassVar[str] = "values {dtype:i32} [{promised:flag}]"
@@ -248,8 +248,8 @@ class Values(Directive):
     promised: bool = False
 
     def why_illegal(self, kernel: Kernel, beside: Sequence[Directive]) -> str | None:
-        """Offsets are of 32 bits; every position that is a value is proved to fit, and none that data decide is
-        promised to.
+        """Offsets are of 32 bits; every position that is a value is proved to fit, and none that data decide
+        is promised to.
         """
         if not any(isinstance(one, Index) and one.dtype == "i32" for one in beside):
             return "positions are not of 32 bits"

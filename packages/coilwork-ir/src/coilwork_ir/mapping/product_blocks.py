@@ -1,10 +1,12 @@
-"""Blocks of matrix products: the sides of a kernel that is one, and which blocks to try for it, best guess first.
+"""Blocks of matrix products: the sides of a kernel that is one, and which blocks to try for it, best guess
+first.
 
-- Skinny ones, of at most 64 rows, are a walk over the other factor, which is read once: a program takes a strip of
-  it, up to 256 bytes deep, with several such blocks on their way. Narrow strips, so that there are some for each
-  multiprocessor; what is still missing to fill the device are parts of the sum, which the scheduler cuts.
-- Others are bound by the matrix units. A block of 128 x 256 results reads its factors least often and is the most
-  that the registers of two groups of four warps hold; fewer results fit smaller blocks.
+- Skinny ones, of at most 64 rows, are a walk over the other factor, which is read once: a program takes a
+  strip of it, up to 256 bytes deep, with several such blocks on their way. Narrow strips, so that there are
+  some for each multiprocessor; what is still missing to fill the device are parts of the sum, which the
+  scheduler cuts.
+- Others are bound by the matrix units. A block of 128 x 256 results reads its factors least often and is the
+  most that the registers of two groups of four warps hold; fewer results fit smaller blocks.
 - In f32 there are no units that multiply exactly: each thread has a square of results in registers.
 
 A template may name blocks of its own (`coilwork_ir.kernels.Proposal`); these are what others get.
@@ -113,7 +115,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Blocks of one program: results in rows and columns, terms at a time, and how many of these are on their way.
+    """Blocks of one program: results in rows and columns, terms at a time, and how many of these are on their
+    way.
 
     Attributes:
         rows, columns: results of a program.
@@ -192,7 +195,9 @@ def whole_sides(factors: Factors) -> dict[str, Expr]:
 
 
 def _memory_bytes(factor: Scalar, dtype: DType) -> int:
-    """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of `dtype`."""
+    """Size of an element of the largest thing that `factor` reads, by the ranges it varies along, else of
+    `dtype`.
+    """
     found = [node for node in postorder((factor,)) if isinstance(node, Load)]
     most = max((len(node.index[0].free_symbols) for node in found), default=0)
     sizes = [node.dtype.itemsize for node in found if len(node.index[0].free_symbols) == most]
@@ -203,7 +208,8 @@ def _skinny(work: Work, target: Target) -> list[Blocks]:
     short = max(LEAST_SIDE, _round_up(min(work.rows, work.columns)))
     right = work.rows <= work.columns
     depth = target.machine.products.strip_depth_bytes // (work.right_bytes if right else work.left_bytes)
-    # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips are
+    # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips
+    # are
     if short <= 16:
         shapes = ((32, depth, 4, 4), (64, depth, 4, 3), (32, depth // 2, 4, 5))
     elif short <= 32:

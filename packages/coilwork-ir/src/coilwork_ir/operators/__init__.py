@@ -1,6 +1,7 @@
 """Facts about ATen's operators: `info.py` says which facts there are, `table.py` has one row per operator.
 
-Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_target_info`, by an overload's. Open `info.py` first.
+Whoever asks for a fact asks `find_info`, by the operator's bare name, or `find_target_info`, by an
+overload's. Open `info.py` first.
 """
 
 from __future__ import annotations

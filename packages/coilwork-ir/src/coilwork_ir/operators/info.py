@@ -13,25 +13,31 @@ Norm = Literal["", "batch", "batch gradient", "group", "layer"]
 TypeClass = Literal[
     "float", "wide_float", "integer", "complex", "wide_complex", "bool", "uint8", "int32", "int64"
 ]
-"""Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of which 8 bits at most are
-unsigned, `wide_complex` those of two wide floats."""
+"""Types of elements: `float` are those of 16 to 64 bits, `wide_float` those of 32 and 64, `integer` those of
+which 8 bits at most are unsigned, `wide_complex` those of two wide floats.
+"""
 Relation = Literal["ne", "ge", "gt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerLimits:
-    """What eager's kernels of one operator take. What they refuse, a compiled program refuses with eager's own error.
+    """What eager's kernels of one operator take. What they refuse, a compiled program refuses with eager's
+    own error.
 
     Attributes:
-        types: of the first tensor among the arguments, or of the result, if it is made from no tensor; empty if all are taken.
+        types: of the first tensor among the arguments, or of the result, if it is made from no tensor; empty
+            if all are taken.
         types_on_cpus: likewise, of the kernels for CPUs.
         types_everywhere: of every tensor.
         same_types: the arguments that have one type.
         index_types: an argument that holds positions, and its types.
-        rejects_wide_unsigned: kernels for CPUs take no unsigned integers of more than 8 bits, some of them only in part.
-        makes_no_wide_unsigned: kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
+        rejects_wide_unsigned: kernels for CPUs take no unsigned integers of more than 8 bits, some of them
+            only in part.
+        makes_no_wide_unsigned: kernels for CPUs give no unsigned integers of more than 8 bits, though they
+            may take some.
         is_typed_by_result: numbers between others, which may be tensors: the result's type alone counts.
-        needs_alike_float8: floats of 8 bits are taken beside their own type only, as they are promoted to none.
+        needs_alike_float8: floats of 8 bits are taken beside their own type only, as they are promoted to
+            none.
         rejects_float8_powers: takes no powers of two of 8 bits, which have no zero and no sign.
         takes_integer_gradients: a gradient that is computed of integers, too.
         takes_other_gradients: a gradient whose incoming one may have another float type than the operand; the
@@ -90,8 +96,8 @@ class ProductRoles:
         is_of_vector: the right factor is a vector, and the operands' strides decide how the result lies.
         has_activation: `use_gelu` says what is done to the sums.
         has_scales: `scale_a` and `scale_b` scale the sums.
-        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if there
-            are none.
+        ends: where groups of rows, columns or terms end, each of which is multiplied by itself; empty if
+            there are none.
     """
 
     left: str = "self"
@@ -105,7 +111,9 @@ class ProductRoles:
 
     @property
     def is_plain(self) -> bool:
-        """True for a product of matrices of the result's type, which weighted summands are added to at most."""
+        """True for a product of matrices of the result's type, which weighted summands are added
+        to at most.
+        """
         return self == ProductRoles(left=self.left, right=self.right, added=self.added)
 
 
@@ -113,23 +121,27 @@ class ProductRoles:
 class OpInfo:
     """The facts about one operator. A fact that is left out does not hold.
 
-    torch says for itself which operators are pointwise, random or in place (`torch.Tag`, schemas). Only what it does not say stands here.
+    torch says for itself which operators are pointwise, random or in place (`torch.Tag`, schemas). Only what
+    it does not say stands here.
 
     Attributes:
-        name: `"add"` for ATen's operator and for that of the same name among prims; `"add.Tensor"` for one overload of which other facts
-            hold, whose row stands in the operator's stead; `"mkldnn.add"` for another library's operator.
-        scalar_op: the scalar op (`coilwork_ir.ops`) that makes every element of the result of one of each operand. The row is then the
-            operator's lowering, too.
-        scalar_types: the type that it computes in. `promoted`: the operands' common one; `float`: that, and a float for integers;
-            `bool`: operands have their common one, and the result is a truth value.
+        name: `"add"` for ATen's operator and for that of the same name among prims; `"add.Tensor"` for one
+            overload of which other facts hold, whose row stands in the operator's stead; `"mkldnn.add"` for
+            another library's operator.
+        scalar_op: the scalar op (`coilwork_ir.ops`) that makes every element of the result of one of each
+            operand. The row is then the operator's lowering, too.
+        scalar_types: the type that it computes in. `promoted`: the operands' common one; `float`: that, and a
+            float for integers; `bool`: operands have their common one, and the result is a truth value.
         overloads: the overloads that do so.
         is_view: the result is the first operand's memory under another layout.
         is_identity: the result has the operand's elements in the same places.
         is_reshape: the result has the operand's elements in the same order, under another shape.
-        is_permutation: the result has the operand's dimensions in another order, and nothing else of it changes.
+        is_permutation: the result has the operand's dimensions in another order, and nothing else of it
+            changes.
         is_uninitialized: the result may hold anything.
         is_elementwise: every element is computed from a few of the operands' elements, though no tag says so.
-        is_reduction: a reduction, or a choice of elements, that generated code computes where its operands lie.
+        is_reduction: a reduction, or a choice of elements, that generated code computes where its operands
+            lie.
         is_filled: the result is filled with one number, and of the operand only the shape counts.
         is_cheap: generated code computes an element by the way, so it may do so twice.
         is_exact: nothing is rounded.
@@ -143,31 +155,37 @@ class OpInfo:
             one: its calls write into given memory where they can.
         product: the parts of its arguments, if it is a product that becomes a contraction.
         is_attention: an attention, fused, or its gradient.
-        has_fresh_result: the results of the overload `default` share no memory with anything. Attention is left out: its gradients may be
-            woven into one tensor, its generator states views of another.
+        has_fresh_result: the results of the overload `default` share no memory with anything. Attention is
+            left out: its gradients may be woven into one tensor, its generator states views of another.
         counts_from_storage: an offset counts from where the storage of the operand begins, not the operand.
         reads_strides: the operands' strides are part of what is computed, or decide which kernel can run.
         replaces_part: the result is the first operand but for a part, which is the second.
-        has_racing_stores: stores at positions from data; accelerators leave open which store wins where positions are equal.
+        has_racing_stores: stores at positions from data; accelerators leave open which store wins where
+            positions are equal.
         counts_from_start: negative positions do not count from the end.
         index_error: what eager's kernels raise for a position out of range.
         rejects_zero_divisor: eager's kernels for CPUs refuse to divide integers by 0.
         makes_quantized: the result is quantized, while torch captures it as one of `float32`.
         is_size_query: the result is a size, a stride or an offset of the operand.
-        is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols already carry, or what orders
-            calls with effects in torch's graphs, which ours keep in order by themselves.
+        is_no_op: compiled programs leave the call out: a promise about sizes, whose bounds our symbols
+            already carry, or what orders calls with effects in torch's graphs, which ours keep in order by
+            themselves.
         is_plumbing: moves data about, so it names a kernel only if that does nothing else.
-        is_batch_invariant: moves, selects, orders or draws elements, and adds or multiplies none: what a row gives is the same in every
-            batch. Sums, products and all that is built from them are not: kernels choose blocks by sizes.
-        decision: what the operands' order decides, so that rounding them would show. `selects`: the results are elements that their order
-            has selected, or where those lie. `moves`: they are elements from where the call is told. `compares`: elements are compared
-            with each other or with another operand's, or quantized.
-        decomposition: who takes the operator apart before lowering. `core`: torch's core table does, if the operator is in it.
-            `torch`: torch does, in a decomposition that the core table lacks. `none`: nobody, because the fused kernel beats what
-            it would become, or because the operator has a lowering of its own.
-        norm: what is normalized: the channels of a batch, groups of them, or rows. `batch gradient` is the gradient of `batch`.
-        takes_float8: eager has kernels for floats of 8 bits, which it moves, fills, compares or converts, and of which it multiplies
-            scaled matrices only.
+        is_batch_invariant: moves, selects, orders or draws elements, and adds or multiplies none: what a row
+            gives is the same in every batch. Sums, products and all that is built from them are not: kernels
+            choose blocks by sizes.
+        decision: what the operands' order decides, so that rounding them would show. `selects`: the results
+            are elements that their order has selected, or where those lie. `moves`: they are elements from
+            where the call is told. `compares`: elements are compared with each other or with another
+            operand's, or quantized.
+        decomposition: who takes the operator apart before lowering. `core`: torch's core table does, if the
+            operator is in it. `torch`: torch does, in a decomposition that the core table lacks. `none`:
+            nobody, because the fused kernel beats what it would become, or because the operator has a
+            lowering of its own.
+        norm: what is normalized: the channels of a batch, groups of them, or rows. `batch gradient` is the
+            gradient of `batch`.
+        takes_float8: eager has kernels for floats of 8 bits, which it moves, fills, compares or converts, and
+            of which it multiplies scaled matrices only.
         packed_argument: position of an argument that lies in blocks of the library's own, and has no strides.
         limits: what eager's kernels take.
     """

@@ -1,4 +1,6 @@
-"""One row per ATen operator of which something is to be known. Rows stand in the order of the alphabet, underscores aside."""
+"""One row per ATen operator of which something is to be known. Rows stand in the order of the alphabet,
+underscores aside.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Hooks:
 
     Attributes:
         launch: runs a kernel on the launch's tensors and sizes, in place of the interpreter of kernels.
-        before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a condition or loop, too,
-            behind all that ran in it.
+        before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a
+            condition or loop, too, behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
         turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else
             at once. Memory is then handed out again when it is freed.
@@ -79,7 +79,8 @@ def interpret_program(
     """Run `program` on `inputs`; as `interpret_graph`.
 
     Raises:
-        InterpretError: inputs that do not fit the declarations, an access outside of a buffer, a name that is not alive.
+        InterpretError: inputs that do not fit the declarations, an access outside of a buffer, a name that is
+            not alive.
         IndexError, RuntimeError: a run-time check failed.
     """
     return _run(program, inputs, constants or {}, Memory(poison=hooks.poison), hooks)

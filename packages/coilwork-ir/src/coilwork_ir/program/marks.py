@@ -36,7 +36,8 @@ _KNOWN: Final = frozenset(
 
 
 def resolve_marks(program: Program, *, kept: int | None = 0) -> Program:
-    """`program` with calls that resolve what may be marked, as far as kernels, operators or its caller read it.
+    """`program` with calls that resolve what may be marked, as far as kernels, operators or its caller read
+    it.
 
     The first `kept` results (`None`: all) may come back marked, as the operator gave them. Nested programs
     are left as they are.
@@ -148,7 +149,9 @@ def _operands(*arguments: Argument) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Resolution:
-    """One walk over a program: `names` are the marked ones of buffers that the caller gets so, `gone` what is not made."""
+    """One walk over a program: `names` are the marked ones of buffers that the caller gets so, `gone` what is
+    not made.
+    """
 
     program: Program
     uses: _Uses
@@ -220,7 +223,9 @@ class _Resolution:
             yield Free(names=tuple(freed))
 
     def _may_be_marked(self, buffer: Buffer) -> bool:
-        """Tell if `buffer` can be two tensors: it stays as it is, and its conjugate is not seen as real numbers."""
+        """Tell if `buffer` can be two tensors: it stays as it is, and its conjugate is not seen as real
+        numbers.
+        """
         is_seen_otherwise = any(
             view.buffer.dtype != buffer.dtype and self.uses.is_returned(view.buffer.name)
             for view in self.uses.views_of(buffer.name)

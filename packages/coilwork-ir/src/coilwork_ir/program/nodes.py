@@ -1,7 +1,7 @@
 """Program: the wrapper IR. A straight line of instructions over named buffers and symbols.
 
-Every name is defined once, used, and freed at most once. No instruction holds Python or C++ text: the native executor
-and the Python, FX and C++ emitters are total functions over the same instructions.
+Every name is defined once, used, and freed at most once. No instruction holds Python or C++ text: the native
+executor and the Python, FX and C++ emitters are total functions over the same instructions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class BindSymbol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLayout:
-    """`buffer`, an input, has its declared dtype, device, shape and strides, else an error names what differs."""
+    """`buffer`, an input, has its declared dtype, device, shape and strides, else an error names what
+    differs.
+    """
 
     buffer: str
     aligned: bool = False
@@ -74,7 +76,8 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinterpret:
-    """`buffer` is the memory of `source` under another layout, `offset` elements (of `buffer`) after its first.
+    """`buffer` is the memory of `source` under another layout, `offset` elements (of `buffer`) after its
+    first.
 
     Both names stay valid; the memory lives until both are freed.
     """
@@ -100,12 +103,13 @@ class Launch:
 class ExternCall:
     """Call a torch operator.
 
-    With `out`, `target` is an out overload and `out` pairs its keyword names with allocated buffers, and `outputs` is
-    empty. Otherwise the operator allocates, `outputs` are its results (with the declared layout; one that comes with
-    other strides is copied into it), and `binds` symbols are read off their sizes: (symbol, output number, dimension).
-    The outputs whose numbers are in `aligned` start at multiples of 16 bytes; one that does not is copied.
-    `single`: it returns one bare value rather than a tuple. `paths`: where each of `outputs` lies in what it returns, if
-    that holds lists beside other results; else empty, and output k is item k.
+    With `out`, `target` is an out overload and `out` pairs its keyword names with allocated buffers, and
+    `outputs` is empty. Otherwise the operator allocates, `outputs` are its results (with the declared layout;
+    one that comes with other strides is copied into it), and `binds` symbols are read off their sizes:
+    (symbol, output number, dimension). The outputs whose numbers are in `aligned` start at multiples of 16
+    bytes; one that does not is copied. `single`: it returns one bare value rather than a tuple. `paths`:
+    where each of `outputs` lies in what it returns, if that holds lists beside other results; else empty, and
+    output k is item k.
 
     `implements`: the kind of node that the call computes, as `"convolution"`, where an implementation of one
     is this call; a runtime may have a library of its own for such nodes.
@@ -160,7 +164,9 @@ class CondCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhileCall:
-    """Run `body` on `carried` and `extra` while `condition` says so; `outputs` are the last carried values."""
+    """Run `body` on `carried` and `extra` while `condition` says so; `outputs` are the last
+    carried values.
+    """
 
     condition: Program
     body: Program
@@ -251,8 +257,8 @@ class Program:
         kernels: the kernels that `Launch` names.
         proposals: how templates want some of them to run.
         instructions: the last one is `Return`.
-        peak_bytes: predicted peak of memory allocated by the program on its main device, where sizes are static; over
-            symbols otherwise; `None` when data-dependent. Inputs and constants are not counted.
+        peak_bytes: predicted peak of memory allocated by the program on its main device, where sizes are
+            static; over symbols otherwise; `None` when data-dependent. Inputs and constants are not counted.
     """
 
     name: str

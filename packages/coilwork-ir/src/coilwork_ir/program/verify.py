@@ -1,7 +1,7 @@
 """The verifier of programs.
 
-`RULES` lists the invariants: each name is the code of the `VerifyError` that breaking it raises. Linear in the number of
-instructions.
+`RULES` lists the invariants: each name is the code of the `VerifyError` that breaking it raises. Linear in
+the number of instructions.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class _Checker:
         return Place(describe=describe, origins=origins, rules=RULES)
 
     def _open(self, place: Place) -> None:
-        # Shapes of inputs use the declared symbols, which `bind` gives values later: layouts are checked against all.
+        # Shapes of inputs use the declared symbols, which `bind` gives values later: layouts are checked
+        # against all.
         declared = Scope()
         declared.symbols = dict(self.scope.symbols)
         for value in self.program.symbols:

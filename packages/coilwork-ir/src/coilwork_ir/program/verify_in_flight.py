@@ -46,7 +46,8 @@ class FlightChecker:
     def __init__(self, program: Program) -> None:
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
         self._in_flight: InFlight[int] = InFlight()
-        # the piece of memory of each name, the names that hold each piece, and the pools with the pieces in them
+        # the piece of memory of each name, the names that hold each piece, and the pools with the pieces in
+        # them
         self._piece: dict[str, int] = {}
         self._holders: dict[int, set[str]] = {}
         self._members: dict[str, list[int]] = {}
@@ -207,7 +208,9 @@ class FlightChecker:
 
 
 def _first_of_rest(program: Program) -> int:
-    """The position from which on the program only gives memory back: operators keep there what they still use."""
+    """The position from which on the program only gives memory back: operators keep there what they still
+    use.
+    """
     position = len(program.instructions)
     while position and isinstance(program.instructions[position - 1], Free | Comment | Return):
         position -= 1

@@ -104,7 +104,9 @@ def may_write_operands(call: ExternCall) -> bool:
 
 
 def buffers(program: Program) -> dict[str, Buffer]:
-    """Every buffer of `program` by name: inputs, constants, and what instructions define; nested ones aside."""
+    """Every buffer of `program` by name: inputs, constants, and what instructions define; nested
+    ones aside.
+    """
     found = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
     found.update((constant.buffer.name, constant.buffer) for constant in program.constants)
     for instruction in program.instructions:

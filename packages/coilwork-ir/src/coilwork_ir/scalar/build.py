@@ -118,7 +118,8 @@ def load(
 def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
     """Row `name` of the op table applied to `operands`.
 
-    `dtype` is needed, and allowed, only by `cast` and `bitcast`; a cast to the operand's own type is the operand.
+    `dtype` is needed, and allowed, only by `cast` and `bitcast`; a cast to the operand's own type is the
+    operand.
 
     Raises:
         VerifyError: no such row, wrong number of operands, or operand types that break the row's rule.
@@ -220,7 +221,8 @@ def combine(results: Sequence[Scalar]) -> Combine:
     """The function of two tuples that gives `results`; see `Combine`.
 
     Raises:
-        VerifyError: it gives nothing, or a parameter is out of range or of another type than the result that it is a value of.
+        VerifyError: it gives nothing, or a parameter is out of range or of another type than the result that
+            it is a value of.
     """
     count = len(results)
     if not count:
@@ -256,7 +258,8 @@ def scan(
     output: int = 0,
     reverse: bool = False,
 ) -> Scan:
-    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`; a `Combine` combines it together with `others`.
+    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`; a `Combine` combines
+    it together with `others`.
 
     Raises:
         VerifyError: there is no such result, or the operands are not what `kind` takes.

@@ -1,9 +1,9 @@
 """Contractions of kernels: which ranges are rows, columns and the batch of a sum of products.
 
-`sum over k of left(b, m, k) * right(b, k, n)`: the rows `m` only the left factor varies along, the columns `n` only the
-right one, the batch `b` both. That is what matrix units compute: each factor is read, and whatever it is computed from
-evaluated, once per block of rows or columns, not once per product. Factors of 16 bits are multiplied exactly
-in f32.
+`sum over k of left(b, m, k) * right(b, k, n)`: the rows `m` only the left factor varies along, the columns
+`n` only the right one, the batch `b` both. That is what matrix units compute: each factor is read, and
+whatever it is computed from evaluated, once per block of rows or columns, not once per product. Factors of 16
+bits are multiplied exactly in f32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ContractionParts:
 def find_parts(
     left: Scalar, right: Scalar, ranges: Iterable[Expr], axes: Iterable[Expr]
 ) -> ContractionParts | None:
-    """The rows, columns and batch among `ranges` of the sum of `left * right` along `axes`; None if it is no contraction.
+    """The rows, columns and batch among `ranges` of the sum of `left * right` along `axes`; None if it is no
+    contraction.
 
     Each range is a part of a factor, and each axis of both. Ranges of extent 1 do not count. The product of a
     matrix with a vector is no contraction: no part of it is read twice. Nor is one of what is itself reduced.

@@ -1,4 +1,5 @@
-"""Conversions of conversions: those that say nothing go, so that no number is rounded again to a type that it has been of.
+"""Conversions of conversions: those that say nothing go, so that no number is rounded again to a type that it
+has been of.
 
 That saves instructions, and a rounding that is not there cannot be wrong.
 """
@@ -49,7 +50,8 @@ def is_lossless(source: DType, target: DType) -> bool:
 
 
 def joined(node: Op) -> Scalar:
-    """`node`, a cast or bitcast, without what its operand converts in vain. NaN stays NaN, maybe of other bits.
+    """`node`, a cast or bitcast, without what its operand converts in vain. NaN stays NaN, maybe of other
+    bits.
 
     A 16-bit float that is seen as bits and back stays so: `fast` numerics keep that rounding, as the
     program asks.
@@ -68,7 +70,9 @@ def joined(node: Op) -> Scalar:
 
 
 def joined_small(node: Scalar) -> Scalar:
-    """`node`, `joined` if it makes an 8-bit float of what another one was made into, or bits of what was bits."""
+    """`node`, `joined` if it makes an 8-bit float of what another one was made into, or bits of what was
+    bits.
+    """
     match node:
         case Op(op="cast") if node.dtype.format is not None:
             return joined(node)
@@ -79,7 +83,9 @@ def joined_small(node: Scalar) -> Scalar:
 
 
 def cast_to_e4m3_or_nan(value: Scalar) -> Scalar:
-    """`value` as an `f8e4m3`; what is too large for that becomes NaN, with its sign. A mere cast gives the largest number."""
+    """`value` as an `f8e4m3`; what is too large for that becomes NaN, with its sign. A mere cast gives the
+    largest number.
+    """
     wide = cast(value, DType.F32)
     return op("bitcast", _code_or_nan(cast(wide, DType.F8E4M3), wide), dtype=DType.F8E4M3)
 
@@ -107,7 +113,9 @@ def _nan_code(wide: Scalar) -> Scalar:
 
 
 def _value_before(value: Scalar, dtype: DType) -> Scalar | None:
-    """The 8-bit float of type `dtype` that `value` was before casts to types that hold all numbers of `dtype`."""
+    """The 8-bit float of type `dtype` that `value` was before casts to types that hold all numbers of
+    `dtype`.
+    """
     if dtype.format is None:
         return None
     while value.dtype is not dtype:

@@ -1,7 +1,7 @@
 """Rows that end where data says: reductions whose operand counts only at the first points along the axis.
 
-Such an operand is `where(r < n, value, identity)`, with an `n` that does not vary along the axis `r`: behind it nothing is
-combined. Code generators may stop there, and cost models need not count what comes after.
+Such an operand is `where(r < n, value, identity)`, with an `n` that does not vary along the axis `r`: behind
+it nothing is combined. Code generators may stop there, and cost models need not count what comes after.
 """
 
 from __future__ import annotations

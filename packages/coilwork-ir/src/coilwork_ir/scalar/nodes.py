@@ -1,15 +1,15 @@
 """Scalar values: what one point of an iteration domain computes.
 
-A body is a directed acyclic graph of five kinds of node. Nodes are immutable and interned: two equal values are the
-same object, so `is` compares, hashing is O(1), and common subexpressions exist once. Build them with the functions in
-`coilwork_ir.scalar` only.
+A body is a directed acyclic graph of five kinds of node. Nodes are immutable and interned: two equal values
+are the same object, so `is` compares, hashing is O(1), and common subexpressions exist once. Build them with
+the functions in `coilwork_ir.scalar` only.
 
 Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce`,
 `Contraction`, `Scan` and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` or a
 `Contraction` varies along its axes, the node itself not.
 
-A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines what has no name.
-The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
+A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines
+what has no name. The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Scalar:
 
 
 class Const(Scalar):
-    """A literal. `value` is a bool, int or float of `dtype`'s class; -0.0, inf and nan are distinct values."""
+    """A literal. `value` is a bool, int or float of `dtype`'s class; -0.0, inf and nan are
+    distinct values.
+    """
 
     __slots__ = ("value",)
     value: Literal_
@@ -63,7 +65,8 @@ class Load(Scalar):
 
     `index` has one expression per dimension in loop IR and a single flat offset, in elements, in kernel IR.
     `indirect[k]`, an integer value, stands for the symbol `placeholder(k)` in `index`. Where `mask` (bool) is
-    false, memory is not touched and the value is `other`. `operands` is `indirect` plus `mask` if there is one.
+    false, memory is not touched and the value is `other`. `operands` is `indirect` plus `mask` if there is
+    one.
     """
 
     __slots__ = ("buffer", "index", "indirect", "mask", "other")
@@ -82,7 +85,9 @@ class Op(Scalar):
 
 
 class Parameter(Scalar):
-    """Number `position` of what a function is given: a `Combine`, or the epilogue of a contraction of the loop IR."""
+    """Number `position` of what a function is given: a `Combine`, or the epilogue of a contraction of the
+    loop IR.
+    """
 
     __slots__ = ("position",)
     position: int
@@ -92,8 +97,9 @@ class Parameter(Scalar):
 class Combine:
     """An associative function of two tuples of as many values, which gives one more such tuple.
 
-    Of `count` values, parameter k of the `results` is number k of the first tuple, and parameter `count + k` number k of the second,
-    which comes later along the axis. Number k has one type in all three. Made by `coilwork_ir.scalar.combine`.
+    Of `count` values, parameter k of the `results` is number k of the first tuple, and parameter `count + k`
+    number k of the second, which comes later along the axis. Number k has one type in all three. Made by
+    `coilwork_ir.scalar.combine`.
     """
 
     results: tuple[Scalar, ...]
@@ -159,9 +165,10 @@ class Scan(Scalar):
 class Sort(Scalar):
     """The operand's values along the range symbol `axis`, in ascending or `descending` order.
 
-    At position p of the axis, output 0 is the value that is number p in that order and output 1 the `i64` position that it
-    has in the operand. Equal values keep their order, also if `descending`; -0.0 and 0.0 are equal, NaN is greater than
-    all numbers (as torch.sort(stable=True) has it). A NaN may come out with other bits.
+    At position p of the axis, output 0 is the value that is number p in that order and output 1 the `i64`
+    position that it has in the operand. Equal values keep their order, also if `descending`; -0.0 and 0.0 are
+    equal, NaN is greater than all numbers (as torch.sort(stable=True) has it). A NaN may come out with other
+    bits.
     """
 
     __slots__ = ("axis", "descending", "output")

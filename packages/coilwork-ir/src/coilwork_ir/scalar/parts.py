@@ -1,7 +1,8 @@
-"""Values that are another computation in each of a few equal parts of a range, as where tensors of one size are joined.
+"""Values that are another computation in each of a few equal parts of a range, as where tensors of one size
+are joined.
 
-A kernel can go through one part and compute all of them at each of its points: what they read alike is read once, and no point
-computes what only another part needs.
+A kernel can go through one part and compute all of them at each of its points: what they read alike is read
+once, and no point computes what only another part needs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _BEHIND: Final[Mapping[str, int]] = MappingProxyType({"lt": 0, "ge": 0, "le": 1,
 
 
 def even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Expr, int] | None:
-    """The range of `ranges` that comparisons in `roots` cut into a few equal parts, and how many; None if there is none.
+    """The range of `ranges` that comparisons in `roots` cut into a few equal parts, and how many; None if
+    there is none.
 
     Of several such ranges the innermost, the last one.
     """

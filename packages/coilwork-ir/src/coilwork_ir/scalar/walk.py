@@ -86,7 +86,9 @@ def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple
 
 
 def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> tuple[Scalar, ...]:
-    """`roots` with index symbols replaced; axes of reductions, scans and sorts, being symbols, map to symbols."""
+    """`roots` with index symbols replaced; axes of reductions, scans and sorts, being symbols, map to
+    symbols.
+    """
 
     def visit(node: Scalar) -> Scalar:
         match node:

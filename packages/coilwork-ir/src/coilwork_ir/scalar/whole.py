@@ -1,4 +1,6 @@
-"""Where the values of integer scalars lie, as far as types, constants and ranges tell, and the same values in 32 bits."""
+"""Where the values of integer scalars lie, as far as types, constants and ranges tell, and the same values in
+32 bits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def whole_span(root: Scalar) -> Span | None:
 
 
 def in_32_bits(root: Scalar) -> Scalar:
-    """The value of `root`, of which `whole_span` says that it fits, as `i32`. What it is computed from is, too, where that fits."""
+    """The value of `root`, of which `whole_span` says that it fits, as `i32`. What it is computed from is,
+    too, where that fits.
+    """
     spans = _spans(root)
     done: dict[Scalar, Scalar] = {}
     for node in postorder((root,)):

@@ -20,7 +20,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A literal, spelled in C++; `integer`, `real` and `string` spell values. Negative ones bind like a unary minus."""
+    """A literal, spelled in C++; `integer`, `real` and `string` spell values. Negative ones bind like a unary
+    minus.
+    """
 
     text: str
 
@@ -103,7 +105,9 @@ class Declare:
 
 @dataclass(frozen=True, slots=True)
 class DeclareArray:
-    """`type name[size];`, or with `items` `type name[] = {items};`. `alignment` is in bytes, 0 for the type's own."""
+    """`type name[size];`, or with `items` `type name[] = {items};`. `alignment` is in bytes, 0 for the type's
+    own.
+    """
 
     type: str
     name: str
@@ -151,7 +155,9 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`for (i64 variable = begin; variable < end; variable += step) { body }`; `simd`: iterations are independent."""
+    """`for (i64 variable = begin; variable < end; variable += step) { body }`; `simd`: iterations are
+    independent.
+    """
 
     variable: str
     begin: Code

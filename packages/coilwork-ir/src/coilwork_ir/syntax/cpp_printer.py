@@ -52,7 +52,8 @@ class CppPrinter:
     """Prints C++.
 
     Attributes:
-        clear: put parentheses where C++ needs none but readers may go astray, as around `a % b` in `(a % b) * c`.
+        clear: put parentheses where C++ needs none but readers may go astray, as around `a % b` in `(a % b) *
+            c`.
         width: statements that are longer, and call something, have an argument per line; None: no limit.
     """
 

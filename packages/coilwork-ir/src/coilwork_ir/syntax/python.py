@@ -48,7 +48,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Arithmetic on sizes, in the canonical text of `coilwork_ir.index`, which is Python; binds like a sum."""
+    """Arithmetic on sizes, in the canonical text of `coilwork_ir.index`, which is Python; binds
+    like a sum.
+    """
 
     text: str
 
@@ -261,7 +263,9 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A triple-quoted string statement. Text that ends in a newline has the closing quotes on a line of their own."""
+    """A triple-quoted string statement. Text that ends in a newline has the closing quotes on a line of their
+    own.
+    """
 
     text: str
 

@@ -142,7 +142,9 @@ def _escaped(text: str) -> str:
 
 
 def _raw(text: str) -> str:
-    """A raw literal, unless it would not spell `text`: Python ends it early or reads line ends as newlines."""
+    """A raw literal, unless it would not spell `text`: Python ends it early or reads line ends as
+    newlines.
+    """
     is_plain = text.replace("\n", "").replace("\t", "").isprintable()
     if not is_plain or "'''" in text or text.endswith(("\\", "'")):
         return repr(text)
@@ -305,7 +307,9 @@ def _lay_out_filled(opening: str, value: Call | Tuple, closing: str, indent: str
 
 
 def _pieces(argument: List) -> list[str]:
-    """Texts that give `argument` when joined by commas: the items of a long list may stand on several lines."""
+    """Texts that give `argument` when joined by commas: the items of a long list may stand on
+    several lines.
+    """
     if not argument.items:
         return [print_expression(argument)]
     pieces = [print_expression(item) for item in argument.items]

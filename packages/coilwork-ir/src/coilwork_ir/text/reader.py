@@ -129,7 +129,9 @@ class Reader:
         return int(word) if word.lstrip("-").isdigit() else float(word)
 
     def index(self, symbols: Mapping[str, Expr], stops: str) -> Expr:
-        """An index expression up to one of the characters `stops` outside parentheses, which is left unread."""
+        """An index expression up to one of the characters `stops` outside parentheses, which is
+        left unread.
+        """
         depth, end = 0, self.at
         while end < len(self.text):
             char = self.text[end]

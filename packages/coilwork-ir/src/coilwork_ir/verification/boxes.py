@@ -24,7 +24,8 @@ def whole_of(shape: Sequence[Expr]) -> Box:
 def with_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
     """`boxes` and `added`, those that are one box together as one.
 
-    Two are one if they lie side by side along one dimension and agree in the others. Boxes that overlap stay apart.
+    Two are one if they lie side by side along one dimension and agree in the others. Boxes that overlap stay
+    apart.
     """
     rest = list(boxes)
     position = 0

@@ -1,4 +1,6 @@
-"""What must hold of an external call's results: their places in what its operator returns, and the names of numbers."""
+"""What must hold of an external call's results: their places in what its operator returns, and the names of
+numbers.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a verifier is: how to print the node (only done when a rule is broken), and where it came from."""
+    """Where a verifier is: how to print the node (only done when a rule is broken), and where it
+    came from.
+    """
 
     describe: Callable[[], str]
     origins: tuple[Origin, ...] = UNKNOWN

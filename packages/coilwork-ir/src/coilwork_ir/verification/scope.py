@@ -84,7 +84,9 @@ class Scope:
         return self.store_into(name, place)
 
     def fill(self, buffer: Buffer, before: str | None, box: Box | None) -> None:
-        """`box` of `buffer` has been filled: the first part of it, or more of the memory called `before` so far."""
+        """`box` of `buffer` has been filled: the first part of it, or more of the memory called `before` so
+        far.
+        """
         known = () if before is None else self._filled.get(before)
         if known is None:
             return
@@ -107,7 +109,9 @@ class Scope:
         return buffer
 
     def overwrite(self, old: Iterable[str], new: Iterable[Buffer], place: Place) -> None:
-        """The memory of each `old` is from here on called by the matching buffer `new`, and by nothing else."""
+        """The memory of each `old` is from here on called by the matching buffer `new`, and by
+        nothing else.
+        """
         pairs = list(zip(old, new, strict=True))
         for source, buffer in pairs:
             for name in self._memory[source]:
@@ -149,7 +153,9 @@ def open_scope(
     place: Place,
     outer: Scope | None,
 ) -> Scope:
-    """The scope on entry: declared symbols, inputs and constants. Shared with `outer` are its symbols only."""
+    """The scope on entry: declared symbols, inputs and constants. Shared with `outer` are its
+    symbols only.
+    """
     scope = Scope(outer)
     bound = set(scope.symbols.values())
     declared = tuple(symbols)

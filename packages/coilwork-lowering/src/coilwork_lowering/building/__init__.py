@@ -1,1 +1,3 @@
-"""The loop IR graph under construction: what values are, the nodes that are appended, and the scalar graphs in them."""
+"""The loop IR graph under construction: what values are, the nodes that are appended, and the scalar graphs
+in them.
+"""

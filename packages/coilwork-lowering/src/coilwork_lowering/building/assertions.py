@@ -39,7 +39,8 @@ _SIGNS: Final[Mapping[str, str]] = MappingProxyType(
 def lower_assertion(builder: Builder, condition: Value, message: str, node: torch.fx.Node) -> None:
     """`condition` must hold when the program runs; one that provably holds costs nothing.
 
-    It is no proof that a number which data decides lies within its bounds: torch knows them from assertions like this one.
+    It is no proof that a number which data decides lies within its bounds: torch knows them from assertions
+    like this one.
 
     Raises:
         LoweringError[symbol]: the condition is no comparison of sizes.
@@ -104,7 +105,9 @@ def _normalize(lhs: Expr, relation: str, rhs: Expr) -> tuple[str, Expr, Expr]:
 
 
 def told_equality(number: torch.fx.Node) -> str | None:
-    """The user's words for what `number` must be equal to, if there are some: torch takes it for that from where it is read on."""
+    """The user's words for what `number` must be equal to, if there are some: torch takes it for that from
+    where it is read on.
+    """
     equalities = [user for user in number.users if user.target is operator.eq]
     checks = [check for equality in equalities for check in equality.users if check.target is _ASSERTION]
     texts = [str(check.args[1]) for check in checks]

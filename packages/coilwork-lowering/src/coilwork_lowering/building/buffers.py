@@ -1,4 +1,6 @@
-"""The buffers of one graph by name, the memory that each lies in, and what that memory is called after it was overwritten."""
+"""The buffers of one graph by name, the memory that each lies in, and what that memory is called after it was
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ class Buffers:
         return buffer
 
     def memory(self, buffer: Buffer) -> tuple[Buffer, Expr]:
-        """The buffer of its type that owns the memory of `buffer`, and the offset of `buffer`'s first element in it."""
+        """The buffer of its type that owns the memory of `buffer`, and the offset of `buffer`'s first element
+        in it.
+        """
         offset = as_expr(0)
         while (alias := self.alias(buffer)) is not None and self[alias.source].dtype is buffer.dtype:
             buffer, offset = self[alias.source], offset + alias.offset
@@ -115,7 +119,9 @@ class Buffers:
         return True
 
     def latest(self, name: str) -> Buffer:
-        """What the memory called `name` is called now. It may be a view whose source was overwritten since."""
+        """What the memory called `name` is called now. It may be a view whose source was
+        overwritten since.
+        """
         passed: list[str] = []
         while name in self._successor:
             passed.append(name)

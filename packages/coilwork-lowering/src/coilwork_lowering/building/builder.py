@@ -60,7 +60,8 @@ class Builder:
         self._filled: dict[str, Const] = {}
         # declared, but made by no node so far
         self._unfilled: set[str] = set()
-        # what random numbers are made from, per device, and how many operators have made some: dropouts, others
+        # what random numbers are made from, per device, and how many operators have made some: dropouts,
+        # others
         self.seeds: dict[str, TensorValue] = {}
         self.dropouts = 0
         self.streams = 0
@@ -124,7 +125,9 @@ class Builder:
         )
 
     def result_strides(self, fake: torch.Tensor) -> tuple[Expr, ...]:
-        """The strides that a freshly computed `fake` gets: its own, or row-major if elements would overlap."""
+        """The strides that a freshly computed `fake` gets: its own, or row-major if elements
+        would overlap.
+        """
         shape, strides = self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride())
         overlaps = any(as_int(s) == 0 and as_int(e) != 1 for e, s in zip(shape, strides, strict=True))
         return contiguous_strides(shape) if overlaps else strides
@@ -170,7 +173,9 @@ class Builder:
         return found
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
-        """The number that every element of `value` is, where a node of this graph filled its memory with one."""
+        """The number that every element of `value` is, where a node of this graph filled its
+        memory with one.
+        """
         return self._filled.get(self.current(value).buffer.name)
 
     def read(
@@ -271,7 +276,9 @@ class Builder:
         into: Buffer | None = None,
         name: str = "",
     ) -> TensorValue:
-        """Append `output[i] = body(i)`; `into` names memory to take over (its layout then is the output's)."""
+        """Append `output[i] = body(i)`; `into` names memory to take over (its layout then is the
+        output's).
+        """
         ranges = node_ranges("i", shape)
         point = coordinate_symbols("i", shape)
         target_strides = into.strides if into is not None else strides
@@ -307,7 +314,9 @@ class Builder:
         *,
         strides: Sequence[Expr] | None = None,
     ) -> tuple[TensorValue | None, ...]:
-        """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not wanted."""
+        """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not
+        wanted.
+        """
         made = simplified(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
         outputs = tuple(
             None if dtype is None else self.declare(shape, dtype, device, strides=strides)
@@ -341,7 +350,9 @@ class Builder:
     def unfilled(
         self, shape: Shape, dtype: DType, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue:
-        """Memory that holds nothing yet, row-major unless `strides` are given: the first node that stores into it makes it."""
+        """Memory that holds nothing yet, row-major unless `strides` are given: the first node that stores
+        into it makes it.
+        """
         output = self.declare(shape, dtype, device, strides=strides)
         self._unfilled.add(output.name)
         return whole(output)
@@ -388,7 +399,9 @@ class Builder:
         return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
 
     def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
-        """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else copied."""
+        """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else
+        copied.
+        """
         value = self.current(value)
         if is_whole(value) and (strides is None or same_strides(value.shape, value.buffer.strides, strides)):
             return value
@@ -422,7 +435,9 @@ class Builder:
     def remade(
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue | None:
-        """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
+        """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of
+        its own device.
+        """
         read = self.read(value, coordinate_symbols("i", value.shape))
         number = without_memory(read, self.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
         if number is None:

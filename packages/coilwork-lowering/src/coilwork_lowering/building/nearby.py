@@ -1,7 +1,8 @@
 """Numbers in tensors on another device than the node that computes with them.
 
-A number that Python reads from a tensor (`item()`) is a value like any other here, and stays where it is until somebody computes
-with it. That may be a node on another device, whose kernels do not reach the tensor's memory.
+A number that Python reads from a tensor (`item()`) is a value like any other here, and stays where it is
+until somebody computes with it. That may be a node on another device, whose kernels do not reach the tensor's
+memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _Computing: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 def with_numbers_nearby(
     node: Node, device_of: Callable[[str], str], move: Callable[[str, str], Buffer]
 ) -> Node:
-    """`node`, which reads from `move(buffer, device)` what it read from a buffer on another device than its own."""
+    """`node`, which reads from `move(buffer, device)` what it read from a buffer on another device than its
+    own.
+    """
     if not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
         return node
     device = _device(node)

@@ -1,8 +1,10 @@
-"""Values of another device that need nothing from its memory: numbers, sizes, positions, and what is exactly computed from them.
+"""Values of another device that need nothing from its memory: numbers, sizes, positions, and what is exactly
+computed from them.
 
-`torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Computed where they are read they cost neither a
-kernel there nor a copy. What is approximated, as the root in `torch.sqrt(torch.tensor(64.0))`, is so by each device in a way of its own; of numbers
-alone torch computes it here, as eager would.
+`torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Computed where they are read
+they cost neither a kernel there nor a copy. What is approximated, as the root in
+`torch.sqrt(torch.tensor(64.0))`, is so by each device in a way of its own; of numbers alone torch computes it
+here, as eager would.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 
-# Operations that have one result, whatever computes them: others are approximated, on one device so, on another otherwise.
+# Operations that have one result, whatever computes them: others are approximated, on one device so, on
+# another otherwise.
 _EXACT: Final = frozenset(
     {
         *("cast", "where", "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "isnan"),

@@ -1,8 +1,8 @@
 """What an FX value is while a graph is lowered.
 
-A tensor is a buffer and a map from its logical coordinates to the buffer's: view operators compose maps and compute
-nothing. The map is written over the symbols `dims(shape)`: `d0`, `d1`, … for dimensions of more than one element,
-and 0 for dimensions of exactly one, whose coordinate is known.
+A tensor is a buffer and a map from its logical coordinates to the buffer's: view operators compose maps and
+compute nothing. The map is written over the symbols `dims(shape)`: `d0`, `d1`, … for dimensions of more than
+one element, and 0 for dimensions of exactly one, whose coordinate is known.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
 
 
 def _of_elements(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
-    """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows, which then they are."""
+    """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows,
+    which then they are.
+    """
     sizes = {maximum(size, 1): size for size in shape}
     sizes |= {size: as_expr(1) for size in shape if bounds(size).hi == 1}
     return [stride if as_int(stride) is not None else _rebuilt(stride, sizes) for stride in strides]

@@ -93,8 +93,8 @@ def unfold(value: TensorValue, dim: int, count: Expr, size: int, step: int) -> T
 def reshape(value: TensorValue, shape: Shape) -> TensorValue:
     """The elements of `value` in row-major order under another shape.
 
-    Dimensions are matched in groups of equal size first, so that a dimension that merely passes through keeps its
-    symbol; only inside a group is there a division.
+    Dimensions are matched in groups of equal size first, so that a dimension that merely passes through keeps
+    its symbol; only inside a group is there a division.
     """
     if value.shape == shape:
         return value

@@ -1,7 +1,8 @@
-"""Copies to another device: what crosses is one call of ATen's, in one element type; types change on the device that is faster.
+"""Copies to another device: what crosses is one call of ATen's, in one element type; types change on the
+device that is faster.
 
-Torch's own decomposition ends in `prims.device_put`, which means the same copy again, and imports another compiler to ask what
-a device can do.
+Torch's own decomposition ends in `prims.device_put`, which means the same copy again, and imports another
+compiler to ask what a device can do.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
         memory_format: torch.memory_format | None = None,
         **rest: Any,
     ) -> Any:
-        """A copy to another device alone is left as it is. So is that of a number, which products with autograd's zeros make."""
+        """A copy to another device alone is left as it is. So is that of a number, which products with
+        autograd's zeros make.
+        """
         if device is not None and not isinstance(value, torch.Tensor):
             return NotImplemented
         if not isinstance(value, torch.Tensor) or device is None or device == value.device:

@@ -1,7 +1,7 @@
 """Fourier transforms of real numbers on CPUs, along dimensions in the order that the kernel takes them in.
 
-It lays results out in that order, with the dimensions that are transformed innermost. Torch 2.11's meta function says that
-they are contiguous, which is so where the dimensions are in that order.
+It lays results out in that order, with the dimensions that are transformed innermost. Torch 2.11's meta
+function says that they are contiguous, which is so where the dimensions are in that order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def _transformed(value: torch.Tensor, dims: Sequence[int], normalization: int, o
 
 
 def _descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | None:
-    """`dims` by their strides, the largest first, those of one stride as they are; None where these are not known well enough."""
+    """`dims` by their strides, the largest first, those of one stride as they are; None where these are not
+    known well enough.
+    """
     strides = value.stride()
     ordered: list[int] = []
     for dim in dims:

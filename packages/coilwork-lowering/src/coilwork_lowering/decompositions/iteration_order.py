@@ -1,8 +1,9 @@
 """In what order eager's elementwise kernels walk through memory, which is how they lay out what they make.
 
-As ATen's TensorIterator documents it: results of operands of one dense layout have that layout. Otherwise dimensions are sorted by
-the operands' strides, the first operand's first, and where one does not tell because it is broadcast, the next one decides. Torch's
-meta functions sort likewise, but take an operand of fewer dimensions for one that has strides along the missing ones.
+As ATen's TensorIterator documents it: results of operands of one dense layout have that layout. Otherwise
+dimensions are sorted by the operands' strides, the first operand's first, and where one does not tell because
+it is broadcast, the next one decides. Torch's meta functions sort likewise, but take an operand of fewer
+dimensions for one that has strides along the missing ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 
 def iterated_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:
-    """Strides of what one elementwise kernel makes, of `shape`, of `operands`, in the order in which the kernel is given them.
+    """Strides of what one elementwise kernel makes, of `shape`, of `operands`, in the order in which the
+    kernel is given them.
 
     None where open sizes decide.
     """
@@ -67,7 +69,9 @@ def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
 
 
 def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether the elements follow each other, dimensions in `order`. Strides of dimensions of one element do not matter."""
+    """Whether the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
+    not matter.
+    """
     step: Any = 1
     for dim in order:
         if surely(value.shape[dim] == 1):
@@ -88,7 +92,9 @@ def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
 
 
 def _sorted(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
-    """Dimensions, the fastest first: an insertion sort that goes on past what cannot be compared, as ATen's does."""
+    """Dimensions, the fastest first: an insertion sort that goes on past what cannot be compared, as ATen's
+    does.
+    """
     order = list(range(len(shape)))[::-1]
     for first in range(1, len(order)):
         here = first
@@ -105,7 +111,9 @@ def _sorted(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int]
 
 
 def _compared(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
-    """-1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open sizes decide."""
+    """-1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open sizes
+    decide.
+    """
     for steps in strides:
         if surely(steps[a] == 0) or surely(steps[b] == 0):
             continue

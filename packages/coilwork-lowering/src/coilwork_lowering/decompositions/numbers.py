@@ -1,7 +1,9 @@
-"""Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. Torch's decompositions compute in `f32`.
+"""Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. Torch's
+decompositions compute in `f32`.
 
-Kernels differ: some bring a number to the tensors' type and round at every step, others compute in `f32` and round once. A
-number is brought to its type here, so that it is the same however freely the steps are computed.
+Kernels differ: some bring a number to the tensors' type and round at every step, others compute in `f32` and
+round once. A number is brought to its type here, so that it is the same however freely the steps are
+computed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
 
 
 def in_type(number: Any, dtype: torch.dtype) -> Any:
-    """`number` as a float of `dtype`, one of 16 or 32 bits, beyond its range an infinity. Symbols stay as they are."""
+    """`number` as a float of `dtype`, one of 16 or 32 bits, beyond its range an infinity. Symbols stay as
+    they are.
+    """
     if not isinstance(number, int | float) or dtype not in (*_HALVES, torch.float32):
         return number
     return rounded(number, dtype_of(dtype))
@@ -72,7 +76,9 @@ def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
 
 
 def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any], a: Any, b: Any) -> Any:
-    """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, to which CPUs round the logarithm."""
+    """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, to which CPUs round the
+    logarithm.
+    """
     found = torch.result_type(a, b)
     dtype = found if found.is_floating_point else torch.get_default_dtype()
     device = (a if isinstance(a, torch.Tensor) else b).device
@@ -219,7 +225,9 @@ def _threshold_backward(
 def _hardtanh_backward(
     theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, low: Any, high: Any
 ) -> Any:
-    """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it lies outside."""
+    """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it
+    lies outside.
+    """
     if (
         not has_trait(value.device.type, ATEN_CPU)
         or not value.is_floating_point()
@@ -241,7 +249,9 @@ def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
 
 
 def _spaced(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
-    """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a lowering."""
+    """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a
+    lowering.
+    """
     dtype = named.get("dtype")
     if (torch.get_default_dtype() if dtype is None else dtype) in _HALVES:
         return NotImplemented

@@ -124,7 +124,9 @@ def _batch_norms() -> list[Any]:
 
 def _of_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def batch_norm(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        """Of a batch of vectors at least: torch's own takes the elements of a single one for channels, which eager refuses."""
+        """Of a batch of vectors at least: torch's own takes the elements of a single one for channels, which
+        eager refuses.
+        """
         return NotImplemented if value.dim() < 2 else theirs(value, *rest, **named)
 
     return batch_norm
@@ -166,7 +168,9 @@ def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
         is_result: bool,
         value: torch.Tensor,
     ) -> torch.Tensor:
-        """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's kernel do not."""
+        """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's
+        kernel do not.
+        """
         found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
         return (
             found
@@ -193,7 +197,9 @@ def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Indexing of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional `index` on the host."""
+    """Indexing of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional `index` on
+    the host.
+    """
     found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index.contiguous()])
     return found
 
@@ -218,7 +224,9 @@ def _added_in_memory(dtype: torch.dtype) -> bool:
 
 def _index_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_copy(value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-        """Torch's own writes by index. Of complex numbers that is a call of ATen, which writes at negative positions, too."""
+        """Torch's own writes by index. Of complex numbers that is a call of ATen, which writes at negative
+        positions, too.
+        """
         return NotImplemented if value.is_complex() else theirs(value, dim, index, source)
 
     return index_copy
@@ -228,7 +236,9 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_add(
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
-        """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
+        """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an
+        empty tensor.
+        """
         if has_trait(value.device.type, ATEN_CPU) and not _added_in_memory(value.dtype):
             return NotImplemented  # by index ATen writes at negative positions, too
         if source.dim() != value.dim():
@@ -284,7 +294,9 @@ def _unlike_weights() -> str:
 
 
 def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> Any:
-    """Weights are added where they count. Torch 2.11's meta function says that counts and sums are of the type of `value`."""
+    """Weights are added where they count. Torch 2.11's meta function says that counts and sums are of the
+    type of `value`.
+    """
     bincount = torch.ops.aten.bincount.default
     if weights is None or surely(value.numel() == 0):
         whole = value.dtype in _WHOLE and value.dtype is not torch.int64
@@ -302,7 +314,9 @@ def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlengt
 def _vector_norm(
     value: torch.Tensor, order: Any = 2, dim: Sequence[int] | None = None, *rest: Any, **keywords: Any
 ) -> Any:
-    """Along dimensions that are counted from the first: torch 2.11's meta function keeps others of one element."""
+    """Along dimensions that are counted from the first: torch 2.11's meta function keeps others of one
+    element.
+    """
     if dim is None or all(k >= 0 for k in dim):
         return NotImplemented
     counted = [k % max(value.dim(), 1) for k in dim]
@@ -310,7 +324,9 @@ def _vector_norm(
 
 
 def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
-    """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen come before it."""
+    """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen
+    come before it.
+    """
     # Where nothing is chosen, and of what may be empty, there is no element to read.
     if not surely(source.numel() > 0) or not surely(value.numel() > 0):
         return NotImplemented
@@ -341,7 +357,9 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def linspace(
         start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
     ) -> Any:
-        """In integers, the ends are truncated first, and steps are `float64` on a CPU, `float32` elsewhere."""
+        """In integers, the ends are truncated first, and steps are `float64` on a CPU, `float32`
+        elsewhere.
+        """
         # theirs asks what type the device is of
         where = torch.get_default_device() if device is None else torch.device(device)
         if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
@@ -355,8 +373,8 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
     def unique(value: torch.Tensor, dim: int, *rest: Any, **keywords: Any) -> Any:
-        """Along another dimension, on a CPU, a view of what is found along the first: so are eager's strides there, unlike
-        the meta function's.
+        """Along another dimension, on a CPU, a view of what is found along the first: so are eager's strides
+        there, unlike the meta function's.
         """
         if value.dim() == 0 or dim % value.dim() == 0 or not has_trait(value.device.type, ATEN_CPU):
             return NotImplemented

@@ -1,4 +1,5 @@
-"""Padding that only cuts off, padding by elements and its derivatives where torch's meta functions do not know the layout.
+"""Padding that only cuts off, padding by elements and its derivatives where torch's meta functions do not
+know the layout.
 
 What the copies of an outermost element get is added to the element.
 """
@@ -31,7 +32,9 @@ def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
 
 
 def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
-    """A copy of what is left where nothing is added, as ATen; torch's meta function lays it out by rows if sizes are not known."""
+    """A copy of what is left where nothing is added, as ATen; torch's meta function lays it out by rows if
+    sizes are not known.
+    """
     if not all(surely(amount <= 0) for amount in padding):
         return NotImplemented
     left = value
@@ -43,8 +46,8 @@ def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
 
 def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: int) -> Callable[..., Any]:
     def decomposed(value: torch.Tensor, *rest: Any) -> Any:
-        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know; and where it is
-        not, as a copy of such a one.
+        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11
+        know; and where it is not, as a copy of such a one.
 
         Booleans, too: eager refuses them, in words of its own.
         """
@@ -64,7 +67,9 @@ def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: i
 
 def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., Any]) -> Callable[..., Any]:
     def decomposed(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
-        """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value the shape counts."""
+        """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value
+        the shape counts.
+        """
         if _is_surely_contiguous(value) or not has_trait(value.device.type, ATEN_CPU):
             return by_parts(gradient, value, padding)
         rows = value.new_empty(value.shape)
@@ -79,7 +84,9 @@ def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., A
 
 
 def _in_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
-    """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of a batch of images."""
+    """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of
+    a batch of images.
+    """
     wanted = suggested_format(value) if dims > 1 else torch.contiguous_format
     return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
 
@@ -98,7 +105,9 @@ def _is_surely_contiguous(value: torch.Tensor) -> bool:
 
 
 def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
-    """`padding` holds how much is added before and after, from the last dimension on; what is negative was cut off."""
+    """`padding` holds how much is added before and after, from the last dimension on; what is negative was
+    cut off.
+    """
     if value.dtype not in (torch.float32, torch.float64) or not _is_surely_contiguous(value):
         return NotImplemented
     pairs = list(zip(padding[::2], padding[1::2], strict=True))

@@ -1,8 +1,9 @@
 """What `torch.ops.prims` means in ATen's operators, which are those that are lowered.
 
-A prim takes operands of one type and shape, so the ATen operator of its kind, given the same, promotes and broadcasts nothing.
-What a prim copies where ATen would make a view, is copied here. Left out are those that are calls in any case (transforms of
-Fourier's, `svd`, random numbers), those that write to an operand (`copy_to`, `resize`), and those that give no tensors.
+A prim takes operands of one type and shape, so the ATen operator of its kind, given the same, promotes and
+broadcasts nothing. What a prim copies where ATen would make a view, is copied here. Left out are those that
+are calls in any case (transforms of Fourier's, `svd`, random numbers), those that write to an operand
+(`copy_to`, `resize`), and those that give no tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Probabilities, which eager's kernels refuse where they do not lie between 0 and 1. Torch's decompositions compute with them.
+"""Probabilities, which eager's kernels refuse where they do not lie between 0 and 1. Torch's decompositions
+compute with them.
 
-On accelerators eager's refusal is an assertion on the device, which leaves the process without it; there is no such check here.
+On accelerators eager's refusal is an assertion on the device, which leaves the process without it; there is
+no such check here.
 """
 
 from __future__ import annotations

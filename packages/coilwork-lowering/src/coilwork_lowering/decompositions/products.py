@@ -1,4 +1,5 @@
-"""Matrix products of `f64` as sums of products: generated kernels then add every row in one order, whatever its batch.
+"""Matrix products of `f64` as sums of products: generated kernels then add every row in one order, whatever
+its batch.
 
 Torch's own kernels choose blocks by sizes. Products of narrower types have generated kernels of their own.
 """
@@ -14,7 +15,9 @@ aten: Final = torch.ops.aten
 
 
 def product_decompositions() -> dict[Any, Callable[..., Any]]:
-    """For products of two matrices or batches of them, and of matrices and vectors. Other types are left alone."""
+    """For products of two matrices or batches of them, and of matrices and vectors. Other types are left
+    alone.
+    """
     return {
         aten.mm.default: _mm,
         aten.bmm.default: _bmm,

@@ -1,8 +1,9 @@
 """Recurrent layers of oneDNN, step by step where oneDNN can't do them.
 
-torch's decomposition of `lstm` calls oneDNN's layer on CPUs, without asking whether it has the type on this processor, and without
-the workspace that the gradient of oneDNN's layer reads. So the layer is written out where oneDNN lacks it, and its gradient always is,
-from the layer's operands: Hochreiter & Schmidhuber, "Long short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it.
+torch's decomposition of `lstm` calls oneDNN's layer on CPUs, without asking whether it has the type on this
+processor, and without the workspace that the gradient of oneDNN's layer reads. So the layer is written out
+where oneDNN lacks it, and its gradient always is, from the layer's operands: Hochreiter & Schmidhuber, "Long
+short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def layers_in_16_bits() -> bool:
-    """Whether oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them, torch's decompositions do not."""
+    """Whether oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them,
+    torch's decompositions do not.
+    """
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -87,7 +90,9 @@ def _layer(
     batch_first: bool,
     train: bool,
 ) -> Any:
-    """Where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell `[1, B, H]`, and no workspace."""
+    """Where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell `[1,
+    B, H]`, and no workspace.
+    """
     plain = _plain(mode, num_layers, bidirectional, batch_first, batch_sizes)
     if x.dtype is not torch.bfloat16 or not plain or layers_in_16_bits():
         return NotImplemented
@@ -123,7 +128,9 @@ def _layer_backward(
     batch_first: bool,
     workspace: Tensor,
 ) -> Any:
-    """The gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state before the first step."""
+    """The gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state before the
+    first step.
+    """
     if not _plain(mode, num_layers, bidirectional, batch_first, batch_sizes):
         return NotImplemented
     weights = (input_weight, hidden_weight, input_bias, hidden_bias)

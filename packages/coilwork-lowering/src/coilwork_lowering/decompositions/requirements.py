@@ -10,7 +10,8 @@ from coilwork_lowering.torch_compat.sizes import require
 
 
 def meets(condition: bool | torch.SymBool, message: Callable[[], str]) -> bool:
-    """False where `condition` does not hold, which is guarded on: the operator is for ATen, whose error is eager's.
+    """False where `condition` does not hold, which is guarded on: the operator is for ATen, whose error is
+    eager's.
 
     Where only run time knows, for sizes from data, `message()` is raised then.
     """

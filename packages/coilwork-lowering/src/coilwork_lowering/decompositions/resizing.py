@@ -1,8 +1,10 @@
-"""Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension after the other.
+"""Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension
+after the other.
 
-Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it shrinks. Positions and
-weights are computed by the program, from the sizes; they take a small part of what is read. What lies outside a window is left out
-whatever it is: an infinity there, times a weight of 0, would be NaN.
+Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it
+shrinks. Positions and weights are computed by the program, from the sizes; they take a small part of what is
+read. What lies outside a window is left out whatever it is: an infinity there, times a weight of 0, would be
+NaN.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def _cubic(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taps:
-    """What is summed up along one dimension: `places`, with `weights`, as far as they are `inside`; all `(results, summands)`."""
+    """What is summed up along one dimension: `places`, with `weights`, as far as they are `inside`; all
+    `(results, summands)`.
+    """
 
     places: Tensor
     weights: Tensor
@@ -81,7 +85,9 @@ class _Side:
         return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
 
     def weight(self, element: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """How much `element` counts for `place`, but for a factor, 0 outside the window; and whether it is inside."""
+        """How much `element` counts for `place`, but for a factor, 0 outside the window; and whether it is
+        inside.
+        """
         first, end = self.window(place)
         slope = 1 / self.scale if self.scale >= 1 else 1.0
         found = self.filter((element - self.scale * (place + 0.5) + 0.5) * slope)
@@ -182,7 +188,8 @@ def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
         if sides is None or not value.is_floating_point() or 0 in (*value.shape, *output_size):
             return NotImplemented
         wide = _wide(value)
-        # On CPUs ATen leaves a dimension as it is that keeps its size, whatever its scale; not so its derivative.
+        # On CPUs ATen leaves a dimension as it is that keeps its size, whatever its scale; not so its
+        # derivative.
         kept = [has_trait(value.device.type, ATEN_CPU) and side.size == side.result for side in sides]
         taps = [
             None if same else side.taps(wide, value.device)

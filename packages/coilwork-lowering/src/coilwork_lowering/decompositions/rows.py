@@ -1,4 +1,6 @@
-"""Rows that tensors of positions, lengths or offsets choose: repeated, reduced by segments, kept below a norm."""
+"""Rows that tensors of positions, lengths or offsets choose: repeated, reduced by segments, kept below a
+norm.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def row_decompositions() -> dict[Any, Callable[..., Any]]:
 def _embedding_renorm(table: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Any:
     """Rows that are looked up and longer than `max_norm`, shortened to it.
 
-    Rows looked up twice are written twice, the same each time. As in eager the factor is computed in `float64`.
+    Rows looked up twice are written twice, the same each time. As in eager the factor is computed in
+    `float64`.
     """
     if table.dim() != 2 or table.dtype not in _FLOATS or not surely(indices.numel() > 0):
         return NotImplemented
@@ -52,7 +55,8 @@ def _embedding_renorm(table: Tensor, indices: Tensor, max_norm: float, norm_type
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
-    """Each position as often as `repeats` says, where it is known how many that makes: the segment that an element lies in.
+    """Each position as often as `repeats` says, where it is known how many that makes: the segment that an
+    element lies in.
 
     A CPU is left to ATen, which writes run after run.
     """
@@ -67,9 +71,11 @@ def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Any:
 
 
 def _segments_of(ends: Tensor, count: Any) -> Tensor:
-    """For `count` elements, the segment that each lies in: how many of the ascending `ends` are not behind it.
+    """For `count` elements, the segment that each lies in: how many of the ascending `ends` are not behind
+    it.
 
-    Behind all ends that is the number of segments. A CPU counts on from element to element, where others search.
+    Behind all ends that is the number of segments. A CPU counts on from element to element, where others
+    search.
     """
     if has_trait(ends.device.type, PROCESSOR):
         marks = torch.zeros(*ends.shape[:-1], count + 1, dtype=torch.int64)
@@ -96,7 +102,8 @@ def _segment_reduce(
     unsafe: bool = False,
     initial: Any = None,
 ) -> Any:
-    """Segments of rows along the last dimension of `lengths` or `offsets`, each reduced to one: `(batch, segments, inner)`.
+    """Segments of rows along the last dimension of `lengths` or `offsets`, each reduced to one: `(batch,
+    segments, inner)`.
 
     Elements are scattered to their segments, those of none to one more, which is cut off.
     """
@@ -175,7 +182,9 @@ def _segment_reduce_backward(
     axis: int = 0,
     initial: Any = None,
 ) -> Any:
-    """What each element gets of its segment's gradient. Of a product that takes the product of the others: left to eager."""
+    """What each element gets of its segment's gradient. Of a product that takes the product of the others:
+    left to eager.
+    """
     borders = _borders(data, lengths, offsets, axis)
     if borders is None or reduce not in _SEGMENTS or reduce == "prod":
         return NotImplemented

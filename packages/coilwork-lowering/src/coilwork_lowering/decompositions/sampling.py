@@ -1,8 +1,10 @@
-"""Categories drawn by their probabilities, as a race: each waits for an exponentially distributed time, the first one wins.
+"""Categories drawn by their probabilities, as a race: each waits for an exponentially distributed time, the
+first one wins.
 
-Dividing a probability by such a number and taking the largest quotient is how ATen draws, too, so that numbers of eager's
-generator give eager's categories. Written out, the division and the search fuse with the softmax in front of them, and no
-value is read on the host: what eager raises there, assertions on the device do.
+Dividing a probability by such a number and taking the largest quotient is how ATen draws, too, so that
+numbers of eager's generator give eager's categories. Written out, the division and the search fuse with the
+softmax in front of them, and no value is read on the host: what eager raises there, assertions on the device
+do.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def sampling_decompositions() -> dict[Any, Callable[..., Any]]:
 def _multinomial(
     probabilities: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
 ) -> Any:
-    """The `count` first of each row. With replacement, several need as many races: that is left to eager's search in sums.
+    """The `count` first of each row. With replacement, several need as many races: that is left to eager's
+    search in sums.
 
     Shape: `(..., categories)` to `(..., count)`, of `int64`.
     """

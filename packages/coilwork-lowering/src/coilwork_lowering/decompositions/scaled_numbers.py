@@ -1,7 +1,7 @@
 """Sums with a number that is scaled: `torch.add(x, n, alpha=a)`, where `n` is a symbol.
 
-AOTAutograd computes with such numbers in tensors of no dimensions, and rewrites the sum without its `alpha`. So the number
-is scaled before the sum.
+AOTAutograd computes with such numbers in tensors of no dimensions, and rewrites the sum without its `alpha`.
+So the number is scaled before the sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def scaled_number_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _written_out(operator: Callable[..., Any], value: Any, other: Any, *, alpha: Any = None) -> Any:
-    """Without an `alpha`, which is then none of these factors: this is called for the sum that it makes, too."""
+    """Without an `alpha`, which is then none of these factors: this is called for the sum that it
+    makes, too.
+    """
     if not isinstance(other, torch.SymFloat) or type(alpha) not in _FACTORS:
         return NotImplemented
     return operator(value, other * alpha)

@@ -1,4 +1,6 @@
-"""Writes at positions that come from tensors, as simpler ones: without dimensions, without the old elements, by a list of rows."""
+"""Writes at positions that come from tensors, as simpler ones: without dimensions, without the old elements,
+by a list of rows.
+"""
 
 from __future__ import annotations
 
@@ -126,13 +128,17 @@ def _index_reduce(
 
 
 def _converted(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An element of `dtype`. Eager converts such a number on the host, and refuses what does not fit, as `masked_fill` does."""
+    """An element of `dtype`. Eager converts such a number on the host, and refuses what does not fit, as
+    `masked_fill` does.
+    """
     place = torch.zeros((), dtype=dtype, device=number.device)
     return place.masked_fill(torch.ones_like(place, dtype=torch.bool), number)
 
 
 def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> Any:
-    """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it makes."""
+    """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it
+    makes.
+    """
     if index.dim() > 1 or index.dtype is not torch.int64:
         return NotImplemented
     if not -max(value.dim(), 1) <= dim < max(value.dim(), 1):
@@ -168,7 +174,9 @@ def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
 
 
 def _masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[Any]) -> Any:
-    """What the mask chooses is put side by side, behind it zeros. What it does not goes to one place more, which is left out."""
+    """What the mask chooses is put side by side, behind it zeros. What it does not goes to one place more,
+    which is left out.
+    """
     count = math.prod(sizes)
     if not surely(gradient.numel() > 0) or not surely(gradient.numel() <= count):
         return NotImplemented

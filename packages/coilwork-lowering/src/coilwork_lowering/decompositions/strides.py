@@ -1,7 +1,8 @@
-"""Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta functions, keep to others.
+"""Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta
+functions, keep to others.
 
-What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only where it is
-returned.
+What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only
+where it is returned.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
 
 
 def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """An unpooling that refuses places outside of the plane. Theirs counts planes on, and puts what is not in one into the next."""
+    """An unpooling that refuses places outside of the plane. Theirs counts planes on, and puts what is not in
+    one into the next.
+    """
 
     @functools.wraps(theirs)
     def unpooled(value: torch.Tensor, places: torch.Tensor, size: Sequence[Any], *rest: Any) -> Any:
@@ -121,7 +124,9 @@ def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
 
 
 def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`theirs`, on CPUs with a first result in the format of the argument at `position`: channels-last or contiguous."""
+    """`theirs`, on CPUs with a first result in the format of the argument at `position`: channels-last or
+    contiguous.
+    """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         results = theirs(*args, **kwargs)
@@ -161,7 +166,9 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
 
 
 def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one has no such layout."""
+    """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one
+    has no such layout.
+    """
     if not has_trait(value.device.type, ATEN_CPU) or not dims or len(dims) != len(shifts):
         return NotImplemented
     if suggested_format(value) is torch.contiguous_format:
@@ -188,7 +195,9 @@ def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`theirs`, with a result of the type of the argument at `position`, and in its layout, if it has its shape; whatever the others' are."""
+    """`theirs`, with a result of the type of the argument at `position`, and in its layout, if it has its
+    shape; whatever the others' are.
+    """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         like: torch.Tensor = args[position]
@@ -210,7 +219,9 @@ def _of_the_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, contiguous and in the type of what it is the gradient of. Torch's own has the promoted type."""
+    """`theirs`, contiguous and in the type of what it is the gradient of. Torch's own has the
+    promoted type.
+    """
 
     def decomposed(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)
@@ -225,7 +236,9 @@ def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
 
 
 def _in_format(value: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
-    """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a guard."""
+    """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a
+    guard.
+    """
     if wanted is torch.contiguous_format and _lies(value, _contiguous(value.shape)):
         return value
     return value.contiguous(memory_format=wanted)
@@ -254,14 +267,18 @@ def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
 
 
 def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
-    """As one operator lays out what it makes of two tensors; several select among operands and results of their own."""
+    """As one operator lays out what it makes of two tensors; several select among operands and results of
+    their own.
+    """
     result: torch.Tensor = theirs(*args)
     a, b = (one for one in args if isinstance(one, torch.Tensor))
     return laid_out(result, iterated_strides(result.shape, a, b) or result.stride())
 
 
 def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-    """As the kernel that is given arguments in `order` lays out its results, each of the shape of them all."""
+    """As the kernel that is given arguments in `order` lays out its results, each of the shape of
+    them all.
+    """
     found = theirs(*args, **kwargs)
     results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
     operands = [args[position] for position in order]
@@ -274,7 +291,9 @@ def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *arg
 
 
 def _of_one_layout(op: Any) -> Callable[..., Any]:
-    """`op` of operands that are laid out as its result, and of its shape: then torch's meta function goes by it, too."""
+    """`op` of operands that are laid out as its result, and of its shape: then torch's meta function goes by
+    it, too.
+    """
 
     def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion

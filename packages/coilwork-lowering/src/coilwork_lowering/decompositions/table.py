@@ -25,7 +25,9 @@ from coilwork_lowering.torch_compat.operators import (
 
 
 def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Callable[..., Any]]:  # noqa: B008
-    """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the caller's own."""
+    """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the
+    caller's own.
+    """
     return dict(_table(options, composite_operators()))
 
 

@@ -1,4 +1,6 @@
-"""Windows of images side by side, and the sum of such: lowered as they are for floats, else as torch takes them apart, by tables of positions."""
+"""Windows of images side by side, and the sum of such: lowered as they are for floats, else as torch takes
+them apart, by tables of positions.
+"""
 
 from __future__ import annotations
 

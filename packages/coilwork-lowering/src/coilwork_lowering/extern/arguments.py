@@ -1,4 +1,6 @@
-"""What a call of an operator is given: its arguments in their order, laid out as the operator takes them, and what it writes into."""
+"""What a call of an operator is given: its arguments in their order, laid out as the operator takes them, and
+what it writes into.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,13 @@ class Passed:
 
 
 def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: bool) -> Passed:
-    """The arguments of `call` for `target`. With `exact`, those that are only read are laid out as eager's are.
+    """The arguments of `call` for `target`. With `exact`, those that are only read are laid out as eager's
+    are.
 
     Raises:
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
-        LoweringError[layout]: an argument that is written into has no memory of the form that the operator takes.
+        LoweringError[layout]: an argument that is written into has no memory of the form that the operator
+            takes.
     """
     mutated: list[Mutation] = []
     positional: list[Argument] = []
@@ -96,7 +100,9 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
 def _argument(
     builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool, dense: bool
 ) -> tuple[Argument, list[Buffer]]:
-    """`value` as an argument of a call, and the buffers it mentions. Tensors are laid out as eager's if `exact`, contiguous if `dense`."""
+    """`value` as an argument of a call, and the buffers it mentions. Tensors are laid out as eager's if
+    `exact`, contiguous if `dense`.
+    """
     match value:
         case TensorValue():
             strides: Sequence[Expr] | None = None
@@ -177,7 +183,9 @@ def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> Lower
 
 
 def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
-    """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as well."""
+    """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as
+    well.
+    """
     for buffer in written:
         owner = builder.buffers.owner(buffer)
         if any(mutation.source == owner.name for mutation in mutated):

@@ -1,4 +1,6 @@
-"""Calls of operators that go on when they have returned: what they use until when, and the calls that wait for them."""
+"""Calls of operators that go on when they have returned: what they use until when, and the calls that wait
+for them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _WAIT: Final = "_c10d_functional.wait_tensor.default"
 
 
 def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value:
-    """Append a call that waits for what writes the memory of `value`, all of it, and return `value` as it is then.
+    """Append a call that waits for what writes the memory of `value`, all of it, and return `value` as it is
+    then.
 
     The operands of a branch or loop are `borrowed`: it may give their memory no other name.
     """
@@ -68,9 +71,11 @@ def _wait(
 
 
 def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
-    """Append the waits after which no operator writes the memory of `roots`, nor reads it if it is to be `written`.
+    """Append the waits after which no operator writes the memory of `roots`, nor reads it if it is to be
+    `written`.
 
-    The program itself is to wait before it reads a result. Where it leaves that out, eager mode reads whatever is there.
+    The program itself is to wait before it reads a result. Where it leaves that out, eager mode reads
+    whatever is there.
     """
     for root in roots:
         for pending in builder.in_flight.list_waits(root):
@@ -81,7 +86,9 @@ def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
 def received(
     target: Overload, arguments: Mapping[str, Value], written: Mapping[str, Sequence[Buffer]]
 ) -> Sequence[Buffer | None]:
-    """The argument that each result of a call of `target` is, of those that it writes silently; None: memory of its own."""
+    """The argument that each result of a call of `target` is, of those that it writes silently; None: memory
+    of its own.
+    """
     silently = silent_writes(target)
     if not silently:
         return ()
@@ -95,7 +102,9 @@ def received(
 def flight(
     target: Overload, operands: Mapping[str, Sequence[str]], results: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its results lie in."""
+    """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its
+    results lie in.
+    """
     found = flight_of(target)
     if found is None:
         return (), ()

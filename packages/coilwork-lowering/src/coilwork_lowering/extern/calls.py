@@ -1,4 +1,6 @@
-"""The fallback that serves every operator: call it inside the compiled program, arguments converted by its schema."""
+"""The fallback that serves every operator: call it inside the compiled program, arguments converted by its
+schema.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,13 @@ def call_extern(
     effect: bool = False,
     recast: Callable[[Extern], Node] | None = None,
 ) -> Value:
-    """Append a call of `target` and return its results. With `effect`, it is kept although nobody may need them.
+    """Append a call of `target` and return its results. With `effect`, it is kept although nobody may need
+    them.
 
     `recast` makes the node that is appended of the call, one that defines the same.
 
-    Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that write into
-    given memory take whatever strided layout an operand has.
+    Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that
+    write into given memory take whatever strided layout an operand has.
 
     Raises:
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
@@ -145,7 +148,8 @@ def _mark_conjugate(builder: Builder, value: Value, result: Any) -> Value:
 
 
 def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
-    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must find it so.
+    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must
+    find it so.
 
     A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
     """
@@ -167,7 +171,9 @@ def _result_list(call: Call) -> list[Any]:
 
 
 def _is_left_out(call: Call, number: int) -> bool:
-    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says an empty one."""
+    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says
+    an empty one.
+    """
     flag = _LEFT_OUT.get((call.target, number))
     return flag is not None and call.arguments[flag] is False
 
@@ -257,8 +263,8 @@ def _first_dtype(call: Call) -> torch.dtype | None:
 def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:
     """The labels of the arguments whose memory `returned` shares.
 
-    Of a list, as in `split(Tensor(a -> *) self, ...) -> Tensor(a)[]`, the schema keeps none: its tensors share the memory of the
-    arguments that become part of a list.
+    Of a list, as in `split(Tensor(a -> *) self, ...) -> Tensor(a)[]`, the schema keeps none: its tensors
+    share the memory of the arguments that become part of a list.
     """
     if returned.alias_info is None:
         return set()
@@ -282,7 +288,9 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
 
 
 def _undefined(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
-    """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol once."""
+    """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol
+    once.
+    """
     if not isinstance(result, torch.Tensor):
         return []
     found: list[int] = []

@@ -1,4 +1,6 @@
-"""Results of operators that hold lists: one by one for the program, in their lists for the graph that was captured."""
+"""Results of operators that hold lists: one by one for the program, in their lists for the graph that was
+captured.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from coilwork_lowering.building.values import Value
 
 
 def placed_results(result: Any) -> tuple[tuple[ResultPath, Any], ...]:
-    """Every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at all nowhere."""
+    """Every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at all
+    nowhere.
+    """
     return () if result is None else tuple(_placed(result, ()))
 
 

@@ -1,7 +1,8 @@
-"""Quantised tensors. Torch captures them as tensors of `float32`; here they get their type back, call by call.
+"""Quantised tensors. Torch captures them as tensors of `float32`; here they get their type back, call by
+call.
 
-Only operators read and make them: what a call of a quantised operand returns, and capture calls `float32`, is quantised as well,
-except for what `dequantize` returns.
+Only operators read and make them: what a call of a quantised operand returns, and capture calls `float32`, is
+quantised as well, except for what `dequantize` returns.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | 
 
 
 def is_dequantizing(name: str, arguments: Mapping[str, Value]) -> bool:
-    """Whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last, which capture takes for its operands."""
+    """Whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last, which
+    capture takes for its operands.
+    """
     return name.startswith(_ENDING) and _operand_type(arguments) is not None
 
 
 def require_kernel(
     node: torch.fx.Node, target: Overload, arguments: Mapping[str, Value], origin: Origin
 ) -> None:
-    """Refuse calls that eager would not make of quantised operands: capture took them for others, and chose by that.
+    """Refuse calls that eager would not make of quantised operands: capture took them for others, and chose
+    by that.
 
     Raises:
         MistracedError: the operator has no kernel for them.
@@ -69,10 +73,12 @@ def require_kernel(
 def require_floats(
     node: torch.fx.Node, operator: str, values: Iterable[Value], origins: tuple[Origin, ...]
 ) -> None:
-    """Refuse quantised tensors among `values`, where an operator of control flow hands them from region to region.
+    """Refuse quantised tensors among `values`, where an operator of control flow hands them from region to
+    region.
 
     Raises:
-        MistracedError: one is; capture says that it is of floats, and gives all rounds and branches that type.
+        MistracedError: one is; capture says that it is of floats, and gives all rounds and branches that
+            type.
     """
     found = next(_quantized_in(values), None)
     if found is None:

@@ -1,6 +1,8 @@
-"""Numbers that eager's kernels convert to the type of what they compute, and refuse where they do not fit: `-1e9` in `float16`.
+"""Numbers that eager's kernels convert to the type of what they compute, and refuse where they do not fit:
+`-1e9` in `float16`.
 
-Computed, such a number would be infinite, or wrap around. As with types, a call that is left to ATen without need is right all the same.
+Computed, such a number would be infinite, or wrap around. As with types, a call that is left to ATen without
+need is right all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingPr
 
 
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
+    """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of
+    `target` puts them.
+    """
     name = qualified_name(target).split(".")[1]
     if not _are_listed_sizes(target, arguments):
         return False
@@ -60,8 +64,8 @@ def _fits_in_every_call(number: Any, dtype: torch.dtype) -> bool:
     """Tell if `number` fits `dtype`, which is guarded on where a later call may give another one.
 
     An infinity that a call gives where others gave numbers is taken for one that does not fit. A number from
-    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs. So is one
-    that a condition decides, which torch does not compare.
+    data is taken for one that does: nobody can tell, and a kernel of its own would be what that costs. So is
+    one that a condition decides, which torch does not compare.
     """
     if isinstance(number, int | float):
         return fits(number, dtype)
@@ -121,7 +125,9 @@ def _has_short_windows(arguments: Mapping[str, object]) -> bool:
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
-    """Whether torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers wrap below zero."""
+    """Whether torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers
+    wrap below zero.
+    """
     if dtype.is_complex or dtype is torch.bool:
         return True
     if dtype.is_floating_point:
@@ -134,7 +140,9 @@ def fits(number: float, dtype: torch.dtype) -> bool:
 
 
 def _scales(factor: object, operands: Iterable[object]) -> bool:
-    """Whether `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for fractions."""
+    """Whether `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for
+    fractions.
+    """
     operands = tuple(operands)
     types = [one.dtype for one in operands if isinstance(one, torch.Tensor)]
     if type(factor) is bool:
@@ -167,7 +175,9 @@ def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Calla
 
 
 def _type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:
-    """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the numbers alone."""
+    """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the
+    numbers alone.
+    """
     asked = arguments.get("dtype")
     if isinstance(asked, torch.dtype):
         return asked

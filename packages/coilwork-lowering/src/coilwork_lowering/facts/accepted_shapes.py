@@ -1,4 +1,5 @@
-"""Shapes that eager's kernels take, of operators whose decomposition or lowering would broadcast, or leave out, what they refuse.
+"""Shapes that eager's kernels take, of operators whose decomposition or lowering would broadcast, or leave
+out, what they refuse.
 
 As with types, a call that is left to ATen without need is right all the same.
 """
@@ -20,7 +21,9 @@ Rule: TypeAlias = Callable[[Arguments], bool]
 
 
 def accepts_shapes(target: Overload, arguments: Arguments) -> bool:
-    """Tell if eager takes tensors of the shapes of `arguments`, which are named as in the schema, for `target`."""
+    """Tell if eager takes tensors of the shapes of `arguments`, which are named as in the schema, for
+    `target`.
+    """
     rule = _RULES.get(qualified_name(target).split(".")[1])
     return rule is None or rule(arguments)
 
@@ -80,7 +83,9 @@ def _listed(name: str) -> Rule:
 
 
 def _in_32_bits(name: str) -> Rule:
-    """The number of this name is one of 32 bits: what eager counts from larger ones overflows, and is refused."""
+    """The number of this name is one of 32 bits: what eager counts from larger ones overflows, and is
+    refused.
+    """
 
     def rule(arguments: Arguments) -> bool:
         number = arguments.get(name)
@@ -100,7 +105,9 @@ def _not_negative(name: str) -> Rule:
 
 
 def _positive(name: str) -> Rule:
-    """The list of this name has no number below 1 in it: eager's kernels find no place in windows of that size."""
+    """The list of this name has no number below 1 in it: eager's kernels find no place in windows of that
+    size.
+    """
 
     def rule(arguments: Arguments) -> bool:
         given = arguments.get(name)
@@ -110,7 +117,9 @@ def _positive(name: str) -> Rule:
 
 
 def _sampled(spatial: int) -> Rule:
-    """There are random samples for every image and channel of `self`, one for each of its dimensions that are pooled."""
+    """There are random samples for every image and channel of `self`, one for each of its dimensions that are
+    pooled.
+    """
 
     def rule(arguments: Arguments) -> bool:
         value, samples = arguments.get("self"), arguments.get("random_samples")
@@ -184,7 +193,9 @@ def _along(name: str, dim: str) -> Rule:
 
 
 def _at_a_row(arguments: Arguments) -> bool:
-    """Tell if `self` has the row `index` along `dim`, which is guarded on. A row from data a check looks for."""
+    """Tell if `self` has the row `index` along `dim`, which is guarded on. A row from data a
+    check looks for.
+    """
     value, dim, index = (arguments.get(name) for name in ("self", "dim", "index"))
     if not isinstance(value, torch.Tensor) or not isinstance(dim, int) or value.dim() == 0:
         return True

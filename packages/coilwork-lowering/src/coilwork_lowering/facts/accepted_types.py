@@ -1,6 +1,8 @@
-"""Types that eager's kernels take. What they refuse is neither decomposed nor lowered: the call is ATen's, whose error is eager's.
+"""Types that eager's kernels take. What they refuse is neither decomposed nor lowered: the call is ATen's,
+whose error is eager's.
 
-The operator table errs in one direction: a call that is left to ATen without need, as one of operands that are promoted, is right all the same.
+The operator table errs in one direction: a call that is left to ATen without need, as one of operands that
+are promoted, is right all the same.
 """
 
 from __future__ import annotations
@@ -42,13 +44,16 @@ _EIGHT_BITS: Final[Types] = frozenset(
     for name in "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu".split()
     if hasattr(torch, name)
 )
-# Of `types_everywhere`, the arguments that are operands where they are truth values: others say how to compute.
+# Of `types_everywhere`, the arguments that are operands where they are truth values: others say how to
+# compute.
 _OPERANDS: Final = ("self", "other", "element", "test_element")
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
 def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in the schema."""
+    """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in
+    the schema.
+    """
     info = find_target_info(qualified_name(target))
     limits = info.limits
     if target.namespace == "aten" and not info.takes_float8 and _has_eight_bits(arguments.values()):
@@ -114,7 +119,9 @@ def _types_in(classes: tuple[TypeClass, ...]) -> Types:
 
 
 def _has_eight_bits(arguments: Iterable[object]) -> bool:
-    """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits, or the result is to."""
+    """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits, or the result
+    is to.
+    """
     return not _EIGHT_BITS.isdisjoint(_listed_types(arguments))
 
 
@@ -142,19 +149,25 @@ def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
 
 
 def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
-    """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have it."""
+    """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have
+    it.
+    """
     types = _types(arguments, ("grad_output", "self", "grid"))
     is_one = not alike or len(types) < 2
     return is_one and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
 
 
 def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
-    """Whether all tensors are of these types, and stay so beside the numbers, which are of these types, too."""
+    """Whether all tensors are of these types, and stay so beside the numbers, which are of these
+    types, too.
+    """
     return all(_type_of(name, one) in (None, *types) for name, one in arguments)
 
 
 def _type_of(name: str, value: object) -> torch.dtype | None:
-    """That of a tensor or of a number that is an operand; None of others, and of integers, which take part in every type."""
+    """That of a tensor or of a number that is an operand; None of others, and of integers, which take part in
+    every type.
+    """
     if isinstance(value, torch.Tensor):
         return value.dtype
     if type(value) is float:

@@ -1,4 +1,5 @@
-"""Which operators go on reading or writing memory after their calls have returned, and which calls wait for them.
+"""Which operators go on reading or writing memory after their calls have returned, and which calls wait for
+them.
 
 One table for all of torch. Functional collectives start an operation on a thread or stream of their process
 group's, which reads the operand and writes the result: `wait_tensor` of the result, or of anything else in
@@ -43,8 +44,8 @@ class Flight:
     Attributes:
         uses: arguments that are read or written until the wait.
         writes: those among them that it writes although its schema does not say so: they are its results.
-        is_marking: torch notes its operation at the operand's memory, too, and the wait for the result leaves that note. Whatever else
-            lay there would be waited for again, which gloo does not end.
+        is_marking: torch notes its operation at the operand's memory, too, and the wait for the result leaves
+            that note. Whatever else lay there would be waited for again, which gloo does not end.
     """
 
     uses: tuple[str, ...] = ()
@@ -108,7 +109,9 @@ def is_barrier(target: Overload) -> bool:
 
 
 def retains(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Tell if a call may keep what it is given and read it at any time, as far as anybody knows; `arguments` by their names."""
+    """Tell if a call may keep what it is given and read it at any time, as far as anybody knows; `arguments`
+    by their names.
+    """
     if arguments.get("non_blocking") is True:
         return True
     known = target.namespace in _DONE_AT_RETURN or target.namespace in COLLECTIVES or is_barrier(target)

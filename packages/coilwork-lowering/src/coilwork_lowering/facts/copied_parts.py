@@ -1,7 +1,9 @@
-"""Tensors made by copying parts of one tensor, and then parts of what is there already, into memory of any contents.
+"""Tensors made by copying parts of one tensor, and then parts of what is there already, into memory of any
+contents.
 
-Circular padding is written so. Each copy replaces a box of what is there, and where all of them agree along the other dimensions,
-every dimension has a list of its own: which stretch of coordinates reads which stretch of the tensor.
+Circular padding is written so. Each copy replaces a box of what is there, and where all of them agree along
+the other dimensions, every dimension has a list of its own: which stretch of coordinates reads which stretch
+of the tensor.
 """
 
 from __future__ import annotations
@@ -35,14 +37,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CopiedParts:
-    """What `runs`, those of each dimension, read of `source`; None if nothing was copied yet. The rest may hold anything."""
+    """What `runs`, those of each dimension, read of `source`; None if nothing was copied yet. The rest may
+    hold anything.
+    """
 
     source: fx.Node | None
     runs: tuple[tuple[Run, ...], ...]
 
 
 def copied_parts(node: fx.Node) -> CopiedParts | None:
-    """What is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each dimension's runs are in order, without gaps.
+    """What is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each dimension's runs
+    are in order, without gaps.
 
     Adds no guard.
     """
@@ -58,7 +63,9 @@ def copied_parts(node: fx.Node) -> CopiedParts | None:
 
 
 def _begins_with_nothing(node: fx.Node) -> bool:
-    """Whether the first copy of those that end with `node` goes to memory of any contents; cheap, for every copy is asked about."""
+    """Whether the first copy of those that end with `node` goes to memory of any contents; cheap, for every
+    copy is asked about.
+    """
     for _ in range(_MOST_COPIES):
         if operator(node.target) != "slice_scatter":
             break
@@ -194,7 +201,9 @@ class _Place:
 
 
 def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
-    """Where in `base` the call `node` reads or writes; its arguments from number `first` on, or by name, say so."""
+    """Where in `base` the call `node` reads or writes; its arguments from number `first` on, or by name, say
+    so.
+    """
     dim, start, end, step = (_value(given) for given in _given(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None

@@ -1,4 +1,6 @@
-"""Which nodes of an ATen graph generated code computes where they are read, whatever the strides of what they read."""
+"""Which nodes of an ATen graph generated code computes where they are read, whatever the strides of what they
+read.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def is_reduced(node: torch.fx.Node) -> bool:
 
 
 def reads_anywhere(node: torch.fx.Node) -> bool:
-    """Whether generated code reads the operands of `node`, in place and with any strides; or only their shapes."""
+    """Whether generated code reads the operands of `node`, in place and with any strides; or only their
+    shapes.
+    """
     return is_computed(node) or is_reduced(node) or find_info(operator(node.target)).is_filled
 
 

@@ -1,7 +1,8 @@
-"""Index tensors whose values are known never to decrease: the rows in which `nonzero` found something, and counted positions.
+"""Index tensors whose values are known never to decrease: the rows in which `nonzero` found something, and
+counted positions.
 
-Elements that are added at such positions lie in the order of their rows as they come, and need no sort. A mixture of experts adds up
-its tokens so, and an embedding of positions its gradients.
+Elements that are added at such positions lie in the order of their rows as they come, and need no sort. A
+mixture of experts adds up its tokens so, and an embedding of positions its gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _aten: Final = torch.ops.aten
 
 
 def in_order(given: Any) -> bool:
-    """Whether the FX value `given` is a row of positions, none negative, each at least the one before, in every run.
+    """Whether the FX value `given` is a row of positions, none negative, each at least the one before, in
+    every run.
 
     Of its dimensions at most one is of another size than 1, unless all its values are known when compiling.
     """
@@ -55,7 +57,9 @@ def in_order(given: Any) -> bool:
 
 
 def step_from_zero(given: Any) -> int | None:
-    """The step, above zero, of a row of positions that an `arange` counts up from 0; None of anything else."""
+    """The step, above zero, of a row of positions that an `arange` counts up from 0; None of
+    anything else.
+    """
     while isinstance(given, torch.fx.Node) and isinstance(given.target, Overload) and _is_row(given):
         name = given.target._schema.name.rpartition("::")[2]
         if name in ("arange", "iota"):

@@ -1,8 +1,10 @@
-"""Tensors that are known when compiling, such as the indices and weights of an upsampling, as expressions of the coordinate.
+"""Tensors that are known when compiling, such as the indices and weights of an upsampling, as expressions of
+the coordinate.
 
-An index computed from an `arange` by arithmetic alone is evaluated here, and compared at every point with the forms that
-programs use. Where one fits, reading at it is a map of coordinates like a view's: no index tensor, no check, and no load
-that has to wait for another. Weights that are whole multiples of a small fraction are computed in integers in the same way.
+An index computed from an `arange` by arithmetic alone is evaluated here, and compared at every point with the
+forms that programs use. Where one fits, reading at it is a map of coordinates like a view's: no index tensor,
+no check, and no load that has to wait for another. Weights that are whole multiples of a small fraction are
+computed in integers in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
 
 
 def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]) -> Tensor | None:
-    """What `node` computes from numbers alone, through so many operators at most; `done` is what was found before."""
+    """What `node` computes from numbers alone, through so many operators at most; `done` is what was found
+    before.
+    """
     if node in done:
         # an index that is read at two places is evaluated once
         return done[node]
@@ -84,8 +88,8 @@ def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]
 def position_map(values: Tensor, size: int) -> PositionMap | None:
     """`values` as a function of the coordinate, where all of them are positions in a dimension of `size`.
 
-    Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is outside, or
-    if no form fits.
+    Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is
+    outside, or if no form fits.
     """
     with on_real_tensors():
         return _position_map(values.reshape(-1).to(torch.int64), size)
@@ -93,7 +97,9 @@ def position_map(values: Tensor, size: int) -> PositionMap | None:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """`(factor * i + offset) // divisor`, then modulo `period` or within `low` and `high`, each where given."""
+    """`(factor * i + offset) // divisor`, then modulo `period` or within `low` and `high`, each
+    where given.
+    """
 
     factor: int
     offset: int
@@ -167,7 +173,9 @@ def _forms(values: Tensor, size: int) -> Iterator[_Form]:
 
 
 def axis_of(shape: Sequence[int]) -> int | None:
-    """The only dimension of more than one element, the last one if there is none; None if there are several."""
+    """The only dimension of more than one element, the last one if there is none; None if there
+    are several.
+    """
     long = [k for k, size in enumerate(shape) if size != 1]
     if len(long) > 1:
         return None
@@ -176,7 +184,9 @@ def axis_of(shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Fractions:
-    """`max(factor * i + offset, 0) % denominator / denominator`, of the coordinate `i` along `axis`; exact in any float type."""
+    """`max(factor * i + offset, 0) % denominator / denominator`, of the coordinate `i` along `axis`; exact in
+    any float type.
+    """
 
     axis: int
     factor: int
@@ -193,12 +203,14 @@ class Fractions:
 
 
 def known_fractions(given: Any) -> Fractions | None:
-    """The floats that the FX value `given` holds in every run, where they are between 0 and 1 and repeat with a short period.
+    """The floats that the FX value `given` holds in every run, where they are between 0 and 1 and repeat with
+    a short period.
 
     The weights of an upsampling by a power of two do, but for those at the border.
     """
     fake = given.meta.get("val")
-    # what is worked out here has one dimension that counts; anything else is not even looked at, open sizes above all
+    # what is worked out here has one dimension that counts; anything else is not even looked at, open sizes
+    # above all
     if not isinstance(fake, Tensor) or not all(isinstance(size, int) for size in fake.shape):
         return None
     if sum(size != 1 for size in fake.shape) != 1:

@@ -1,7 +1,9 @@
-"""Integers that lie on a straight line, but for rounding down, and stop at its ends: `(factor * i + offset) // divisor`.
+"""Integers that lie on a straight line, but for rounding down, and stop at its ends: `(factor * i + offset)
+// divisor`.
 
-The slope is searched for along the Stern-Brocot tree, which has every fraction in it, the simplest first. Where a slope does not fit,
-two of the values tell whether it is too small or too large, and by how much at least.
+The slope is searched for along the Stern-Brocot tree, which has every fraction in it, the simplest first.
+Where a slope does not fit, two of the values tell whether it is too small or too large, and by how much at
+least.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ class Line:
 
 
 def line_through(values: Tensor) -> Line | None:
-    """The line of the simplest slope that gives `values`, `i64`, once it is bounded by the first and the last of them.
+    """The line of the simplest slope that gives `values`, `i64`, once it is bounded by the first and the last
+    of them.
 
     None if they do not increase, or if no simple slope fits.
     """
     if len(values) < 2 or bool((values[1:] < values[:-1]).any()) or bool(values[0] == values[-1]):
         return None
-    # What is equal to the first value or the last one may have been stopped there: of either, one element counts, and in one direction.
+    # What is equal to the first value or the last one may have been stopped there: of either, one element
+    # counts, and in one direction.
     start = int((values == values[0]).sum()) - 1
     end = len(values) - int((values == values[-1]).sum())
     at, inner = torch.arange(start, end + 1), values[start : end + 1]

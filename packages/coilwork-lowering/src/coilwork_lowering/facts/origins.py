@@ -1,4 +1,6 @@
-"""Where an FX node is from, by its metadata: the user's source line, and what calls made in its place inherit."""
+"""Where an FX node is from, by its metadata: the user's source line, and what calls made in its place
+inherit.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def origin_of(node: torch.fx.Node) -> Origin:
 
 
 def origin_of_trace(op: str, trace: object) -> Origin:
-    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is one."""
+    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is
+    one.
+    """
     file, line, code = "", 0, ""
     if isinstance(trace, str):
         frames = list(_FRAME.finditer(trace))

@@ -1,10 +1,12 @@
-"""Which elements of a result an element of a resized image counts for, and how much: known when compiling, as the sizes are.
+"""Which elements of a result an element of a resized image counts for, and how much: known when compiling, as
+the sizes are.
 
-An element of the result lies somewhere between elements of the image, and is a weighted sum of those next to it: of two along each
-dimension where images are resized linearly, of four where by cubic polynomials. Seen from the image, the results that an element
-counts for are a window that moves evenly, `(factor * i + offset) // divisor`, of as many elements as the widest has. Weights are
-computed in the type that the program computes in. Of enlarging by a whole factor they are the same for all elements but the first and
-the last one; then they are numbers, and nothing is left to compute.
+An element of the result lies somewhere between elements of the image, and is a weighted sum of those next to
+it: of two along each dimension where images are resized linearly, of four where by cubic polynomials. Seen
+from the image, the results that an element counts for are a window that moves evenly, `(factor * i + offset)
+// divisor`, of as many elements as the widest has. Weights are computed in the type that the program computes
+in. Of enlarging by a whole factor they are the same for all elements but the first and the last one; then
+they are numbers, and nothing is left to compute.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Resizing:
         return (-1, self.size) if self.cubic else (0, self.size - 1)
 
     def taps(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The elements of the image that each element of the result reads, and their weights: `(taps, count)`."""
+        """The elements of the image that each element of the result reads, and their weights: `(taps,
+        count)`.
+        """
         places = self.places(dtype)
         first = places.floor()
         t = places - first
@@ -93,7 +97,8 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizedWindow:
-    """The results that element `i` counts for: `width` ones from `(factor * i + offset) // divisor` on, some of which may not exist.
+    """The results that element `i` counts for: `width` ones from `(factor * i + offset) // divisor` on, some
+    of which may not exist.
 
     Attributes:
         weights: where they repeat.
@@ -109,7 +114,9 @@ class ResizedWindow:
 
 
 def resized_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) -> ResizedWindow:
-    """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding does little."""
+    """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding
+    does little.
+    """
     with on_real_tensors():
         return _window(side, dtype, exact)
 
@@ -153,7 +160,9 @@ def _window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizedWindow:
 
 
 def _whole_factor(side: Resizing) -> int:
-    """How many times as large the image becomes; 0 where that is no whole number, or where the corners lie upon each other."""
+    """How many times as large the image becomes; 0 where that is no whole number, or where the corners lie
+    upon each other.
+    """
     many = round(1 / side.scale) if side.scale > 0 else 0
     is_whole = side.count == many * side.size and math.isclose(side.scale * many, 1, rel_tol=1e-9)
     return many if is_whole and not side.corners else 0

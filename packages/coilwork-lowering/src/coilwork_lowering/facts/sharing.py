@@ -73,7 +73,9 @@ def owner_of(node: fx.Node) -> fx.Node:
 
 
 def is_sole_view(node: fx.Node) -> bool:
-    """Whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a call's that has no other reader."""
+    """Whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a call's
+    that has no other reader.
+    """
     while (source := viewed_by(node)) is not None:
         if len(source.users) > 1 or source.op != "call_function":
             return False
@@ -115,11 +117,13 @@ def escapes(node: fx.Node) -> bool:
 
 
 def may_share(old: fx.Node, new: fx.Node, memory: Memory) -> bool:
-    """Whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier node's memory.
+    """Whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier
+    node's memory.
 
-    Not where somebody writes into either memory: `old` may be what was there before, or be there to be written into. Nor where
-    places are looked for in that of `old`, which begins with it, while `new` may be a part of its storage.
-    Nor where the graph returns `old` and its caller would find it in the memory of an input or of another result.
+    Not where somebody writes into either memory: `old` may be what was there before, or be there to be
+    written into. Nor where places are looked for in that of `old`, which begins with it, while `new` may be a
+    part of its storage. Nor where the graph returns `old` and its caller would find it in the memory of an
+    input or of another result.
     """
     had, has = owner_of(old), owner_of(new)
     if had is has:

@@ -1,7 +1,8 @@
-"""`associative_scan`: a scan node of the loop IR where its function combines element by element; else the calls that it stands for.
+"""`associative_scan`: a scan node of the loop IR where its function combines element by element; else the
+calls that it stands for.
 
-Torch moves the scanned dimension to the front, and turns round what is scanned from the end. The node scans where things are: along
-the dimension as it lies in memory, and from its end.
+Torch moves the scanned dimension to the front, and turns round what is scanned from the end. The node scans
+where things are: along the dimension as it lies in memory, and from its end.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...]
 def _result(
     builder: Builder, output: Buffer, order: Sequence[int], fake: torch.Tensor, *, reverse: bool
 ) -> TensorValue:
-    """What the operator returns, of the scan's `output`, whose dimensions are those of the operator in `order`."""
+    """What the operator returns, of the scan's `output`, whose dimensions are those of the operator in
+    `order`.
+    """
     shape = tuple(output.shape[order.index(k)] for k in range(len(order)))
     at = list(dims(shape))
     if reverse:
@@ -188,7 +191,9 @@ def _is_less(a: Expr, b: Expr) -> bool:
 def with_other_scans_written_out(
     gm: torch.fx.GraphModule, is_scalar: Callable[[torch.fx.GraphModule], bool]
 ) -> torch.fx.GraphModule:
-    """`gm` itself if all its associative scans have functions of which `is_scalar` holds; else a copy that calls `scan` for others."""
+    """`gm` itself if all its associative scans have functions of which `is_scalar` holds; else a copy that
+    calls `scan` for others.
+    """
     others = [
         node.name
         for node in gm.graph.nodes
@@ -212,7 +217,9 @@ def _function_of(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.Grap
 
 
 def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
-    """Replace `node` by a `scan` that carries the first rows, and in whose results the first rows come first."""
+    """Replace `node` by a `scan` that carries the first rows, and in whose results the first rows
+    come first.
+    """
     _, rows, others = node.args
     assert isinstance(rows, list | tuple)
     name = f"{node.name}_step"

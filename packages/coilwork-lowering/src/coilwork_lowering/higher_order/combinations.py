@@ -1,7 +1,9 @@
-"""What a function that an `associative_scan` combines with is at each point: a function of scalars, if it has one.
+"""What a function that an `associative_scan` combines with is at each point: a function of scalars, if it has
+one.
 
-The function's own graph is lowered as any graph is, to nodes over tensors that lack the scanned dimension. Where these compute each
-element from the elements at the same place, they are put into one another, and what the function was given becomes parameters.
+The function's own graph is lowered as any graph is, to nodes over tensors that lack the scanned dimension.
+Where these compute each element from the elements at the same place, they are put into one another, and what
+the function was given becomes parameters.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Combination:
     """A combining function of scalars.
 
     Attributes:
-        function: what it does; behind the results' own values its tuples have further ones, which are the same at all points along the axis.
+        function: what it does; behind the results' own values its tuples have further ones, which are the
+            same at all points along the axis.
         invariant: these further values. They load from buffers that the traced inputs name.
     """
 
@@ -67,9 +70,11 @@ class Combination:
 
 
 def combination_of(traced: Traced, point: Sequence[Expr]) -> Combination | None:
-    """What `traced` does at `point`, the coordinates of an element; None if it looks at other elements too, or calls what has no scalars.
+    """What `traced` does at `point`, the coordinates of an element; None if it looks at other elements too,
+    or calls what has no scalars.
 
-    16-bit floats are computed with as `f32`: between the points of a scan, as within its function, nothing is rounded.
+    16-bit floats are computed with as `f32`: between the points of a scan, as within its function, nothing is
+    rounded.
     """
     count = len(traced.results)
     given = traced.inputs[: 2 * count]
@@ -97,7 +102,9 @@ class _ElsewhereError(Exception):
 
 
 def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Pointwise]:
-    """The nodes that compute each element from elements, by output, with nothing but inputs among their loads."""
+    """The nodes that compute each element from elements, by output, with nothing but inputs among their
+    loads.
+    """
     bodies: dict[str, Pointwise] = {}
     for node in nodes:
         moved = _moved(node, known)
@@ -112,7 +119,9 @@ def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Poi
 
 
 def _moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
-    """An input on another device than the function's, a number mostly, as it is: who reads it has it moved."""
+    """An input on another device than the function's, a number mostly, as it is: who reads it has
+    it moved.
+    """
     match node:
         case Extern(target="aten._to_copy.default", args=(Ref(name),), outputs=(Buffer() as output,)):
             source = known.get(name)
@@ -123,7 +132,9 @@ def _moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
 
 
 def _expanded(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str, Pointwise]) -> Scalar | None:
-    """`body` with what `bodies` say in the place of loads; None if some load is neither of these nor of inputs."""
+    """`body` with what `bodies` say in the place of loads; None if some load is neither of these nor of
+    inputs.
+    """
     replaced: dict[Scalar, Scalar] = {}
     for access in loads((body,)):
         if access.operands:

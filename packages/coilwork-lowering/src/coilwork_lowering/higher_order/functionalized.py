@@ -1,7 +1,7 @@
 """Calls of operators that write into their arguments, which AOTAutograd wraps in `auto_functionalized`.
 
-A wrapped call takes the tensors that it changes and returns what they have become. Here it is written out again: copies
-of these tensors, the views of the copies that are arguments, the call itself, the copies.
+A wrapped call takes the tensors that it changes and returns what they have become. Here it is written out
+again: copies of these tensors, the views of the copies that are arguments, the call itself, the copies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def with_calls_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.Gra
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:
-    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where something does."""
+    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
+    something does.
+    """
     if surely(value.storage_offset() == 0) and _is_dense(value):
         return value.clone()
     return copy_of_storage(value)

@@ -1,4 +1,5 @@
-"""`scan` over rows whose number the run tells, or that are too many to be written out: a loop that counts them.
+"""`scan` over rows whose number the run tells, or that are too many to be written out: a loop that counts
+them.
 
 A round stores its results per row where the stacks of all rounds' lie, so it costs what one row costs.
 """
@@ -20,7 +21,8 @@ aten: Final = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
-    """What each round of the loop is given: nodes of the graph around it, or the loop's own placeholders for them.
+    """What each round of the loop is given: nodes of the graph around it, or the loop's own placeholders for
+    them.
 
     Attributes:
         number: of the row, a tensor of no dimensions.
@@ -42,7 +44,9 @@ class _Operands:
 
 
 def looped(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
-    """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it inserts."""
+    """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it
+    inserts.
+    """
     carried, rows, others = operands_of(node)
     results: Any = combine.graph.output_node().args[0]
     per_row = results[len(carried) :]

@@ -1,9 +1,10 @@
-"""Calls that torch ties to what stands before and behind them, by `control_deps`: those that record events and wait for streams.
+"""Calls that torch ties to what stands before and behind them, by `control_deps`: those that record events
+and wait for streams.
 
-`control_deps((a, b), subgraph, b)` calls an operator behind all that makes `a` and `b`, and returns its result and `b`, which whatever stands behind
-reads in the place of `b`. Torch 2.13 makes that of every operator that waits, so that no pass of its own
-moves one. The operators are barriers here, which stay where they are: the ties become the plain calls
-again.
+`control_deps((a, b), subgraph, b)` calls an operator behind all that makes `a` and `b`, and returns its
+result and `b`, which whatever stands behind reads in the place of `b`. Torch 2.13 makes that of every
+operator that waits, so that no pass of its own moves one. The operators are barriers here, which stay where
+they are: the ties become the plain calls again.
 """
 
 from __future__ import annotations

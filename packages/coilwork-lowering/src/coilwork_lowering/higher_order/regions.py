@@ -69,9 +69,11 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
 
 
 def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
-    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are, integers are tensors.
+    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are, integers
+    are tensors.
 
-    Results are what is carried last, and then what has become of operands among `extra` that `body` overwrites with a `copy_`.
+    Results are what is carried last, and then what has become of operands among `extra` that `body`
+    overwrites with a `copy_`.
 
     Raises:
         LoweringError[no-lowering]: operands are not tensors and integers.

@@ -1,4 +1,6 @@
-"""What a `scan` or `map` is given, and what replaces it: calls of ATen's, and copies of what its function does."""
+"""What a `scan` or `map` is given, and what replaces it: calls of ATen's, and copies of what its function
+does.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def is_scan(node: torch.fx.Node) -> bool:
 
 
 def operands_of(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
-    """What is carried from row to row, what the rows are of, and what all calls get. A `map` carries nothing."""
+    """What is carried from row to row, what the rows are of, and what all calls get. A `map`
+    carries nothing.
+    """
     given: tuple[Any, ...] = node.args[1:]
     carried, rows, others = given if len(given) == 3 else ((), *given)
     return list(carried), list(rows), list(others)

@@ -1,7 +1,9 @@
-"""`scan`: a function of what is carried and of one row, called for each row in turn, whose results are stacked. `map` carries nothing.
+"""`scan`: a function of what is carried and of one row, called for each row in turn, whose results are
+stacked. `map` carries nothing.
 
-There is no node for it in the loop IR. Where the number of rows is known and small, the calls are written out one after another, and
-what is computed for neighbouring rows is fused like anything else. Else they are a loop (looped_scans.py).
+There is no node for it in the loop IR. Where the number of rows is known and small, the calls are written out
+one after another, and what is computed for neighbouring rows is fused like anything else. Else they are a
+loop (looped_scans.py).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def with_scans_unrolled(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
-    """Replace `scan(combine, carried, rows, others)`, which returns what is carried last and stacked results; or `map`."""
+    """Replace `scan(combine, carried, rows, others)`, which returns what is carried last and stacked results;
+    or `map`.
+    """
     attribute = node.args[0]
     assert isinstance(attribute, torch.fx.Node) and isinstance(attribute.target, str)
     combine = gm.get_submodule(attribute.target)

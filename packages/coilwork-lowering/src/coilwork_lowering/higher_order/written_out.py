@@ -1,7 +1,7 @@
 """Higher-order operators that stand for calls of other operators, and are replaced by them.
 
-- `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of its place in
-  between. All scores are in memory once, as in eager.
+- `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of
+  its place in between. All scores are in memory once, as in eager.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def with_meanings_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.
 
 
 def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[..., Any]) -> None:
-    """Replace `node`, in place, by what `meaning` calls with its arguments. The results must be taken apart at once."""
+    """Replace `node`, in place, by what `meaning` calls with its arguments. The results must be taken apart
+    at once.
+    """
     held = {n: gm.get_submodule(str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"}
     nodes = [n for n in node.all_input_nodes if n not in held]
 
@@ -69,7 +71,9 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
 
 
 def _same_sizes(made: Any, known: Any) -> None:
-    """Torch learns that sizes from data, which tracing has named once more in `made`, are those of `known`."""
+    """Torch learns that sizes from data, which tracing has named once more in `made`, are those
+    of `known`.
+    """
     if not (isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor)):
         return
     sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))

@@ -1,1 +1,3 @@
-"""The joint graph of forward and backward: what is changed in it, what is saved in between, and how it is parted in two."""
+"""The joint graph of forward and backward: what is changed in it, what is saved in between, and how it is
+parted in two.
+"""

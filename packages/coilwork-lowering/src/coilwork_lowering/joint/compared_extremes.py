@@ -1,9 +1,10 @@
 """Values that the backward compares with their own extreme are computed once.
 
-The gradient of a maximum goes to the elements that equal it, and is divided by their number. Two kernels may round the same value
-differently: on CPUs the logarithm of a vector's element is not always that of a single number. Computed again, no element
-might equal what the forward found, and the gradient would be 0 / 0. So the minimum cut may save such a value, or
-what it says beside its extreme, a byte per element, but not compute it anew.
+The gradient of a maximum goes to the elements that equal it, and is divided by their number. Two kernels may
+round the same value differently: on CPUs the logarithm of a vector's element is not always that of a single
+number. Computed again, no element might equal what the forward found, and the gradient would be 0 / 0. So the
+minimum cut may save such a value, or what it says beside its extreme, a byte per element, but not compute it
+anew.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from coilwork_lowering.facts.generated import is_computed, is_view, operator
 def compared_extremes(
     gm: torch.fx.GraphModule, forward: frozenset[torch.fx.Node]
 ) -> tuple[torch.fx.Node, ...]:
-    """Values of `forward`, part of the joint graph `gm`, that must not be computed again. Those of which the user decided are left alone."""
+    """Values of `forward`, part of the joint graph `gm`, that must not be computed again. Those of which the
+    user decided are left alone.
+    """
     has_extreme: set[torch.fx.Node] = set()
     found: dict[torch.fx.Node, None] = {}
     for node in gm.graph.nodes:
@@ -58,7 +61,9 @@ def _compared(
 def _points_behind(
     node: torch.fx.Node, until: frozenset[torch.fx.Node] = frozenset()
 ) -> Iterator[torch.fx.Node]:
-    """`node` and what it is computed from, point by point; not what is behind the first results of `until`, views of it aside."""
+    """`node` and what it is computed from, point by point; not what is behind the first results of `until`,
+    views of it aside.
+    """
     seen: set[torch.fx.Node] = set()
     pending = [node]
     while pending:

@@ -1,8 +1,9 @@
-"""Masks of dropout that the backward draws again, from the forward's seed, where it would read them from memory.
+"""Masks of dropout that the backward draws again, from the forward's seed, where it would read them from
+memory.
 
-A mask is a byte per element, written in the forward, alive until the backward, and read there. What generated code draws is a
-function of a seed, of which dropout it is, and of the position; with the seed as a value of the joint graph, eight bytes in
-all, both halves compute the same mask where they use it.
+A mask is a byte per element, written in the forward, alive until the backward, and read there. What generated
+code draws is a function of a seed, of which dropout it is, and of the position; with the seed as a value of
+the joint graph, eight bytes in all, both halves compute the same mask where they use it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ _OF_CHECKPOINTS: Final = ("recompute", "ac_graph_id")
 
 
 def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tuple[torch.fx.Node, ...]:
-    """Dropouts of `gm`, a joint graph, become products with masks of `coilwork::kept`, in place; returns these masks.
+    """Dropouts of `gm`, a joint graph, become products with masks of `coilwork::kept`, in place; returns
+    these masks.
 
-    Dropouts that ATen draws stay as they are. So do all of a graph that returns a mask: which number a dropout has, counted
-    from the first, is what its mask depends on, and a graph without a backward counts the same ones.
+    Dropouts that ATen draws stay as they are. So do all of a graph that returns a mask: which number a
+    dropout has, counted from the first, is what its mask depends on, and a graph without a backward counts
+    the same ones.
     """
     found = [node for node in gm.graph.nodes if is_drawn(node, options)]
     mode = fake_mode_of(gm)
@@ -49,7 +52,9 @@ def write_out_dropouts(gm: torch.fx.GraphModule, options: LoweringOptions) -> tu
 
 
 def draw_again(masks: Sequence[torch.fx.Node]) -> int:
-    """Mark masks that the backward shall draw again; returns how many. Comes after other marks, which heed those of the user."""
+    """Mark masks that the backward shall draw again; returns how many. Comes after other marks, which heed
+    those of the user.
+    """
     for mask in masks:
         mask.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return len(masks)

@@ -1,9 +1,10 @@
 """Random numbers that a checkpoint would draw again are drawn once, and kept for the backward.
 
-A checkpoint asks that its operators be computed again. For those that draw numbers the partitioner then keeps the state of
-the generator in the forward and sets it in the backward, by operators that run on the host between two kernels, and that
-no program can contain. The result of such an operator is kept instead, a byte per element for dropout that ATen draws: both halves
-agree since there is one set of numbers. Dropout that generated code draws comes before: `drawn_again.py`.
+A checkpoint asks that its operators be computed again. For those that draw numbers the partitioner then keeps
+the state of the generator in the forward and sets it in the backward, by operators that run on the host
+between two kernels, and that no program can contain. The result of such an operator is kept instead, a byte
+per element for dropout that ATen draws: both halves agree since there is one set of numbers. Dropout that
+generated code draws comes before: `drawn_again.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def keep_random_numbers(joint_gm: torch.fx.GraphModule) -> int:
-    """Mark the results of operators of a joint graph that draw numbers, in place; returns of how many operators."""
+    """Mark the results of operators of a joint graph that draw numbers, in place; returns of how many
+    operators.
+    """
     found = [
         node
         for node in joint_gm.graph.nodes

@@ -1,8 +1,8 @@
 """Floats that a graph reads from tensors, and that a guard has made a constant, stand in it as numbers.
 
-A Python float that differs from call to call is captured as a tensor. Where torch had to decide something by it, as the formula of a
-gradient does by a factor, the graph holds for that one value. A float that is read all the same would be saved for the backward,
-which takes tensors and integers.
+A Python float that differs from call to call is captured as a tensor. Where torch had to decide something by
+it, as the formula of a gradient does by a factor, the graph holds for that one value. A float that is read
+all the same would be saved for the backward, which takes tensors and integers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Inputs that the forward overwrites and the backward computes with: it gets the values that they had before.
 
-Buffers are in memory anyway, so that torch's partitioner lets the backward compute again from them: by then they hold other
-numbers. A copy of such an input, which must not be made again, stands in its place wherever it is read. It is in memory only if
-nothing computed from it is what the backward needs.
+Buffers are in memory anyway, so that torch's partitioner lets the backward compute again from them: by then
+they hold other numbers. A copy of such an input, which must not be made again, stands in its place wherever
+it is read. It is in memory only if nothing computed from it is what the backward needs.
 """
 
 from __future__ import annotations

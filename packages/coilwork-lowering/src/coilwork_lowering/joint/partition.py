@@ -53,16 +53,17 @@ def partition(
 ) -> Halves:
     """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
 
-    `rewrites` are done as part of the clean-up, and `record` is told what they did; `lowering` is what both halves will be lowered with.
+    `rewrites` are done as part of the clean-up, and `record` is told what they did; `lowering` is what both
+    halves will be lowered with.
 
-    Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the backward
-    stays in the layout that its convolutions want. Marks are of values that the backward computes again from what is in
-    memory anyway, where the minimum cut would save them.
+    Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the
+    backward stays in the layout that its convolutions want. Marks are of values that the backward computes
+    again from what is in memory anyway, where the minimum cut would save them.
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
 
-    A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`, which is told the
-    error and may raise it. The graph is then cut as it was captured.
+    A fault of a step that only makes programs faster or smaller costs these steps, if there is `on_fault`,
+    which is told the error and may raise it. The graph is then cut as it was captured.
     """
     captured = None if on_fault is None else torch.fx.GraphModule(joint_gm, copied_graph(joint_gm.graph))
     context = JointContext(

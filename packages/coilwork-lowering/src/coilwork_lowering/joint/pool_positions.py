@@ -1,9 +1,10 @@
 """Positions of maxima, saved for the backward as distances within their windows: one byte each, not eight.
 
-A max-pool's backward asks which element of a window was the largest. ATen answers with its flat position in the input plane,
-in 64 bits; after a batch norm and a ReLU that is as much memory as the activation that was pooled. The distance from
-where the window starts fits 8 bits for all usual windows. Both directions are a sum with numbers that follow from the
-window's place, which kernels compute where they need them; the minimum cut then saves the distance because it is small.
+A max-pool's backward asks which element of a window was the largest. ATen answers with its flat position in
+the input plane, in 64 bits; after a batch norm and a ReLU that is as much memory as the activation that was
+pooled. The distance from where the window starts fits 8 bits for all usual windows. Both directions are a sum
+with numbers that follow from the window's place, which kernels compute where they need them; the minimum cut
+then saves the distance because it is small.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _NARROW: Final = (torch.uint8, torch.int16, torch.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Windows:
-    """Where windows start: `corner` + the sum of `steps[k]` * place along dimension k, in flat positions; `reach` is the
-    largest distance within a window."""
+    """Where windows start: `corner` + the sum of `steps[k]` * place along dimension k, in flat positions;
+    `reach` is the largest distance within a window.
+    """
 
     counts: tuple[int, ...]
     steps: tuple[int, ...]
@@ -105,7 +107,9 @@ def _per_dim(values: Any, rank: int) -> tuple[int, ...] | None:
 def _narrow(
     graph: torch.fx.Graph, positions: torch.fx.Node, windows: _Windows, mode: AbstractContextManager[object]
 ) -> bool:
-    """Let readers of `positions` read the sum of a distance and where its window starts; False if none is small."""
+    """Let readers of `positions` read the sum of a distance and where its window starts; False if none is
+    small.
+    """
     readers = list(positions.users)
     value = positions.meta["val"]
     narrow = next((t for t in _NARROW if windows.reach <= torch.iinfo(t).max), None)

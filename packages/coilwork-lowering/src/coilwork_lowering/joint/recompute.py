@@ -1,9 +1,10 @@
 """Which values the backward computes again because everything they come from is in memory anyway.
 
-torch's minimum cut weighs a value's bytes by its distance from the backward, a guess that favours results over what they
-were computed from. The result of a log-softmax is as large as the logits that it comes from. The logits are a matrix
-product and in memory; the result, if nobody saved it, need never be. Saving it costs a write in the forward,
-and both tensors are alive at once: of a language model's training, that is often the peak.
+torch's minimum cut weighs a value's bytes by its distance from the backward, a guess that favours results
+over what they were computed from. The result of a log-softmax is as large as the logits that it comes from.
+The logits are a matrix product and in memory; the result, if nobody saved it, need never be. Saving it costs
+a write in the forward, and both tensors are alive at once: of a language model's training, that is often the
+peak.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ def recompute_from_memory(
 ) -> tuple[Recomputed, ...]:
     """Mark values of `gm`, a joint graph, that its backward shall compute again; returns them.
 
-    A value is marked if generated code computes it, point by point, from tensors that lie in memory already and are no
-    larger in all than it is, give or take values of rows; and if neither its readers in the forward nor those in the
-    backward need it in memory. So nothing more is read, less is written, and no product, reduction or random number is
-    computed twice. Marks are those of selective checkpointing; a graph where the user decided is left alone.
+    A value is marked if generated code computes it, point by point, from tensors that lie in memory already
+    and are no larger in all than it is, give or take values of rows; and if neither its readers in the
+    forward nor those in the backward need it in memory. So nothing more is read, less is written, and no
+    product, reduction or random number is computed twice. Marks are those of selective checkpointing; a graph
+    where the user decided is left alone.
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
@@ -75,10 +77,12 @@ def recompute_from_memory(
 
 
 def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[torch.fx.Node, ...]:
-    """Mark values that `gm`, a joint graph, makes of sizes and numbers alone, and that its backward reads; returns these.
+    """Mark values that `gm`, a joint graph, makes of sizes and numbers alone, and that its backward reads;
+    returns these.
 
-    Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an embedding sorts its
-    positions again that were in order all along. Values of which the user decided are left alone.
+    Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an
+    embedding sorts its positions again that were in order all along. Values of which the user decided are
+    left alone.
     """
     forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
@@ -93,10 +97,11 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
 
 
 def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
-    """Mark quantised values of `gm`, a joint graph, which its backward makes again from floats, and return them.
+    """Mark quantised values of `gm`, a joint graph, which its backward makes again from floats, and return
+    them.
 
-    Capture shows them as floats, so a backward that got one would not know what it is given. That holds for values, too, that the
-    user wants to be saved: the same floats are quantised to the same numbers.
+    Capture shows them as floats, so a backward that got one would not know what it is given. That holds for
+    values, too, that the user wants to be saved: the same floats are quantised to the same numbers.
     """
     found = quantized_nodes(gm.graph)
     for node in found:

@@ -1,4 +1,6 @@
-"""Results whose element type torch's meta functions have wrong, in a joint graph: what is saved for the backward is taken by its type."""
+"""Results whose element type torch's meta functions have wrong, in a joint graph: what is saved for the
+backward is taken by its type.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from coilwork_lowering.torch_compat.operators import kernel_dtype
 
 
 def correct_result_types(gm: torch.fx.GraphModule) -> int:
-    """Give results of calls in `gm` the types that kernels give them; returns of how many that was another one."""
+    """Give results of calls in `gm` the types that kernels give them; returns of how many that was another
+    one.
+    """
     mode = fake_mode_of(gm)
     if mode is None:
         return 0

@@ -1,7 +1,8 @@
 """Find values saved for the backward that may lie in memory as the forward graph likes.
 
-Only the backward graph sees them, and it is compiled after the forward graph, for the strides that this reports. They stay as captured
-where an operator of the backward graph reads strides: one that runs as a call, or shows its operand's memory as it lies.
+Only the backward graph sees them, and it is compiled after the forward graph, for the strides that this
+reports. They stay as captured where an operator of the backward graph reads strides: one that runs as a call,
+or shows its operand's memory as it lies.
 """
 
 from __future__ import annotations

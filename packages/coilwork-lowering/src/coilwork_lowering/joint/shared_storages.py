@@ -1,7 +1,8 @@
 """Storages of fake values as the graph has them, after its calls were merged or replaced.
 
-AOTAutograd gives memory away that the forward saves for the backward alone. Whether a value shares it with a result it asks the fakes
-in the metadata: two clones, one of them returned, that became one are two storages there as long as views still are of the other.
+AOTAutograd gives memory away that the forward saves for the backward alone. Whether a value shares it with a
+result it asks the fakes in the metadata: two clones, one of them returned, that became one are two storages
+there as long as views still are of the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from coilwork_lowering.torch_compat.fakes import guards_suppressed, is_fake, mod
 
 
 def renew_shared_storages(gm: fx.GraphModule) -> int:
-    """Let the fake value of each view in `gm` share the storage of its operand's, in place; returns how many did not."""
+    """Let the fake value of each view in `gm` share the storage of its operand's, in place; returns how many
+    did not.
+    """
     renewed = 0
     for node in gm.graph.nodes:
         source = viewed_by(node)

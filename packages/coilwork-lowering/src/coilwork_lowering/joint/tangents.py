@@ -1,7 +1,8 @@
 """Gradients that come into a joint graph, in the shapes of the results that they belong to.
 
-AOTAutograd asks torch's meta functions for the shape of a gradient, and traces results through decompositions. Where the former are
-wrong (norms along a last dimension of one element, in torch 2.11) the joint graph sees a gradient of another shape than it gets.
+AOTAutograd asks torch's meta functions for the shape of a gradient, and traces results through
+decompositions. Where the former are wrong (norms along a last dimension of one element, in torch 2.11) the
+joint graph sees a gradient of another shape than it gets.
 """
 
 from __future__ import annotations

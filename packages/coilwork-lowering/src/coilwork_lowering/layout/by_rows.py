@@ -1,4 +1,6 @@
-"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks of rows, each moved to its place."""
+"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks of rows,
+each moved to its place.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class _Plan:
 
     Attributes:
         rows: rows of each block; the last one has what is left.
-        columns: columns of the blocks, whole vectors. A product of its own computes the few others, for all rows.
+        columns: columns of the blocks, whole vectors. A product of its own computes the few others, for all
+            rows.
         blocks_us: time of all of it, as modelled.
     """
 
@@ -39,9 +42,10 @@ class _Plan:
 class ByRows:
     """Rewrites one graph, product by product.
 
-    A block is computed into a temporary, all of whose sizes are whole vectors, and copied to its place in the result, which
-    is made with holes until then (`as_strided_scatter` into `empty`). Temporaries live one after the other, so that
-    the room for one of them is enough. The weight is not copied: its first columns are a view.
+    A block is computed into a temporary, all of whose sizes are whole vectors, and copied to its place in the
+    result, which is made with holes until then (`as_strided_scatter` into `empty`). Temporaries live one
+    after the other, so that the room for one of them is enough. The weight is not copied: its first columns
+    are a view.
 
     `names`, `reasons` and `saved_us` say what was done.
     """

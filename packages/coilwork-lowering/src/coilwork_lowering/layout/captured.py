@@ -17,8 +17,9 @@ _CUDNN: Final = "_cudnn_"
 def keeps_captured_operands(target: Any) -> bool:
     """Whether calls of `target` must get operands with the strides of capture.
 
-    So do higher-order operators, whose nested graphs were traced with them; operators of other libraries, which may
-    read memory as they like; attention kernels, chosen for the layout they were traced with; and what asks for strides.
+    So do higher-order operators, whose nested graphs were traced with them; operators of other libraries,
+    which may read memory as they like; attention kernels, chosen for the layout they were traced with; and
+    what asks for strides.
     """
     if target is operator.getitem:
         return False
@@ -41,7 +42,9 @@ def is_random(target: Any) -> bool:
 
 
 def gathers_pixels(node: torch.fx.Node) -> bool:
-    """Whether a call reads whole pixels by computed positions, as upsampling does: `x[:, :, i, j]`, of the rank of `x`."""
+    """Whether a call reads whole pixels by computed positions, as upsampling does: `x[:, :, i, j]`, of the
+    rank of `x`.
+    """
     if not isinstance(node.target, Overload) or schema_of(node.target).name not in (
         "aten::index",
         "aten::_unsafe_index",

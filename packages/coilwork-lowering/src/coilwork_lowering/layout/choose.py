@@ -24,17 +24,18 @@ from coilwork_lowering.torch_compat.graphs import copied_graph
 def lay_out_convolutions(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    """`gm` with its convolutions in channels-last, if that saves memory traffic, with one copy of each weight that
-    the scheduler is to lay out for both halves of a training step, and with dense copies of operands that have
-    gaps; else `gm` itself.
+    """`gm` with its convolutions in channels-last, if that saves memory traffic, with one copy of each weight
+    that the scheduler is to lay out for both halves of a training step, and with dense copies of operands
+    that have gaps; else `gm` itself.
 
-    Kernels for matrix units compute convolutions in channels-last, and convert operands and results of others, each
-    time. Here operands become channels-last once, by copies in the graph; every later value has the strides that
-    torch's meta functions give it. Values and shapes stay, and so do the strides of the graph's outputs, of inputs
-    that are written to, and of what operators outside ATen get. Works on inference graphs and joint graphs.
+    Kernels for matrix units compute convolutions in channels-last, and convert operands and results of
+    others, each time. Here operands become channels-last once, by copies in the graph; every later value has
+    the strides that torch's meta functions give it. Values and shapes stay, and so do the strides of the
+    graph's outputs, of inputs that are written to, and of what operators outside ATen get. Works on inference
+    graphs and joint graphs.
 
-    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is dropped
-    where `val` changed); copies carry the metadata of the node that they were made for.
+    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is
+    dropped where `val` changed); copies carry the metadata of the node that they were made for.
     """
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")

@@ -23,8 +23,8 @@ from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_chan
 from coilwork_lowering.options import LayoutOptions
 
 _NARROW: Final = (torch.float16, torch.bfloat16)
-# Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what they read
-# and write counts once, as if it had to be moved.
+# Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what
+# they read and write counts once, as if it had to be moved.
 _GROUPED_WEIGHT: Final = 1.0
 
 
@@ -37,11 +37,12 @@ class Convolution:
 
     Attributes:
         node: the call.
-        operands: positions of the tensors to lay out among its arguments: input and weight; of the backward call
-            the gradient of the output, too.
+        operands: positions of the tensors to lay out among its arguments: input and weight; of the backward
+            call the gradient of the output, too.
         groups: the convolution's groups.
         transposed: whether the weight's first dimension counts input channels.
-        blocked: whether its kernel has a blocked layout of its own, so that only activations are converted around it.
+        blocked: whether its kernel has a blocked layout of its own, so that only activations are converted
+            around it.
         role: `leads`: its operands are copied to channels-last. `follows`: it is laid out where its input is
             channels-last by then, and gains nothing by itself. `stays`: it is better off as captured.
     """
@@ -83,8 +84,9 @@ class Convolution:
     def conversions(self) -> int:
         """Kernels that convert what it takes and gives, as captured.
 
-        One for each tensor; around kernels of a single point, some of which take any layout, one in all. With one image on an H100, 60
-        surround a U-Net's 26 convolutions, of which 5 are such, where this says 62, and 74 ResNet-50's 53, where it says 84.
+        One for each tensor; around kernels of a single point, some of which take any layout, one in all. With
+        one image on an H100, 60 surround a U-Net's 26 convolutions, of which 5 are such, where this says 62,
+        and 74 ResNet-50's 53, where it says 84.
         """
         *_, weight = self.tensors
         several = any(size != 1 for size in (hinted_sizes(weight) or ())[2:])
@@ -97,7 +99,9 @@ class Convolution:
 
     @property
     def gives_activations(self) -> bool:
-        """Whether the first result is the output or the input's gradient, and not just a weight's gradient."""
+        """Whether the first result is the output or the input's gradient, and not just a weight's
+        gradient.
+        """
         value = self.node.meta["val"]
         return isinstance(value, torch.Tensor) or isinstance(value[0], torch.Tensor)
 
@@ -162,12 +166,12 @@ def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple
 
     Without `options.layout == "channels_last"` these are the ones in 16 bit floats on `options.devices` and
     `options.narrow_devices`, but for `options.scheduled_devices`, on the former in `f32` if convolutions may
-    round to TF32, and on `options.blocked_devices` in `f32`, each with the role that suits it; other kernels of
-    `f32` and those of `f64` want the captured layout.
+    round to TF32, and on `options.blocked_devices` in `f32`, each with the role that suits it; other kernels
+    of `f32` and those of `f64` want the captured layout.
 
-    A graph with depthwise convolutions that become loops is not left to the scheduler: to its rules a loop over
-    windows costs the same in any layout. With these alone EfficientNet-B0's first block stays as captured, and
-    under bf16 autocast the network takes 2,055 us on an H200 instead of 1,995.
+    A graph with depthwise convolutions that become loops is not left to the scheduler: to its rules a loop
+    over windows costs the same in any layout. With these alone EfficientNet-B0's first block stays as
+    captured, and under bf16 autocast the network takes 2,055 us on an H200 instead of 1,995.
     """
     options = _keep_loops(gm, options)
     return tuple(c for call in _calls(gm) for c in _convolution(call, options))
@@ -249,7 +253,9 @@ def _role(call: Convolution) -> Role:
 
 
 def captured_cost(convolutions: Sequence[Convolution]) -> int:
-    """Bytes read and written by the conversions that kernels make around convolutions as captured, and while slower ones run."""
+    """Bytes read and written by the conversions that kernels make around convolutions as captured, and while
+    slower ones run.
+    """
     converted = sum(2 * hinted_bytes(t) for call in convolutions for t in call.converted)
     return converted + sum(call.lost_bytes for call in convolutions)
 
@@ -267,7 +273,9 @@ def grouped_cost(convolutions: Sequence[Convolution]) -> int:
 def judge(
     convolutions: Sequence[Convolution], *, copies: int, copied_bytes: int, options: LayoutOptions
 ) -> LayoutDecision:
-    """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions` channels-last."""
+    """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions`
+    channels-last.
+    """
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
     on_cpu = all(has_trait(c.tensors[0].device.type, PROCESSOR) for c in convolutions)

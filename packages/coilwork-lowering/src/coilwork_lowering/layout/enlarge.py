@@ -1,4 +1,6 @@
-"""Sizes of matrix products, padded to whole vectors: zeros in what they read, more columns in what they write."""
+"""Sizes of matrix products, padded to whole vectors: zeros in what they read, more columns in what they
+write.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from coilwork_lowering.layout.products import Product, is_unaligned
 from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
 
 _aten: Final = torch.ops.aten
-# Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only as
-# long as the product runs, beside the product's own tensors. Larger ones show in the peak: that of a vocabulary's weight is
-# larger than all that a model of a short batch has in memory.
+# Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only
+# as long as the product runs, beside the product's own tensors. Larger ones show in the peak: that of a
+# vocabulary's weight is larger than all that a model of a short batch has in memory.
 _SMALL: Final = 16_000_000
 # Blocks of rows.
 _ROOM: Final = 64_000_000
@@ -40,7 +42,8 @@ class _Operand:
         base: what is padded.
         turns: permutations between `base` and the operand, the first to apply first.
         pads: what to append to `base`.
-        fused: whether the code that computes `base` writes the padding, and everybody reads the padded memory.
+        fused: whether the code that computes `base` writes the padding, and everybody reads the padded
+            memory.
         copied_bytes: size of the padded copy, where it is one.
     """
 
@@ -66,8 +69,9 @@ class _Result:
 class Enlarging:
     """Rewrites one graph, product by product in order.
 
-    `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory, a sentence
-    per product, and what all of them together save and add. `by_rows` computes what cannot be padded; None: nothing.
+    `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory,
+    a sentence per product, and what all of them together save and add. `by_rows` computes what cannot be
+    padded; None: nothing.
     """
 
     def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], *, by_rows: bool) -> None:
@@ -269,7 +273,8 @@ class Enlarging:
         return made
 
     def _sum_zeros(self, made: torch.fx.Node, read: torch.fx.Node) -> None:
-        """Let sums of what is `read` of `made` add its zeros, too, so that they share the kernel that writes these.
+        """Let sums of what is `read` of `made` add its zeros, too, so that they share the kernel that writes
+        these.
 
         A sum that gets longer by that is read as its first part, if that is dense.
         """
@@ -290,7 +295,9 @@ class Enlarging:
                 self._redirect(total, self._narrow(total, value, after=total), readers)
 
     def _is_dense_part(self, node: torch.fx.Node, pads: Pads) -> bool:
-        """Whether what precedes `pads` in a longer `node` lies together, and the caller finds the strides it knows."""
+        """Whether what precedes `pads` in a longer `node` lies together, and the caller finds the strides it
+        knows.
+        """
         value = node.meta["val"]
         if any(type(size) is not int or size != 1 for k in pads for size in value.shape[:k]):
             return False
@@ -352,7 +359,9 @@ class Enlarging:
 
 
 def can_enlarge(product: Product) -> bool:
-    """Whether sizes decide the kernel of `product`, and all of those that are no whole vectors can be padded."""
+    """Whether sizes decide the kernel of `product`, and all of those that are no whole vectors
+    can be padded.
+    """
     value = product.node.meta["val"]
     return (
         any(product.padding)

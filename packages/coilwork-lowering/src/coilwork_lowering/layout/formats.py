@@ -60,7 +60,9 @@ def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def same_placement(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether tensors of one shape place their elements alike: strides of one-element dimensions do not matter."""
+    """Whether tensors of one shape place their elements alike: strides of one-element dimensions do not
+    matter.
+    """
     return all(
         (type(extent) is int and extent == 1) or same_size(x, y)
         for extent, x, y in zip(a.shape, a.stride(), b.stride(), strict=True)

@@ -1,8 +1,9 @@
-"""Operands of convolutions that lie in memory with gaps: no kernel reads them, so they are copied in the graph.
+"""Operands of convolutions that lie in memory with gaps: no kernel reads them, so they are copied in the
+graph.
 
-Convolution kernels want dense operands. Of others ATen makes a copy before each call, element by element along the operand's last
-dimension, which is slow where memory lies across that. A copy in the graph goes by tiles, computes what comes before it, and is
-made once for all calls.
+Convolution kernels want dense operands. Of others ATen makes a copy before each call, element by element
+along the operand's last dimension, which is slow where memory lies across that. A copy in the graph goes by
+tiles, computes what comes before it, and is made once for all calls.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _aten: Final = torch.ops.aten
 def copy_operands_with_gaps(
     gm: torch.fx.GraphModule, devices: tuple[str, ...], find_model: FindModel = find_like_model
 ) -> tuple[torch.fx.GraphModule, int]:
-    """`gm` with a dense copy of each large operand of a convolution on `devices` that has gaps, and how many there are.
+    """`gm` with a dense copy of each large operand of a convolution on `devices` that has gaps, and how many
+    there are.
 
-    The copy is such that the convolution's results keep their strides; where none is, the call stays as it was. `gm` is never
-    changed: without any copy it is returned itself.
+    The copy is such that the convolution's results keep their strides; where none is, the call stays as it
+    was. `gm` is never changed: without any copy it is returned itself.
     """
     if not any(_operands_with_gaps(node, devices, find_model) for node in gm.graph.nodes):
         return gm, 0

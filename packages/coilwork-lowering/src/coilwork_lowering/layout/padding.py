@@ -1,4 +1,6 @@
-"""Padding that gives matrix products fast kernels: of their sizes first, then of rows where nothing holds them to be dense."""
+"""Padding that gives matrix products fast kernels: of their sizes first, then of rows where nothing holds
+them to be dense.
+"""
 
 from __future__ import annotations
 
@@ -60,22 +62,24 @@ def pad_products(
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
     """`gm` with padding where that gives matrix products fast kernels; else `gm` itself.
 
-    Fast kernels of matrix units read vectors of 16 bytes. They want sizes that are whole vectors, and rows that start at
-    whole vectors. A vocabulary of 50257 numbers of 16 bits fails both.
+    Fast kernels of matrix units read vectors of 16 bytes. They want sizes that are whole vectors, and rows
+    that start at whole vectors. A vocabulary of 50257 numbers of 16 bits fails both.
 
-    Sizes (`enlarge.py`): operands get zeros at the end, the result gets columns that nobody reads. Generated code that
-    makes an operand writes the zeros with it; other operands are copied, if that costs less than it saves. A result
-    that the caller gets would be copied to dense memory, which is done where there is room for it. Where there is none it is
-    computed by blocks of rows (`by_rows.py`), but not in a `joint` graph, which is yet to be partitioned.
+    Sizes (`enlarge.py`): operands get zeros at the end, the result gets columns that nobody reads. Generated
+    code that makes an operand writes the zeros with it; other operands are copied, if that costs less than it
+    saves. A result that the caller gets would be copied to dense memory, which is done where there is room
+    for it. Where there is none it is computed by blocks of rows (`by_rows.py`), but not in a `joint` graph,
+    which is yet to be partitioned.
 
-    Rows: a value that is made in the graph, by a product or by generated code, and that only products and generated
-    code read, need not be dense: its metadata gets a longer stride, and nothing is copied.
+    Rows: a value that is made in the graph, by a product or by generated code, and that only products and
+    generated code read, need not be dense: its metadata gets a longer stride, and nothing is copied.
 
-    Inputs and outputs of the graph stay as captured. In a joint graph that holds for the user's: what is saved between
-    forward and backward is padded. Results are those of other kernels, whose sums may be in another order.
+    Inputs and outputs of the graph stay as captured. In a joint graph that holds for the user's: what is
+    saved between forward and backward is padded. Results are those of other kernels, whose sums may be in
+    another order.
 
-    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is dropped
-    where `val` changed).
+    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is
+    dropped where `val` changed).
     """
     slow = tuple(p.node.name for p in find_products(gm, options.devices, options.find_model) if _is_slow(p))
     mode = fake_mode_of(gm) if slow and options.pad_products else None
@@ -180,7 +184,9 @@ class _Padding:
         self.reasons.append(f"{product.node.name} with padded rows: {what}")
 
     def padded(self, owner: torch.fx.Node, vector_bytes: int) -> Mapping[torch.fx.Node, torch.Tensor] | None:
-        """Fake tensors of `owner` with padded rows and of all its views; None if a view has no strides then."""
+        """Fake tensors of `owner` with padded rows and of all its views; None if a view has no
+        strides then.
+        """
         old = owner.meta["val"]
         with self.mode:
             value = torch.empty_strided(
@@ -204,7 +210,9 @@ def _obstacle(owner: torch.fx.Node) -> str:
 
 
 def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:
-    """A bias is added in the product's own kernel to dense results; else it is copied into the result before."""
+    """A bias is added in the product's own kernel to dense results; else it is copied into the
+    result before.
+    """
     if product.node not in wanted or product.added is None:
         return 0.0
     return 2 * hinted_bytes(product.node.meta["val"]) / product.figures.copied_bytes_per_us

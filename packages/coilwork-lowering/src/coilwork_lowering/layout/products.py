@@ -1,4 +1,6 @@
-"""Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vectors, and what that costs."""
+"""Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vectors, and what
+that costs.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,9 @@ class Product:
     def padding(self) -> tuple[int, int]:
         """How many numbers the inner size and the result's columns lack to whole vectors, in 16 bit floats.
 
-        These sizes decide which kernels cuBLAS takes, whatever the strides: the columns, which are consecutive in the
-        result, and the inner size where it is consecutive in an operand. The number of rows does not. 0 where a
-        size does not decide, is symbolic, or makes the product one of vectors.
+        These sizes decide which kernels cuBLAS takes, whatever the strides: the columns, which are
+        consecutive in the result, and the inner size where it is consecutive in an operand. The number of
+        rows does not. 0 where a size does not decide, is symbolic, or makes the product one of vectors.
         """
         left, right, result = (t.meta["val"] for t in self.tensors)
         sizes = (left.shape[-1], result.shape[-1], result.shape[-2])
@@ -116,7 +118,9 @@ def _lacking(size: int | torch.SymInt, vector: int) -> int:
 
 
 def is_product(node: torch.fx.Node) -> bool:
-    """Whether `node` is one of the calls that `Product` describes: they take and write matrices of any strides."""
+    """Whether `node` is one of the calls that `Product` describes: they take and write matrices of any
+    strides.
+    """
     return _roles(node) is not None
 
 
@@ -164,9 +168,11 @@ def product_of(
 
 
 def is_unaligned(tensor: torch.Tensor, vector_bytes: int) -> bool:
-    """Whether a product reads or writes `tensor` in place, but no aligned kernel can: rows start between vectors.
+    """Whether a product reads or writes `tensor` in place, but no aligned kernel can: rows start between
+    vectors.
 
-    False where that is not known, and for what a product copies first: matrices with no dimension of stride 1.
+    False where that is not known, and for what a product copies first: matrices with no dimension of stride
+    1.
     """
     (rows, columns), (far, near) = tensor.shape[-2:], tensor.stride()[-2:]
     if _is(near, 1):

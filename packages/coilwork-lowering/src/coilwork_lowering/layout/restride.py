@@ -15,7 +15,9 @@ from coilwork_lowering.layout.products import is_product
 
 
 def dependence_on_strides(node: torch.fx.Node) -> str:
-    """Why `node` must keep its strides for those who read it, directly or through views; empty if it need not."""
+    """Why `node` must keep its strides for those who read it, directly or through views; empty if it need
+    not.
+    """
     owner = owner_of(node)
     for reader in readers_of(node):
         if reader.op == "output":
@@ -30,7 +32,9 @@ def dependence_on_strides(node: torch.fx.Node) -> str:
 def views_over(
     node: torch.fx.Node, value: torch.Tensor, mode: AbstractContextManager[object]
 ) -> Mapping[torch.fx.Node, torch.Tensor] | None:
-    """Fake tensors of `node`, given as `value`, and of all its views; None if a view cannot be had without a copy."""
+    """Fake tensors of `node`, given as `value`, and of all its views; None if a view cannot be had without a
+    copy.
+    """
     values = {node: value}
     with mode:
         for view in views_of(node):

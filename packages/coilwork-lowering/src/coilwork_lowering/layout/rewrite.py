@@ -1,4 +1,6 @@
-"""The rewrite: copies of convolutions' operands in channels-last, and metadata anew for everything after them."""
+"""The rewrite: copies of convolutions' operands in channels-last, and metadata anew for everything after
+them.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ def rewrite_to_channels_last(
 ) -> Rewritten:
     """Change `graph`: operands of the calls named in `operands`, at those positions, become channels-last.
 
-    Of the calls among them that `followers` names, only if the one before the last, the input, is channels-last by then;
-    else these read operands as captured, as do the calls in `kept`.
+    Of the calls among them that `followers` names, only if the one before the last, the input, is
+    channels-last by then; else these read operands as captured, as do the calls in `kept`.
 
     Raises:
         CannotRewriteError: `graph` is then half rewritten, and of no use.
@@ -79,7 +81,8 @@ def rewrite_to_channels_last(
 class _Rewrite:
     """One walk over a graph, in order.
 
-    A node is *touched* if it was computed anew, *moved* if its strides differ from the captured ones since then.
+    A node is *touched* if it was computed anew, *moved* if its strides differ from the captured ones since
+    then.
     """
 
     def __init__(
@@ -185,7 +188,9 @@ class _Rewrite:
         return self.channels_last[node]
 
     def compute(self, node: torch.fx.Node, moved: list[torch.fx.Node]) -> None:
-        """Metadata of `node` from its operands' present metadata; operands as captured if it refuses these."""
+        """Metadata of `node` from its operands' present metadata; operands as captured if it
+        refuses these.
+        """
         before = node.meta["val"]
         after = self.evaluate(node)
         if after is None or not same_shape(before, after):
@@ -202,14 +207,17 @@ class _Rewrite:
             self.captured[node] = before
 
     def evaluate(self, node: torch.fx.Node) -> Any:
-        """The value of `node` on fake tensors; None if its meta function refuses them, as a view of strides may."""
+        """The value of `node` on fake tensors; None if its meta function refuses them, as a view of strides
+        may.
+        """
         assert callable(node.target)
         args: Any = torch.fx.map_arg(node.args, _value)
         kwargs: Any = torch.fx.map_arg(node.kwargs, _value)
         if node.target is operator.getitem:
             return args[0][args[1]]
-        # On the way to the strides of such results, torch asks how sizes compare. What it would answer otherwise for other
-        # sizes is the order of dimensions of size one, which decides nothing: no reason for a guard.
+        # On the way to the strides of such results, torch asks how sizes compare. What it would answer
+        # otherwise for other sizes is the order of dimensions of size one, which decides nothing: no reason
+        # for a guard.
         settled = node.name in self.operands or torch.Tag.pointwise in getattr(node.target, "tags", ())
         answered = guards_suppressed(self.fake_mode) if settled else nullcontext()
         try:
@@ -231,21 +239,27 @@ class _Rewrite:
             self.keep_captured(node, moved)
 
     def gathers_in_channels_last(self, node: torch.fx.Node) -> bool:
-        """Whether `node` reads pixels of a value that is channels-last now, and nobody outside sees its result."""
+        """Whether `node` reads pixels of a value that is channels-last now, and nobody outside sees its
+        result.
+        """
         if not gathers_pixels(node) or self.output_memory[node]:
             return False
         source = node.all_input_nodes[0]
         return source in self.captured and is_channels_last(source.meta["val"])
 
     def gather_in_channels_last(self, node: torch.fx.Node) -> None:
-        """Read whole pixels, channels innermost: of `x[:, :, i, j]`, torch returns the channels-first order."""
+        """Read whole pixels, channels innermost: of `x[:, :, i, j]`, torch returns the
+        channels-first order.
+        """
         source, listed, *_ = node.args
         assert isinstance(source, torch.fx.Node) and isinstance(listed, list | tuple)
         turned = self.turned(source, before=node)
         self.replace_by_pixels(node, self.insert(node, node, node.target, turned, [None, *listed[2:]]))
 
     def joins_in_channels_last(self, node: torch.fx.Node) -> bool:
-        """Whether `node` concatenates values of which some, not all, are channels-last now, and nobody sees the result."""
+        """Whether `node` concatenates values of which some, not all, are channels-last now, and nobody sees
+        the result.
+        """
         if not joins_images(node) or self.output_memory[node]:
             return False
         following = [is_channels_last(item.meta["val"]) for item in node.all_input_nodes]
@@ -303,7 +317,9 @@ class _Rewrite:
                 user.replace_input_with(operand, self.as_captured(operand, before=user))
 
     def keep_outputs(self, output: torch.fx.Node) -> None:
-        """Let outputs have their captured strides; copies stand behind what they copy, whose memory then ends."""
+        """Let outputs have their captured strides; copies stand behind what they copy, whose memory then
+        ends.
+        """
         for item in output.all_input_nodes:
             if item in self.captured:
                 output.replace_input_with(item, self.as_captured(item, before=item.next))

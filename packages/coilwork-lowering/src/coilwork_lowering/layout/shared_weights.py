@@ -1,8 +1,8 @@
 """One copy of a convolution's weight for both halves of a training step.
 
-The scheduler lays out each half by itself. A parameter lies as the user made it, so each half would copy it for
-its own calls. Here a joint graph copies it once, in front of the convolution: the forward graph decides how the copy
-lies, saves it, and the backward graph finds it so.
+The scheduler lays out each half by itself. A parameter lies as the user made it, so each half would copy it
+for its own calls. Here a joint graph copies it once, in front of the convolution: the forward graph decides
+how the copy lies, saves it, and the backward graph finds it so.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _aten: Final = torch.ops.aten
 def copy_shared_weights(
     gm: torch.fx.GraphModule, convolutions: Sequence[Convolution], options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, int]:
-    """`gm` with a copy of each parameter that both a convolution and its gradients read, and how many there are.
+    """`gm` with a copy of each parameter that both a convolution and its gradients read, and how many there
+    are.
 
-    `convolutions` are those of `gm` that the scheduler lays out. Where they would lose less as captured than such
-    copies cost, nothing is copied: small graphs in `f32` stay as captured. `gm` is never changed.
+    `convolutions` are those of `gm` that the scheduler lays out. Where they would lose less as captured than
+    such copies cost, nothing is copied: small graphs in `f32` stay as captured. `gm` is never changed.
     """
     readers: dict[torch.fx.Node, list[Convolution]] = {}
     for call in convolutions:

@@ -133,9 +133,11 @@ def _softplus_backward(grad: Scalar, a: Scalar, beta: Scalar, threshold: Scalar)
 
 
 def _exponential_and_gate(a: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-    """`e = exp(a)`, and `w = e * (e + 2)` and `w + 2`, whose quotient is `tanh(log1p(e))`: no logarithm, no hyperbolic tangent.
+    """`e = exp(a)`, and `w = e * (e + 2)` and `w + 2`, whose quotient is `tanh(log1p(e))`: no logarithm, no
+    hyperbolic tangent.
 
-    Errors of `e` are not made larger: `w` vanishes as `2 * e` does, and the quotient grows more slowly than `e`.
+    Errors of `e` are not made larger: `w` vanishes as `2 * e` does, and the quotient grows more slowly than
+    `e`.
     """
     e, two = op("exp", a), like(2, a)
     w = mul(e, add(e, two))
@@ -153,7 +155,8 @@ def _mish(a: Scalar) -> Scalar:
 
 
 def _mish_backward(grad: Scalar, a: Scalar) -> Scalar:
-    # With t the quotient, 1 - t * t is (2 * (e + 1) / (w + 2)) ** 2, and of that the sigmoid's denominator cancels one factor.
+    # With t the quotient, 1 - t * t is (2 * (e + 1) / (w + 2)) ** 2, and of that the sigmoid's denominator
+    # cancels one factor.
     e, w, above = _exponential_and_gate(a)
     slope = div(mul(mul(e, add(e, like(1, a))), like(4, a)), above)
     near = div(add(w, mul(a, slope)), above)

@@ -57,7 +57,9 @@ _KINDS: Final[Mapping[ScalarTypes, Promotion]] = MappingProxyType(
 
 
 def make_row_rules(operators: Mapping[str, OpInfo]) -> tuple[Rule, ...]:
-    """The rules of the operators whose row in the operator table is their lowering: one scalar op makes every element."""
+    """The rules of the operators whose row in the operator table is their lowering: one scalar op makes every
+    element.
+    """
     return tuple(_row_rule(info) for info in operators.values() if info.scalar_op and "." not in info.name)
 
 
@@ -208,8 +210,8 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     if is_single(call["other"]):
         function = in_one_type(function, operands, call.dtype, but=operands[1:])
     elif call.dtype.is_low_precision and (mode == "trunc" or has_trait(call.device, ATEN_CPU)):
-        # By one number torch divides in f32, and on accelerators by anything where it rounds down; else by a tensor in the tensors'
-        # type, and a quotient that is rounded before it is cut is another integer.
+        # By one number torch divides in f32, and on accelerators by anything where it rounds down; else by a
+        # tensor in the tensors' type, and a quotient that is rounded before it is cut is another integer.
         steps = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
         function = in_one_type(steps, operands, call.dtype)
     return elementwise(
@@ -252,7 +254,9 @@ def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
 
 
 def _remainder(name: str) -> Lower:
-    """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is never wider."""
+    """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is
+    never wider.
+    """
 
     def lower(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
@@ -340,7 +344,9 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
 
 
 def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
-    """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is unrolled."""
+    """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is
+    unrolled.
+    """
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         numerator = cast(index_value(known.numerator(point[known.axis])), call.dtype)

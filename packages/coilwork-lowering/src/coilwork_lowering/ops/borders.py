@@ -1,4 +1,6 @@
-"""Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose indices are reflected or clamped."""
+"""Padding by what a tensor holds: `reflection_pad*` and `replication_pad*`, as loads whose indices are
+reflected or clamped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size
 
 
 def _bordered(position: Callable[[Expr, Expr], Expr]) -> Lower:
-    """`position` is where the element of a dimension of some size lies that a coordinate outside of it stands for."""
+    """`position` is where the element of a dimension of some size lies that a coordinate outside of it stands
+    for.
+    """
 
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")

@@ -1,8 +1,8 @@
 """Conversions between types.
 
-`fast` numerics go on with what an operator computed before it was rounded to its type. A program that converts to 16 bits, and
-computes with the result in more, asks for the rounding itself: it simulates a narrow type, or measures what that takes away. Such
-a conversion rounds whatever the numerics.
+`fast` numerics go on with what an operator computed before it was rounded to its type. A program that
+converts to 16 bits, and computes with the result in more, asks for the rounding itself: it simulates a narrow
+type, or measures what that takes away. Such a conversion rounds whatever the numerics.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _to_copy(builder: Builder, call: Call) -> Value:
 
 
 def _narrowed(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
-    """What rounds elements of `source` to the type of the result before they are converted, where that is to be seen."""
+    """What rounds elements of `source` to the type of the result before they are converted, where that is to
+    be seen.
+    """
     is_conversion = find_target_info(call.captured).is_conversion
     narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
     if narrows and _is_wider_somewhere(call.node):

@@ -1,7 +1,7 @@
 """One or two largest or smallest elements of rows: one reduction each, of what those before it leave.
 
-All of them walk the same row, so that they share a kernel that reads it once and keeps it on chip, together with what makes
-the row, as the softmax of a router, and with what uses the elements.
+All of them walk the same row, so that they share a kernel that reads it once and keeps it on chip, together
+with what makes the row, as the softmax of a router, and with what uses the elements.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from coilwork_lowering.building.values import TensorValue, Value, coordinate_sym
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import either, eq, index, lt, select
 
-# Elements chosen. A pass over a row takes some 13 instructions per element; a network that sorts the first two of elements of
-# 32 bits takes 34 to 60 in all, and of narrower ones, whose keys are half as wide, 21 to 26.
+# Elements chosen. A pass over a row takes some 13 instructions per element; a network that sorts the first
+# two of elements of 32 bits takes 34 to 60 in all, and of narrower ones, whose keys are half as wide, 21 to
+# 26.
 FEW: Final = 2
 _SIGN: Final = 1 << 31
 
@@ -37,8 +38,8 @@ def chooses(dtype: DType, count: int, *, in_memory: bool) -> bool:
 def order_key(value: Scalar) -> Scalar:
     """A number in the order of `value`, NaN above all, and neither the least nor the greatest of its type.
 
-    Floats give an `i32`: their bits, those of negative ones turned around (both zeros give 0). Integers of up to 32 bits
-    give an `i64`.
+    Floats give an `i32`: their bits, those of negative ones turned around (both zeros give 0). Integers of up
+    to 32 bits give an `i64`.
     """
     if not value.dtype.is_float:
         return cast(value, DType.I64)
@@ -89,7 +90,9 @@ def choose(builder: Builder, call: Call, value: TensorValue, dim: int, count: in
 
 
 def _choose(builder: Builder, value: TensorValue, dim: int, count: int, *, largest: bool) -> list[Buffer]:
-    """Positions of the first `count` elements in order, one buffer of rows each; of equal ones the first comes first."""
+    """Positions of the first `count` elements in order, one buffer of rows each; of equal ones the first
+    comes first.
+    """
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     point = coordinate_symbols("i", rows)
     (axis,) = node_ranges("r", (value.shape[dim],))

@@ -1,4 +1,6 @@
-"""Tensors of one element that eager's kernels take for numbers: what does not fit the type of what they are written to is refused."""
+"""Tensors of one element that eager's kernels take for numbers: what does not fit the type of what they are
+written to is refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _C_NAMES: Final[Mapping[str, str]] = {
 def conversion_checks(
     builder: Builder, value: Value, dtype: DType
 ) -> Callable[[tuple[Expr, ...]], Sequence[Check]] | None:
-    """Checks that a tensor of one element fits `dtype`; None where all of its type do, or it is known to, and of numbers."""
+    """Checks that a tensor of one element fits `dtype`; None where all of its type do, or it is known to, and
+    of numbers.
+    """
     name = _C_NAMES.get(dtype.torch_name)
     if not isinstance(value, TensorValue) or value.dtype is dtype or value.dtype.is_bool or name is None:
         return None
@@ -62,7 +66,9 @@ def conversion_checks(
 
 
 def _range(dtype: DType) -> tuple[float, float] | None:
-    """The least and the largest number of a type; None for types without an order. Unsigned ones take what wraps, too."""
+    """The least and the largest number of a type; None for types without an order. Unsigned ones take what
+    wraps, too.
+    """
     found = getattr(torch, dtype.torch_name)
     if dtype.is_float:
         return -torch.finfo(found).max, torch.finfo(found).max

@@ -1,8 +1,9 @@
 """Convolutions of floats and their gradients become nodes; what comes behind lowering recognises the node.
 
 Who computes one, a library or a kernel, is decided by the scheduler. What a node reads are whole buffers,
-laid out as eager's are, because the strides of libraries' results depend on theirs. Only tensors that the forward
-graph saved in another layout stay in it: it chose that for this node, and the scheduler lays the rest out beside it.
+laid out as eager's are, because the strides of libraries' results depend on theirs. Only tensors that the
+forward graph saved in another layout stay in it: it chose that for this node, and the scheduler lays the rest
+out beside it.
 """
 
 from __future__ import annotations

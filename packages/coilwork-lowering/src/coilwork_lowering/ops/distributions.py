@@ -1,7 +1,8 @@
 """Random numbers of other distributions than the uniform one, as functions of a `Stream`'s words.
 
-Normal numbers come in pairs (Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958), others from
-the inverse of their distribution (Devroye, "Non-Uniform Random Variate Generation", 1986, chapter II).
+Normal numbers come in pairs (Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958),
+others from the inverse of their distribution (Devroye, "Non-Uniform Random Variate Generation", 1986, chapter
+II).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How an elementwise operator becomes a `Pointwise` node: promotion, broadcasting, rounding to the result's type."""
+"""How an elementwise operator becomes a `Pointwise` node: promotion, broadcasting, rounding to the result's
+type.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,8 @@ def elementwise(
 def in_one_type(
     function: ScalarFunction, operands: Sequence[Value], common: DType, *, but: Sequence[Value] = ()
 ) -> ScalarFunction:
-    """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other types, are rounded to it.
+    """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other
+    types, are rounded to it.
 
     Those in `but` are not.
     """
@@ -139,14 +142,16 @@ def in_one_type(
 
 
 def is_single(value: Value) -> bool:
-    """Whether an operand is one number or one element: as the right one of a product or quotient, torch's kernels for CPUs
-    take it as it is.
+    """Whether an operand is one number or one element: as the right one of a product or quotient, torch's
+    kernels for CPUs take it as it is.
     """
     return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
 
 
 def _is_number(value: Value, device: str) -> bool:
-    """Whether torch's kernels get an operand as a number: on accelerators that is a tensor of the CPU, too."""
+    """Whether torch's kernels get an operand as a number: on accelerators that is a tensor of the
+    CPU, too.
+    """
     return not isinstance(value, TensorValue) or value.device != device
 
 
@@ -166,11 +171,12 @@ def pointwise_rule(
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
-    With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get numbers among the
-    operands in the tensors' type, and not in the type that they compute in. Tensors of other types are always brought to it,
-    but on CPUs for the operand `single` where it is one element. The operands `silent` have no say in the type. `on_cpus` is
-    what torch's kernels for CPUs compute, where that differs; `by_number` what those for accelerators do of floats where `single` is a number,
-    which matters to the bits that `numerics="eager"` promises.
+    With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get
+    numbers among the operands in the tensors' type, and not in the type that they compute in. Tensors of
+    other types are always brought to it, but on CPUs for the operand `single` where it is one element. The
+    operands `silent` have no say in the type. `on_cpus` is what torch's kernels for CPUs compute, where that
+    differs; `by_number` what those for accelerators do of floats where `single` is a number, which matters to
+    the bits that `numerics="eager"` promises.
     """
     rounding_on = {"never": (), "on CPUs": (True,), "on accelerators": (False,), "always": (True, False)}[
         rounds

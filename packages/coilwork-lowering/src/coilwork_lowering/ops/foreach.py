@@ -78,7 +78,9 @@ def _item(value: Any, k: int) -> Any:
 def rule(
     table: Mapping[str, Rule], name: str, target: str, renames: Mapping[str, str], extra: Mapping[str, Any]
 ) -> Rule:
-    """`_foreach` overload `name` as calls of `target`, arguments renamed, `extra` ones added where missing."""
+    """`_foreach` overload `name` as calls of `target`, arguments renamed, `extra` ones added
+    where missing.
+    """
     single = table[target].lower
 
     def lower(builder: Builder, call: Call) -> Value:

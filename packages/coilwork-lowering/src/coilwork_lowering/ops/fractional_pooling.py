@@ -1,4 +1,6 @@
-"""Maxima over windows of one size that begin where random numbers say (Graham, "Fractional max-pooling", 2014)."""
+"""Maxima over windows of one size that begin where random numbers say (Graham, "Fractional max-pooling",
+2014).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul,
 
 
 def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:
-    """Where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to `step_type`."""
+    """Where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to
+    `step_type`.
+    """
     last = const(size - window, DType.I64)
     if places == 1:
         return last

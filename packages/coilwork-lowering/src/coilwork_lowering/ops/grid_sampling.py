@@ -39,7 +39,9 @@ from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, selec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
-    """An image `(N, C, *sizes)` and a grid `(N, *points, dims)`, whose last dimension has the last image dimension first."""
+    """An image `(N, C, *sizes)` and a grid `(N, *points, dims)`, whose last dimension has the last image
+    dimension first.
+    """
 
     image: TensorValue
     grid: TensorValue
@@ -161,7 +163,9 @@ def _keeps(builder: Builder, sampled: _Sampled) -> bool:
 
 
 def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
-    """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its weight."""
+    """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its
+    weight.
+    """
     shape, dims = (sampled.grid.shape[0], *sampled.points), len(sampled.sizes)
 
     def chosen_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:

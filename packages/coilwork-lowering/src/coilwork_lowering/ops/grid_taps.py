@@ -1,10 +1,13 @@
-"""Which elements of an image a sampling point reads, and how much each of them counts: one dimension at a time.
+"""Which elements of an image a sampling point reads, and how much each of them counts: one dimension at a
+time.
 
-A grid holds coordinates from -1 to 1. Along each dimension such a coordinate becomes a position between elements, which padding
-brings into the image or leaves outside; an interpolation then names one, two or four elements around it, its taps. Derivatives
-are of the same formulas: those of weights by the position, and of the position by the coordinate.
+A grid holds coordinates from -1 to 1. Along each dimension such a coordinate becomes a position between
+elements, which padding brings into the image or leaves outside; an interpolation then names one, two or four
+elements around it, its taps. Derivatives are of the same formulas: those of weights by the position, and of
+the position by the coordinate.
 
-Sizes and positions are floats here, so that what lies far outside, or is no number, is compared before it becomes an integer.
+Sizes and positions are floats here, so that what lies far outside, or is no number, is compared before it
+becomes an integer.
 """
 
 from __future__ import annotations
@@ -77,7 +80,8 @@ class Sampling:
 
     Attributes:
         corners: -1 and 1 are the centres of the outermost elements, not their edges.
-        kernel: which of ATen's kernels to follow where positions lie exactly between elements, or are no numbers.
+        kernel: which of ATen's kernels to follow where positions lie exactly between elements, or are no
+            numbers.
     """
 
     interpolation: Interpolation
@@ -238,7 +242,9 @@ def _outer_slope(x: Scalar) -> Scalar:
 
 
 def spread(number: Scalar, each: int, dims: int) -> tuple[Scalar, ...]:
-    """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination of them."""
+    """The numbers of the taps of each dimension, of which there are `each`, from the number of a combination
+    of them.
+    """
     found = []
     for _ in range(dims):
         found.append(op("mod", number, const(each, DType.I64)))

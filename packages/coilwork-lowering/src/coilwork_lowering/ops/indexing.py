@@ -207,7 +207,9 @@ def _index(builder: Builder, call: Call) -> Value:
 
 
 def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...] | None:
-    """Where each index tensor points as a function of one of its coordinates, if all are known when compiling."""
+    """Where each index tensor points as a function of one of its coordinates, if all are known when
+    compiling.
+    """
     found = []
     for place, node in zip(plan.places, nodes, strict=True):
         size, values = as_int(plan.shape[place]), known_values(node)

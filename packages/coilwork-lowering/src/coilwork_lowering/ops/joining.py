@@ -75,9 +75,11 @@ def _cat(builder: Builder, call: Call) -> Value:
 def _in_vectors(
     builder: Builder, parts: Sequence[TensorValue], dtype: DType, strides: Sequence[Expr], dim: int
 ) -> bool:
-    """Whether rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel then chooses one address for each.
+    """Whether rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel
+    then chooses one address for each.
 
-    Parts that kernels compute may be computed by the one that joins them instead, each element of which would compute all of them.
+    Parts that kernels compute may be computed by the one that joins them instead, each element of which would
+    compute all of them.
     """
     if (
         has_trait(parts[0].device, PROCESSOR)
@@ -280,7 +282,9 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
 
 
 def _as_strided_scatter(builder: Builder, call: Call) -> Value:
-    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the tensor."""
+    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the
+    tensor.
+    """
     value, source = call.tensor("self"), call.tensor("src")
     size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
     starts = box_in(call.fakes["self"], size, stride, offset)

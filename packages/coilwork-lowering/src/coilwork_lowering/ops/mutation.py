@@ -1,4 +1,6 @@
-"""Operators that overwrite memory in the captured graph: `copy_` into an input, and `copy`, its functional form."""
+"""Operators that overwrite memory in the captured graph: `copy_` into an input, and `copy`, its functional
+form.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from coilwork_lowering.scalar_math import to_dtype
 
 
 def _copy_into(builder: Builder, call: Call) -> Value:
-    """The new contents go straight into the old memory when they are laid over a whole buffer, where updates in place are already."""
+    """The new contents go straight into the old memory when they are laid over a whole buffer, where updates
+    in place are already.
+    """
     old = builder.current(call.tensor("self"))
     if not is_whole(old):
         raise NotLowered("a copy into part of a buffer")

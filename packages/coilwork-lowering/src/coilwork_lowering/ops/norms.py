@@ -30,7 +30,9 @@ from coilwork_lowering.scalar_math import like, mul, select, truth
 
 
 def _vector_norm(builder: Builder, call: Call) -> Value:
-    """`(sum |x| ** ord) ** (1 / ord)`, with the limits for 0 and infinities; of single elements what is then exact, `|x|`."""
+    """`(sum |x| ** ord) ** (1 / ord)`, with the limits for 0 and infinities; of single elements what is then
+    exact, `|x|`.
+    """
     value = call.tensor("self")
     order = call["ord"]
     if not value.dtype.is_float or not isinstance(order, int | float):
@@ -58,7 +60,9 @@ def _in_single_precision(order: float) -> float:
 
 
 def _is_beyond(order: float, in_kernel: float) -> bool:
-    """Whether the kernel's type does not hold `order`. The kernel was chosen by the order itself, and raises to a power still."""
+    """Whether the kernel's type does not hold `order`. The kernel was chosen by the order itself, and raises
+    to a power still.
+    """
     return math.isinf(in_kernel) and not math.isinf(order)
 
 

@@ -25,10 +25,12 @@ from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
 def replaced_part(
     operator: str, value: TensorValue, arguments: Mapping[str, Value], shape: Shape
 ) -> TensorValue:
-    """What a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a view of `value`.
+    """What a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a view
+    of `value`.
 
     Raises:
-        NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which torch refuses.
+        NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which
+            torch refuses.
     """
     if shape_differs(shape, part_shape(operator, value, arguments)):
         raise NotLowered("the part has another shape than what replaces it")
@@ -125,7 +127,9 @@ def may_overlap(shape: Shape, strides: Sequence[Expr]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Coordinates `start`, `start + step`, … that one dimension of a buffer takes along `along`, or `start` alone."""
+    """Coordinates `start`, `start + step`, … that one dimension of a buffer takes along `along`, or `start`
+    alone.
+    """
 
     start: Expr
     count: Expr

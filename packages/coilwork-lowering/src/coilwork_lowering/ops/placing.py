@@ -24,9 +24,11 @@ _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 
 
 def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
-    """Where in `whole` the elements begin that `as_strided` with these arguments would show, if they are a box of it.
+    """Where in `whole` the elements begin that `as_strided` with these arguments would show, if they are a
+    box of it.
 
-    None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is symbolic.
+    None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is
+    symbolic.
     """
     shape, strides = tuple(whole.shape), tuple(whole.stride())
     numbers = (*shape, *strides, *size, *stride, offset, whole.storage_offset())
@@ -48,7 +50,8 @@ def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[in
 
 
 def begins_with_an_input(node: object) -> bool:
-    """Whether `node` lies in its storage as some input does in its own, where the next call may have it begin elsewhere.
+    """Whether `node` lies in its storage as some input does in its own, where the next call may have it begin
+    elsewhere.
 
     That is true of views, and of `as_strided_scatter`, which copies the whole storage.
     """
@@ -58,9 +61,11 @@ def begins_with_an_input(node: object) -> bool:
 
 
 def kept_offset(node: object) -> Any:
-    """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is a copy of.
+    """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is
+    a copy of.
 
-    The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at 0.
+    The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at
+    0.
     """
     copied = False
     while isinstance(node, torch.fx.Node) and (
@@ -74,7 +79,9 @@ def kept_offset(node: object) -> Any:
 
 
 def natural_owner(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites nothing."""
+    """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites
+    nothing.
+    """
     while node.op == "call_function" and _shares_memory(node) and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
     return node
@@ -122,9 +129,11 @@ def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
 
 
 def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Whether `node` stores into memory of any contents, which it alone reads, perhaps through views: then it need not read them, either.
+    """Whether `node` stores into memory of any contents, which it alone reads, perhaps through views: then it
+    need not read them, either.
 
-    Not where the calls that make such memory fall back: they may fill it (`torch.use_deterministic_algorithms`).
+    Not where the calls that make such memory fall back: they may fill it
+    (`torch.use_deterministic_algorithms`).
     """
     changed = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node):
@@ -179,7 +188,9 @@ def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
 
 
 def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
-    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over that memory."""
+    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over
+    that memory.
+    """
     point = coordinate_symbols("i", source.shape)
     value = simplified(builder.read(source, point))
     begun = not builder.is_unfilled(target)

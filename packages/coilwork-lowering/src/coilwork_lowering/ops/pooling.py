@@ -1,9 +1,9 @@
 """Pooling: maxima and means over windows, the position of a maximum, and their derivatives.
 
-A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is before and
-after it; a larger one is a reduction over its taps. On GPUs windows of different sizes may be larger: lanes of a reduction would
-each divide to find the borders of theirs. NaN wins as in ATen: it is the maximum, and of several the last
-one gives the position, while of equal numbers it is the first.
+A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is
+before and after it; a larger one is a reduction over its taps. On GPUs windows of different sizes may be
+larger: lanes of a reduction would each divide to find the borders of theirs. NaN wins as in ATen: it is the
+maximum, and of several the last one gives the position, while of equal numbers it is the first.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def _over(
     greatest: bool = False,
     finish: Callable[[Point, Scalar], Scalar] | None = None,
 ) -> TensorValue:
-    """The sum or maximum of `term` over the taps of each element of `fake`, computed in `wide`, after `finish`."""
+    """The sum or maximum of `term` over the taps of each element of `fake`, computed in `wide`, after
+    `finish`.
+    """
     shape, rank = builder.sizes.exprs(fake.shape), len(taps)
     dtype, device = dtype_of(fake.dtype), device_text(fake.device)
     strides = builder.result_strides(fake)
@@ -190,7 +192,8 @@ def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide:
     known = as_int(product(counts))
     if known is not None:
         return const(known, wide)
-    # a product of numbers, not of expressions: each belongs to one dimension and moves out of the loops of others
+    # a product of numbers, not of expressions: each belongs to one dimension and moves out of the loops of
+    # others
     return functools.reduce(lambda a, b: op("mul", a, b), [cast(index(count), wide) for count in counts])
 
 
@@ -201,10 +204,10 @@ def _left_to_aten(device: torch.device) -> bool:
 def _refuse_dear_gather(call: Call, dims: Sequence[PooledDim]) -> None:
     """Leave a CPU's derivative to ATen where a gather loses to ATen's scatter.
 
-    A gather visits every window that may reach an element. Of many there is little to gain from fusion, and where
-    windows are of different sizes each visit divides integers, which processors have no vector instruction for.
-    Measured on one core, f32, gather against ATen: 13 x 13 maximum 3x and 5x slower, 7 x 7 mean 2.3x and 1.5x,
-    uneven adaptive mean 6x and 1.2x (contiguous and channels-last).
+    A gather visits every window that may reach an element. Of many there is little to gain from fusion, and
+    where windows are of different sizes each visit divides integers, which processors have no vector
+    instruction for. Measured on one core, f32, gather against ATen: 13 x 13 maximum 3x and 5x slower, 7 x 7
+    mean 2.3x and 1.5x, uneven adaptive mean 6x and 1.2x (contiguous and channels-last).
 
     Raises:
         NotLowered: this is such a derivative.
@@ -317,7 +320,9 @@ def _large_position(
     fake: torch.Tensor,
     greatest: TensorValue,
 ) -> TensorValue:
-    """The flat position of the maximum, by a search for it: the smallest that has it, or the largest that is NaN."""
+    """The flat position of the maximum, by a search for it: the smallest that has it, or the largest that is
+    NaN.
+    """
     rank, taps = len(dims), [d.window for d in dims]
     sizes = value.shape[-rank:]
     shape, device = builder.sizes.exprs(fake.shape), device_text(fake.device)

@@ -1,4 +1,5 @@
-"""Products of matrices become contractions here, by the names of operators; what comes behind lowering recognises the node.
+"""Products of matrices become contractions here, by the names of operators; what comes behind lowering
+recognises the node.
 
 The operator table says which argument of an operator plays which part. Who computes a contraction, a library
 or a kernel, is decided by the scheduler. What it reads are whole buffers, views of other memory where an
@@ -151,7 +152,9 @@ def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:
 
 
 def _activation(call: Call) -> Activation:
-    """What ATen's kernels do to the sums: their GELU is the exact one on CPUs, and its tanh form on NVIDIA GPUs."""
+    """What ATen's kernels do to the sums: their GELU is the exact one on CPUs, and its tanh form on NVIDIA
+    GPUs.
+    """
     if not call["use_gelu"]:
         return "relu"
     if has_trait(call.device, ATEN_CPU):

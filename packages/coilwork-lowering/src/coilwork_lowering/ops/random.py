@@ -1,8 +1,9 @@
-"""Random numbers, made where they are used: a function of a seed, of which operator it is, and of the element's position.
+"""Random numbers, made where they are used: a function of a seed, of which operator it is, and of the
+element's position.
 
-The function is Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A graph draws one
-seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat. The numbers are others
-than eager's, but nothing of them lies in memory between two kernels.
+The function is Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A graph
+draws one seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat. The
+numbers are others than eager's, but nothing of them lies in memory between two kernels.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def next_stream(builder: Builder, device: str) -> Stream:
 
 
 class Stream:
-    """The numbers that one operator makes of `seed`, `i64[1]`. Those of other operators have another `number`, of 16 bits."""
+    """The numbers that one operator makes of `seed`, `i64[1]`. Those of other operators have another
+    `number`, of 16 bits.
+    """
 
     def __init__(self, builder: Builder, seed: TensorValue, number: int) -> None:
         self._builder = builder
@@ -109,8 +112,8 @@ class Stream:
     def _words(self, position: Scalar, shared: int, *, narrow: bool) -> tuple[Scalar, Scalar]:
         """The two words that belong to `position`, which 2**shared neighbours share.
 
-        A thread of a GPU loads and stores 16 bytes of neighbours, and computes their words once: the compiler sees that
-        their positions differ in bits that the counter leaves out.
+        A thread of a GPU loads and stores 16 bytes of neighbours, and computes their words once: the compiler
+        sees that their positions differ in bits that the counter leaves out.
         """
         seed = self._builder.read(self._seed, (as_expr(0),))
         high = op("rshift", seed, const(32, DType.I64))
@@ -128,7 +131,9 @@ class Stream:
         return _fraction(self._word(point, shape))
 
     def inside(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23 bits of a word."""
+        """An `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23
+        bits of a word.
+        """
         bits = cast(op("rshift", self._word(point, shape), const(33 - _BITS, DType.U32)), DType.I32)
         return mul(add(cast(bits, DType.F32), const(0.5, DType.F32)), const(2.0 ** (1 - _BITS), DType.F32))
 

@@ -1,4 +1,6 @@
-"""Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the end."""
+"""Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ def extreme(
 def require_elements(
     builder: Builder, call: Call, value: TensorValue, positions: Sequence[int], error: CheckError
 ) -> None:
-    """Leave reductions of nothing, which have no extreme, to eager's error; where data decides the sizes, raise it."""
+    """Leave reductions of nothing, which have no extreme, to eager's error; where data decides the sizes,
+    raise it.
+    """
     sizes = [value.shape[k] for k in positions]
     if any(as_int(size) == 0 for size in sizes):
         raise NotLowered("the extreme of no elements")
@@ -192,7 +196,9 @@ def position(
     kind: ReduceKind,
     fake: torch.Tensor,
 ) -> TensorValue:
-    """Where the first extreme is of elements that there must be, row-major over `positions`; the first NaN if there is one."""
+    """Where the first extreme is of elements that there must be, row-major over `positions`; the first NaN if
+    there is one.
+    """
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
     found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
@@ -285,7 +291,9 @@ def _moments(
 
 
 def _found_one_by_one(node: torch.fx.Node) -> bool:
-    """Whether eager updates the mean element by element, as these operators do; norms, which are made of them here, add."""
+    """Whether eager updates the mean element by element, as these operators do; norms, which are made of them
+    here, add.
+    """
     original = operator_behind(node)
     return original in (None, "aten.var_mean", "aten.std_mean")
 

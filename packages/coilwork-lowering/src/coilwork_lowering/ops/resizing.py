@@ -1,7 +1,9 @@
-"""Derivatives of resizing, linear and cubic, in one to three dimensions: every element of the image looks for the results that it counts for.
+"""Derivatives of resizing, linear and cubic, in one to three dimensions: every element of the image looks for
+the results that it counts for.
 
-Those are a window along each dimension, and their weights are products of one weight per dimension: the sum over the window is
-one of sums. Where the whole window has many elements, the dimensions are summed up one after the other.
+Those are a window along each dimension, and their weights are products of one weight per dimension: the sum
+over the window is one of sums. Where the whole window has many elements, the dimensions are summed up one
+after the other.
 
 A result that an element counts for with a weight of 0 is not read: where it is infinite, eager has a NaN.
 """
@@ -116,7 +118,9 @@ class _Side:
         return minimum(place, like(high, place)) if self.window.bounded[1] else place
 
     def _cubic(self, i: Expr, distance: Scalar) -> Scalar:
-        """The element at a border counts for all that would be beyond it: for what the others do not count for, as weights sum up to 1."""
+        """The element at a border counts for all that would be beyond it: for what the others do not count
+        for, as weights sum up to 1.
+        """
         last = self.side.size - 1
         if last == 0:
             return like(1, distance)
@@ -186,9 +190,11 @@ def _backward(builder: Builder, call: Call) -> Value:
 
 
 def _is_atens(call: Call, grad: TensorValue, sides: Sequence[_Side]) -> bool:
-    """Whether ATen's kernel for CPUs, which walks over the result and adds up in place, takes less time than looking for few results.
+    """Whether ATen's kernel for CPUs, which walks over the result and adds up in place, takes less time than
+    looking for few results.
 
-    It does in two dimensions, linearly, where weights are computed: by a half, and by two thirds of images in channels-last.
+    It does in two dimensions, linearly, where weights are computed: by a half, and by two thirds of images in
+    channels-last.
     """
     known = all(side.window.weights is not None for side in sides)
     return "bilinear" in call.target and grad.dtype in (DType.F32, DType.F64) and not known

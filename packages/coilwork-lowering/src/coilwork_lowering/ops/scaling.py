@@ -1,4 +1,6 @@
-"""`ldexp` by whole exponents: a float times a power of two, rounded once however far the power is out of range."""
+"""`ldexp` by whole exponents: a float times a power of two, rounded once however far the power is out of
+range.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from coilwork_lowering.scalar_math import add, lt, maximum, minimum, mul, select
 
 
 class _Format(NamedTuple):
-    """A float's integer of the same size, the bits of its mantissa, and its largest exponent, which is its bias, too."""
+    """A float's integer of the same size, the bits of its mantissa, and its largest exponent, which is its
+    bias, too.
+    """
 
     integer: DType
     mantissa: int
@@ -36,10 +40,11 @@ def _power(exponent: Scalar, dtype: DType) -> Scalar:
 
 
 def _scaled(x: Scalar, exponent: Scalar) -> Scalar:
-    """`x` times 2 to an `i32` exponent, as `scalbn` of C libraries: by up to three powers that are normal numbers.
+    """`x` times 2 to an `i32` exponent, as `scalbn` of C libraries: by up to three powers that are normal
+    numbers.
 
-    A step downwards stops a mantissa short of the smallest power. If its product is subnormal, and so was rounded, those
-    behind it leave nothing of it: nothing is rounded twice.
+    A step downwards stops a mantissa short of the smallest power. If its product is subnormal, and so was
+    rounded, those behind it leave nothing of it: nothing is rounded twice.
     """
     _, mantissa, bias = _FORMATS[x.dtype]
     highest, lowest = const(bias, DType.I32), const(1 - bias, DType.I32)

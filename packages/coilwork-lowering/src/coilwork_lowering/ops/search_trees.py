@@ -1,11 +1,11 @@
 """Ordered boundaries laid out as a search tree, for searches of many values.
 
-A binary search reads boundaries that are far apart: those of step k are `count / 2^k` elements from each other. A GPU's cache
-serves the threads of a warp from banks, which an element's address chooses, so that elements a power of two apart wait for
-each other, up to eight times. In the order of Eytzinger, level by level, the boundaries of a step are neighbours, and a step is a
-comparison and one shift: node k has the children 2k and 2k + 1, and its number among the 2^steps leaves is the result. The
-first levels are held in registers.
-Source: Khuong and Morin, Array Layouts for Comparison-Based Searching, 2017.
+A binary search reads boundaries that are far apart: those of step k are `count / 2^k` elements from each
+other. A GPU's cache serves the threads of a warp from banks, which an element's address chooses, so that
+elements a power of two apart wait for each other, up to eight times. In the order of Eytzinger, level by
+level, the boundaries of a step are neighbours, and a step is a comparison and one shift: node k has the
+children 2k and 2k + 1, and its number among the 2^steps leaves is the result. The first levels are held in
+registers. Source: Khuong and Morin, Array Layouts for Comparison-Based Searching, 2017.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Before = Callable[[Scalar], Scalar]
 
 
 def tree_of(builder: Builder, ordered: TensorValue, count: int) -> TensorValue:
-    """The `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the largest number there is.
+    """The `count` boundaries in a new tensor of 2^steps elements, node k at k; missing ones are the largest
+    number there is.
 
     Element 0 is unused.
     """
@@ -73,7 +74,9 @@ def descend(builder: Builder, tree: TensorValue, count: int, before: Before) -> 
 
 
 def _chosen(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
-    """That of `boundaries`, one per combination of `ways`, which lies where `ways` lead; the last way chooses first."""
+    """That of `boundaries`, one per combination of `ways`, which lies where `ways` lead; the last way chooses
+    first.
+    """
     for way in reversed(ways):
         boundaries = [
             select(way, right, left) for left, right in zip(boundaries[::2], boundaries[1::2], strict=True)

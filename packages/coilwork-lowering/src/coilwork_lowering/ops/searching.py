@@ -1,4 +1,5 @@
-"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest search has.
+"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest
+search has.
 
 For many values the boundaries are first laid out as a tree; see `search_trees`.
 """
@@ -33,7 +34,8 @@ def _search(
     right: bool,
     order: TensorValue | None,
 ) -> Scalar:
-    """The first place in the last dimension of `ordered`, at `row`, whose element is at least `value`, or more if `right`.
+    """The first place in the last dimension of `ordered`, at `row`, whose element is at least `value`, or
+    more if `right`.
 
     The steps are eager's, so that NaN among the boundaries, or boundaries out of order, give the same places.
     """
@@ -65,7 +67,9 @@ def _before(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
 
 
 def _places(builder: Builder, order: TensorValue, count: Expr) -> TensorValue:
-    """`order`, all of whose elements are places among `count` boundaries; eager looks at those that no search reads, too."""
+    """`order`, all of whose elements are places among `count` boundaries; eager looks at those that no search
+    reads, too.
+    """
 
     def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
         place = cast(builder.read(order, point), DType.I64)

@@ -1,7 +1,9 @@
-"""Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there, on CPUs all rows in memory.
+"""Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there, on CPUs
+all rows in memory.
 
-A row is sorted together with what makes it, and what follows element by element. On accelerators the first elements of longer rows are
-those of pieces that fit. Other sorts of longer rows, and rows whose length is not known, are calls of ATen there. So are elements of 64 bits, whose keys leave no room for positions.
+A row is sorted together with what makes it, and what follows element by element. On accelerators the first
+elements of longer rows are those of pieces that fit. Other sorts of longer rows, and rows whose length is not
+known, are calls of ATen there. So are elements of 64 bits, whose keys leave no room for positions.
 
 Everything here is stable: of equal elements the first comes first, where eager may give any order.
 """
@@ -56,8 +58,8 @@ def _row(
 ) -> tuple[TensorValue, int, int | None]:
     """The operand, the dimension that its rows lie along, and their length if it is known.
 
-    On accelerators it is, and the row stays on chip, or as many pieces as such a row has points if it may be `cut`.
-    `sorts`: passes over the row will not do.
+    On accelerators it is, and the row stays on chip, or as many pieces as such a row has points if it may be
+    `cut`. `sorts`: passes over the row will not do.
 
     Raises:
         NotLowered: they are not sorted in a kernel.
@@ -89,10 +91,11 @@ def _row(
 def _row_to_choose_from(
     builder: Builder, call: Call, *, cut: bool = False, sorts: bool = True
 ) -> tuple[TensorValue, int, int]:
-    """As `_row`, for what is some elements of each row: the length is known, and on a CPU elements have 32 bits at most by default.
+    """As `_row`, for what is some elements of each row: the length is known, and on a CPU elements have 32
+    bits at most by default.
 
-    ATen finds wider ones in 0.2 to 0.8 of the time, all others in 1.2 to 10 times as much (rows of 16 to 65536, 1 to 64 of 128 to
-    50000 elements, AVX-512).
+    ATen finds wider ones in 0.2 to 0.8 of the time, all others in 1.2 to 10 times as much (rows of 16 to
+    65536, 1 to 64 of 128 to 50000 elements, AVX-512).
     """
     value, dim, length = _row(builder, call, cut=cut, sorts=sorts)
     if length is None:

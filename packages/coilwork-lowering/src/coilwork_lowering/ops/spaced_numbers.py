@@ -1,4 +1,6 @@
-"""`linspace` and `logspace` in 16 bits, where eager's kernels round the step between two numbers, and most round every position, too."""
+"""`linspace` and `logspace` in 16 bits, where eager's kernels round the step between two numbers, and most
+round every position, too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _OVERLOADS: Final = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor
 
 
 def _spaced(builder: Builder, call: Call) -> Value:
-    """Numbers from `start` on in the first half, and back from `end` in the second; a single one is `start`."""
+    """Numbers from `start` on in the first half, and back from `end` in the second; a single one
+    is `start`.
+    """
     single = cast(_end(builder, call, "start"), DType.F32)
     return _numbers(builder, call, lambda number: number, single, rounds=True)
 
@@ -44,7 +48,9 @@ def _powers(builder: Builder, call: Call) -> Value:
 def _numbers(
     builder: Builder, call: Call, function: Callable[[Scalar], Scalar], single: Scalar, *, rounds: bool
 ) -> Value:
-    """`function` of each number; `single` is the only element of one step. `rounds` says whether steps and positions are rounded."""
+    """`function` of each number; `single` is the only element of one step. `rounds` says whether steps and
+    positions are rounded.
+    """
     dtype, wide = call.dtype, DType.F32
     if dtype.torch_name not in ("float16", "bfloat16"):
         raise NotLowered("numbers of more than 16 bits")

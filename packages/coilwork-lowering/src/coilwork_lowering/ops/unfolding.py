@@ -1,7 +1,8 @@
-"""Windows of images side by side, `im2col` (`torch.nn.functional.unfold`), and `col2im` (`fold`), which adds them up where they came from.
+"""Windows of images side by side, `im2col` (`torch.nn.functional.unfold`), and `col2im` (`fold`), which adds
+them up where they came from.
 
-Each is the other's derivative. What a window reads outside of the image is masked, so that no padded image is stored. A sum gathers:
-every element of the image looks for the windows that it is in.
+Each is the other's derivative. What a window reads outside of the image is masked, so that no padded image is
+stored. A sum gathers: every element of the image looks for the windows that it is in.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class _Side:
 
     @property
     def cover(self) -> Taps:
-        """The windows over an element: of dilated ones as many as a window has elements, most of which are of no window."""
+        """The windows over an element: of dilated ones as many as a window has elements, most of which are of
+        no window.
+        """
         if self.shape.dilation == 1:
             return strided(self.size, self.count, self.shape).cover
         step = as_expr(self.shape.step)
@@ -105,7 +108,9 @@ def _unfold(builder: Builder, call: Call) -> Value:
 
 
 def _flat(shape: Shape, rank: int) -> Shape:
-    """`shape` with the window's dimensions joined to the last of the `rank` outer ones, and the windows' in one."""
+    """`shape` with the window's dimensions joined to the last of the `rank` outer ones, and the windows' in
+    one.
+    """
     return (*shape[: rank - 1], product(shape[rank - 1 : rank + 2]), product(shape[rank + 2 :]))
 
 

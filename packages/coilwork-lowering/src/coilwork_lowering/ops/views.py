@@ -150,7 +150,9 @@ def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
 
 
 def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
-    """Where `select` reads along `dim`, counted from the front; a position that data decides is checked when the program runs."""
+    """Where `select` reads along `dim`, counted from the front; a position that data decides is checked when
+    the program runs.
+    """
     size, position = value.shape[dim], as_size(call["index"])
     chosen = wrapped_start(position, size)
     if builder.sizes.depends_on_data(position):
@@ -207,7 +209,9 @@ def _flip(builder: Builder, call: Call) -> Value:
 
 
 def _as_strided(builder: Builder, call: Call) -> Value:
-    """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its own."""
+    """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its
+    own.
+    """
     fake = call.fakes["self"]
     placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.buffers.memory(placed.buffer)

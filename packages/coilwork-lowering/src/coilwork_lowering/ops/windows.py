@@ -1,7 +1,9 @@
-"""The geometry of pooling: which elements of a source belong to a point of the target, one dimension at a time.
+"""The geometry of pooling: which elements of a source belong to a point of the target, one dimension at a
+time.
 
-Forwards the source is the input and a point's taps are its window. Backwards the source is the gradient of the
-output and a point's taps are the windows that cover it: a gather, so that no two points write one element.
+Forwards the source is the input and a point's taps are its window. Backwards the source is the gradient of
+the output and a point's taps are the windows that cover it: a gather, so that no two points write one
+element.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Taps:
     Attributes:
         count: taps of one point, those that are not valid included.
         position: source coordinate of a tap, from the target coordinate and the tap's number.
-        valid: whether the tap takes part, of type bool; constant where that is known. A valid tap lies in the source.
+        valid: whether the tap takes part, of type bool; constant where that is known. A valid tap lies in the
+            source.
     """
 
     count: Expr
@@ -53,10 +56,11 @@ class PooledDim:
 
     Attributes:
         window: taps of an output element in the input.
-        cover: taps of an input element in the output: the windows that reach over it. Those that skip it by dilation
-            are among them.
+        cover: taps of an input element in the output: the windows that reach over it. Those that skip it by
+            dilation are among them.
         first: smallest valid input coordinate of an output element's window.
-        elements: by how many elements a mean divides, from the output coordinate; None: always `window.count`.
+        elements: by how many elements a mean divides, from the output coordinate; None: always
+            `window.count`.
         is_uneven: windows differ in size inside the input, not only at its border.
     """
 
@@ -130,7 +134,9 @@ def strided(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
 
 
 def _counted(size: Expr, s: WindowShape) -> Along | None:
-    """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it never."""
+    """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it
+    never.
+    """
     if not s.ceil_mode and (s.padding == 0 or s.count_include_pad):
         return None
 
@@ -145,7 +151,9 @@ def _counted(size: Expr, s: WindowShape) -> Along | None:
 
 
 def adaptive(size: Expr, count: Expr) -> PooledDim:
-    """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they must."""
+    """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they
+    must.
+    """
     window, cover = _shared(size, count), _shared(count, size)
     even = provably_divisible(size, count)
     if even:
@@ -164,7 +172,8 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
 
 
 def _shared(size: Expr, count: Expr) -> Taps:
-    """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`, exclusive.
+    """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`,
+    exclusive.
 
     Element `i` lies in window `o` exactly if `o` lies in window `i` of the windows with both roles exchanged.
     """
@@ -200,7 +209,9 @@ def is_small(taps: Sequence[Taps], limit: int) -> bool:
 def each_tap(
     taps: Sequence[Taps], point: Sequence[Expr]
 ) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], Scalar]]:
-    """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts must be known."""
+    """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts
+    must be known.
+    """
     for numbers in itertools.product(*(range(as_int(t.count) or 0) for t in taps)):
         chosen = tuple(as_expr(k) for k in numbers)
         yield chosen, *one_tap(taps, point, chosen)

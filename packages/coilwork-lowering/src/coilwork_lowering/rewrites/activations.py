@@ -1,7 +1,9 @@
-"""Matrix products and an activation of their sums, as one call, where a GPU's library computes it before sums leave the chip.
+"""Matrix products and an activation of their sums, as one call, where a GPU's library computes it before sums
+leave the chip.
 
-`aten._addmm_activation` is that call: ReLU, or GELU by its tanh form, which on NVIDIA GPUs is an epilogue of cuBLASLt. (On a CPU its GELU is
-the exact one, so it stands for the tanh form on GPUs alone.) A kernel for the activation would read and write the whole result again.
+`aten._addmm_activation` is that call: ReLU, or GELU by its tanh form, which on NVIDIA GPUs is an epilogue of
+cuBLASLt. (On a CPU its GELU is the exact one, so it stands for the tanh form on GPUs alone.) A kernel for the
+activation would read and write the whole result again.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from coilwork_lowering.torch_compat.sizes import hint_of, surely
 aten = torch.ops.aten
 
 WHOLE_VECTOR: Final = 8
-"""Numbers of which rows have a multiple: operands and results of others are padded first, where that pays (layout/padding.py)."""
+"""Numbers of which rows have a multiple: operands and results of others are padded first, where that pays
+(layout/padding.py).
+"""
 
 _PRODUCT: Final = either(
     call("aten.addmm.default", self=tensor("bias"), mat1=tensor("left"), mat2=tensor("right")),
@@ -57,7 +61,9 @@ def _plus(left: Pattern, right: Pattern) -> Call:
 
 
 def _tanh_form(x: Pattern) -> Call:
-    """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))`, as torch and Hugging Face's `gelu_new` and `gelu_fast` spell it."""
+    """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))`, as torch and Hugging Face's `gelu_new`
+    and `gelu_fast` spell it.
+    """
     again, kappa, root = tensor("x"), value("kappa"), value("root")
     cube = either(
         call("aten.pow.Tensor_Scalar", self=again, exponent=value("three")),

@@ -1,10 +1,11 @@
 """Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v`.
 
-It is looked for in captured graphs, before autograd: there a match holds for inference and training alike, since the
-backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and of plain code. What is
-promised is numerics `fast`: scores are not rounded in between. A row whose every position is masked by -inf is NaN, as
-written out, although the operator makes zeros of it: such rows of the mask are NaN before. Where products alone are -inf in
-a whole row, the operator's kernels differ among themselves.
+It is looked for in captured graphs, before autograd: there a match holds for inference and training alike,
+since the backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and
+of plain code. What is promised is numerics `fast`: scores are not rounded in between. A row whose every
+position is masked by -inf is NaN, as written out, although the operator makes zeros of it: such rows of the
+mask are NaN before. Where products alone are -inf in a whole row, the operator's kernels differ among
+themselves.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ def _as_matrix(mask: Any) -> Any:
 
 
 def _nowhere_is_nan(mask: Any) -> Any:
-    """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the scores."""
+    """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the
+    scores.
+    """
     nowhere = (mask == float("-inf")).all(dim=-1, keepdim=True)
     return mask.masked_fill(nowhere, float("nan"))
 
@@ -181,7 +184,9 @@ def _attend(
 
 
 def pays(match: Match, scores: tuple[Any, ...]) -> bool:
-    """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count as large."""
+    """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count
+    as large.
+    """
     query, figures = match.value("query"), match.machine("query").libraries
     trained = torch.is_grad_enabled() and any(
         match.value(name).requires_grad for name in ("query", "key", "values")

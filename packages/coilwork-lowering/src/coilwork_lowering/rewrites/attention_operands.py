@@ -1,10 +1,12 @@
 """Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they take them.
 
-One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is expanded send the operator to
-its fallback: products, a softmax and products again, of `f32` and in memory. Keys and values are small beside the scores, and a boolean mask
-that is one number per row hides all of it or nothing: no kernel has to see it.
+One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is
+expanded send the operator to its fallback: products, a softmax and products again, of `f32` and in memory.
+Keys and values are small beside the scores, and a boolean mask that is one number per row hides all of it or
+nothing: no kernel has to see it.
 
-Rows of which everything is hidden are zeros in the fallback. Kernels differ in that, so such rows are filled with zeros here.
+Rows of which everything is hidden are zeros in the fallback. Kernels differ in that, so such rows are filled
+with zeros here.
 """
 
 from __future__ import annotations

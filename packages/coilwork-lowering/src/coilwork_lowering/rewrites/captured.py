@@ -1,4 +1,6 @@
-"""The vocabulary of captured graphs: the user's own calls, as functions, operators and methods, before autograd."""
+"""The vocabulary of captured graphs: the user's own calls, as functions, operators and methods, before
+autograd.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spelling:
-    """One way to call an operator: its parameters in order, with their defaults, and what patterns call them."""
+    """One way to call an operator: its parameters in order, with their defaults, and what
+    patterns call them.
+    """
 
     op: str
     parameters: tuple[tuple[str, Any], ...]
@@ -119,7 +123,9 @@ _IN_PLACE: Final = frozenset(
 
 
 class CapturedVocabulary:
-    """Functions and methods under one name each: `torch.bmm(a, b)`, `a @ b` and `a.matmul(b)` are `matmul(self, other)`."""
+    """Functions and methods under one name each: `torch.bmm(a, b)`, `a @ b` and `a.matmul(b)` are
+    `matmul(self, other)`.
+    """
 
     def keys(self, op: str) -> tuple[Hashable, ...]:
         found = tuple(key for key, spelling in _SPELLINGS.items() if spelling.op == op)
@@ -223,7 +229,9 @@ def _argument(node: fx.Node, function: Callable[..., Any], name: str) -> Any:
 
 @cache
 def _parameter(function: Callable[..., Any], name: str) -> tuple[int | None, Any]:
-    """Position and default of a parameter of one of torch's Python functions; those written in C++ have none such."""
+    """Position and default of a parameter of one of torch's Python functions; those written in C++ have none
+    such.
+    """
     if inspect.isbuiltin(function):
         return None, None
     parameters = inspect.signature(function).parameters

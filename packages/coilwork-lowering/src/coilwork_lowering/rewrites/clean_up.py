@@ -1,4 +1,6 @@
-"""What is done to every functional graph before it is laid out or partitioned: each step a pass of its own."""
+"""What is done to every functional graph before it is laid out or partitioned: each step a pass
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from coilwork_lowering.torch_compat.graphs import copied_graph
 
 
 def clean_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[Fired, ...]:
-    """`gm`, changed in place: identities and repeated calls dropped, `rewrites` done, what is dead taken out."""
+    """`gm`, changed in place: identities and repeated calls dropped, `rewrites` done, what is
+    dead taken out.
+    """
     fired = clean_up_in(gm.graph, rewrites)
     gm.recompile()
     return fired
@@ -33,8 +37,8 @@ def cleaned_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[fx.Grap
 def clean_up_in(graph: fx.Graph, rewrites: Sequence[Rewrite]) -> tuple[Fired, ...]:
     """`clean_up` of a graph that is no module yet.
 
-    Repeated calls go first, so that a pattern finds one reader where there is one; and again, where rewrites made calls
-    equal.
+    Repeated calls go first, so that a pattern finds one reader where there is one; and again, where rewrites
+    made calls equal.
     """
     drop_identities(graph)
     merge_common_subexpressions(graph)

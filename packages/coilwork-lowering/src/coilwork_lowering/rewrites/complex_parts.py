@@ -1,9 +1,10 @@
-"""Complex numbers that are only passed on as pairs of real ones: they are computed as pairs, in kernels of ours.
+"""Complex numbers that are only passed on as pairs of real ones: they are computed as pairs, in kernels of
+ours.
 
-Operators on complex tensors are ATen's own calls. What `view_as_real` reads is two real tensors side by side, of which most
-such operators are a line of arithmetic: rotations of queries and keys (`view_as_real(view_as_complex(x) * rotation)`), and
-magnitudes of spectra. The formulas are eager's, so that infinities and NaN come out of them as there; of a sum of products
-eager's vectors may round one product less.
+Operators on complex tensors are ATen's own calls. What `view_as_real` reads is two real tensors side by side,
+of which most such operators are a line of arithmetic: rotations of queries and keys
+(`view_as_real(view_as_complex(x) * rotation)`), and magnitudes of spectra. The formulas are eager's, so that
+infinities and NaN come out of them as there; of a sum of products eager's vectors may round one product less.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def _as_real(inner: Pattern) -> Pattern:
 
 
 def _are_alike(match: Match) -> bool:
-    """Whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts have, and can be read in parts."""
+    """Whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts have,
+    and can be read in parts.
+    """
     given = [match.captures[name] for name in ("x", "y") if name in match.captures]
     nodes = [one for one in given if isinstance(one, torch.fx.Node)]
     values = [match.vocabulary.value(node) for node in nodes]
@@ -44,7 +47,9 @@ def _are_alike(match: Match) -> bool:
 
 
 def _is_readable(node: torch.fx.Node, held: torch.Tensor) -> bool:
-    """Whether memory holds `held`, or it is the conjugate of what memory holds: `view_as_real` refuses views of other signs."""
+    """Whether memory holds `held`, or it is the conjugate of what memory holds: `view_as_real` refuses views
+    of other signs.
+    """
     return not held.is_neg() and (not held.is_conj() or node.target is aten._conj.default)
 
 
@@ -53,16 +58,19 @@ def _are_complex(match: Match) -> bool:
 
 
 def _is_not_sought(match: Match) -> bool:
-    """Whether nobody looks for the magnitude among others: ATen finds the largest by its own function, whose last bit may be another."""
+    """Whether nobody looks for the magnitude among others: ATen finds the largest by its own function, whose
+    last bit may be another.
+    """
     return not any(user.target in (aten.eq.Tensor, aten.ne.Tensor) for user in match.root.users)
 
 
 def _is_walked_by_rows(match: Match) -> bool:
-    """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order of the dimensions.
+    """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order
+    of the dimensions.
 
-    Measured on one core with AVX-512, ATen's product against the one by parts: a rotary embedding of 512 positions 97 us and 73 us, in bf16
-    194 us and 111 us, numbers in a row 647 us and 213 us; with sizes that are not known 116 us and 156 us, of a transposed operand 1.9 ms
-    and 52 ms.
+    Measured on one core with AVX-512, ATen's product against the one by parts: a rotary embedding of 512
+    positions 97 us and 73 us, in bf16 194 us and 111 us, numbers in a row 647 us and 213 us; with sizes that
+    are not known 116 us and 156 us, of a transposed operand 1.9 ms and 52 ms.
     """
     if not has_trait(match.result.device.type, PROCESSOR):
         return True
@@ -72,7 +80,9 @@ def _is_walked_by_rows(match: Match) -> bool:
 
 
 def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> bool:
-    """Whether `value` has rows of that size, in the order of its dimensions; one number for each row is ATen's to spread."""
+    """Whether `value` has rows of that size, in the order of its dimensions; one number for each row is
+    ATen's to spread.
+    """
     numbers = (*value.shape, *value.stride())
     if any(type(number) is not int for number in numbers) or tuple(value.shape[-1:]) != tuple(row):
         return False
@@ -94,7 +104,9 @@ _BY_ROWS: Final = Condition(
 
 
 def _parts(z: Any) -> Parts:
-    """Real and imaginary part of a number or node; of a conjugate view, which no memory holds, by those of its operand."""
+    """Real and imaginary part of a number or node; of a conjugate view, which no memory holds, by those of
+    its operand.
+    """
     if not _is_complex(z):
         return z, 0.0
     node, operand = z.node, z.node.args[0] if z.node.args else None
@@ -116,7 +128,8 @@ def _part(pair: Any, which: int) -> Any:
     part = aten.select.int(pair, -1, which)
     if all(type(size) is int for size in (*pair.value.shape, *pair.value.stride())):
         return part
-    # Of every other element torch would ask in what order the dimensions lie, which sizes that are not known do not tell.
+    # Of every other element torch would ask in what order the dimensions lie, which sizes that are not known
+    # do not tell.
     return aten.clone.default(part, memory_format=torch.contiguous_format)
 
 

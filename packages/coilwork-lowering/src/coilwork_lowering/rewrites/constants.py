@@ -1,7 +1,8 @@
-"""What a graph computes from frozen inputs alone, taken out of it: a preparation that runs once, and what is left.
+"""What a graph computes from frozen inputs alone, taken out of it: a preparation that runs once, and what is
+left.
 
-Weights in another type or layout, padded, or with a batch norm in them: their values become inputs of the graph that is left.
-Nothing is burnt into code, so a caller that sees a parameter change can prepare again.
+Weights in another type or layout, padded, or with a batch norm in them: their values become inputs of the
+graph that is left. Nothing is burnt into code, so a caller that sees a parameter change can prepare again.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ class Prepared:
 
 
 def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | None:
-    """`gm` in two parts, where the inputs at positions `frozen` are taken to stay the same; `None` if that saves nothing.
+    """`gm` in two parts, where the inputs at positions `frozen` are taken to stay the same; `None` if that
+    saves nothing.
 
-    Views of inputs stay where they are, since they cost nothing; so does what the graph returns or writes into, what draws
-    random numbers, what is quantised, and what grows beyond `MOST_GROWTH`. `gm` is not changed.
+    Views of inputs stay where they are, since they cost nothing; so does what the graph returns or writes
+    into, what draws random numbers, what is quantised, and what grows beyond `MOST_GROWTH`. `gm` is not
+    changed.
     """
     graph = copied_graph(gm.graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -86,7 +89,9 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
 
 
 def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
-    """What the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these inputs among it."""
+    """What the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these inputs
+    among it.
+    """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written
     positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}

@@ -1,4 +1,6 @@
-"""Common subexpressions of an FX graph, merged before partitioning so that nothing is saved or recomputed twice."""
+"""Common subexpressions of an FX graph, merged before partitioning so that nothing is saved or recomputed
+twice.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
     So do two of which a call writes into one: `torch.zeros` for what two calls receive.
 
-    Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
-    are equal when target, arguments and the autograd region (forward or backward) are, and nothing writes into the
-    arguments' memory in between.
+    Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator.
+    Two calls are equal when target, arguments and the autograd region (forward or backward) are, and nothing
+    writes into the arguments' memory in between.
     """
     seen: dict[Any, torch.fx.Node] = {}
     written = {owner_of(operand) for node in graph.nodes for operand in written_operands(node)}
@@ -35,7 +37,8 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
             writes.update(owners_written_by(node))
             continue
         if node.meta.get("unbacked_bindings"):
-            # other results have the sizes that this one defines, `x[:n.item()]`, under the names that it gives them
+            # other results have the sizes that this one defines, `x[:n.item()]`, under the names that it
+            # gives them
             continue
         if node in written:
             # what is equal to it is so until the write

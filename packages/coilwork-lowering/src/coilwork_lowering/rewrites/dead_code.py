@@ -14,8 +14,8 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 def drop_dead_code(gm: fx.GraphModule) -> int:
     """Take out of `gm`, in place, pure calls without readers; returns how many.
 
-    What writes, checks, has effects or returns nothing stays; so does what draws random numbers, since later ones would
-    change, and what tells sizes, which others may mention.
+    What writes, checks, has effects or returns nothing stays; so does what draws random numbers, since later
+    ones would change, and what tells sizes, which others may mention.
     """
     dropped = drop_dead_code_in(gm.graph)
     if dropped:

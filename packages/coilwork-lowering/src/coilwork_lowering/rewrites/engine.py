@@ -1,4 +1,6 @@
-"""Rewriting a graph: every node is looked up in a table of anchors, and what fits there is replaced, until nothing does."""
+"""Rewriting a graph: every node is looked up in a table of anchors, and what fits there is replaced, until
+nothing does.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from coilwork_lowering.torch_compat.fakes import mode_among
 MOST_ROUNDS: Final = 4
 """How often a graph is looked through; each round after the first sees what those before it made."""
 
-# Values computed in one region are not moved into another: torch decides by these what is saved and what computed again.
+# Values computed in one region are not moved into another: torch decides by these what is saved and what
+# computed again.
 _REGION: Final = ("partitioner_tag", "recompute", "ac_graph_id")
 
 
@@ -50,10 +53,11 @@ def apply_rewrites(
 ) -> tuple[Fired, ...]:
     """Replace in `gm`, in place, whatever `rewrites` fit; returns what they did, in the order of `rewrites`.
 
-    A match is refused where a condition fails; where anything between its first and its last call may write into memory;
-    where its calls belong to different regions of a joint graph; where the replacement's results differ from the
-    captured ones in type, shape, device or (unless `restrides`) strides; and where it would make values share memory
-    that callers or writers tell apart. New nodes carry the origin of the root that they replace.
+    A match is refused where a condition fails; where anything between its first and its last call may write
+    into memory; where its calls belong to different regions of a joint graph; where the replacement's results
+    differ from the captured ones in type, shape, device or (unless `restrides`) strides; and where it would
+    make values share memory that callers or writers tell apart. New nodes carry the origin of the root that
+    they replace.
 
     Raises:
         KeyError: a pattern names an operator that does not exist.
@@ -175,7 +179,9 @@ def _leaves(match: Match) -> Iterator[fx.Node]:
 
 
 def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx.Node, fx.Node]] | None:
-    """(old, new) nodes; of a root of several results, the items that are read. `None` if the replacement refused."""
+    """(old, new) nodes; of a root of several results, the items that are read. `None` if the replacement
+    refused.
+    """
     if len(roots) != len(results):
         return None
     pairs: list[tuple[fx.Node, fx.Node]] = []

@@ -1,5 +1,6 @@
-"""Rewrites around parameters that stay the same: of the captured graph, and of the inference graph that is split
-into what is prepared once and what runs in each call."""
+"""Rewrites around parameters that stay the same: of the captured graph, and of the inference graph that is
+split into what is prepared once and what runs in each call.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def freeze(
     *,
     packs: bool,
 ) -> tuple[fx.GraphModule, tuple[Fired, ...], Prepared | None]:
-    """An inference graph after `rewrites`, what they did, and what the inputs at positions `frozen` decide of it.
+    """An inference graph after `rewrites`, what they did, and what the inputs at positions `frozen` decide of
+    it.
 
     Weights are laid out, and packed for oneDNN if `packs`, in the preparation; None if nothing is prepared.
     """

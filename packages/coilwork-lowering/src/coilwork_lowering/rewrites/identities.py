@@ -13,10 +13,10 @@ from coilwork_lowering.torch_compat.operators import Overload, qualified_name
 def drop_identities(graph: torch.fx.Graph) -> int:
     """Let readers of `detach` and `alias` read the operand, in place; returns how many calls went.
 
-    In a functional graph they change nothing, but a partitioner takes them for kernels of their own, and what these
-    read in the backward for values that must be in memory: it would save the `tanh` of every GELU. A call that the graph
-    returns stays for that output alone, so that outputs are as many tensors as before. What a checkpointed region
-    decided about them is of no consequence.
+    In a functional graph they change nothing, but a partitioner takes them for kernels of their own, and what
+    these read in the backward for values that must be in memory: it would save the `tanh` of every GELU. A
+    call that the graph returns stays for that output alone, so that outputs are as many tensors as before.
+    What a checkpointed region decided about them is of no consequence.
     """
     dropped = 0
     output = graph.output_node()

@@ -134,7 +134,9 @@ def _pieces_are_parts(match: Match) -> bool:
 
 
 def _layout_is_free(old: fx.Node, new: fx.Node, match: Match) -> bool:
-    """Whether readers of `old` may read `new`, which holds the same values: as it is laid out, or however it is."""
+    """Whether readers of `old` may read `new`, which holds the same values: as it is laid out, or however it
+    is.
+    """
     value = match.vocabulary.value
     if looks_like(value(new), value(old)):
         return True

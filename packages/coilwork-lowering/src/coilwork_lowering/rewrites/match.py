@@ -185,7 +185,9 @@ def _captured(name: str, found: Any, state: _State) -> Iterator[_State]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equality of arguments, where 1, 1.0 and True are three, and symbolic numbers are themselves alone: it adds no guard."""
+    """Equality of arguments, where 1, 1.0 and True are three, and symbolic numbers are themselves alone: it
+    adds no guard.
+    """
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, fx.Node | torch.SymInt | torch.SymFloat | torch.SymBool):

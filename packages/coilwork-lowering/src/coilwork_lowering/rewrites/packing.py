@@ -1,7 +1,9 @@
-"""Frozen weights in the blocked layouts of oneDNN, on CPUs: products and convolutions then do not lay them out in each call.
+"""Frozen weights in the blocked layouts of oneDNN, on CPUs: products and convolutions then do not lay them
+out in each call.
 
-A packed weight has the shape and type of the weight, but no strides: only oneDNN's operators may read it. In a graph it is
-described as dense, and made by a call that depends on frozen inputs alone, so that `split_constants` takes it out.
+A packed weight has the shape and type of the weight, but no strides: only oneDNN's operators may read it. In
+a graph it is described as dense, and made by a call that depends on frozen inputs alone, so that
+`split_constants` takes it out.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from coilwork_lowering.torch_compat.operators import overload_called, packed_typ
 def pack_weights(
     gm: fx.GraphModule, frozen: Iterable[int], find_model: FindModel = find_like_model
 ) -> tuple[fx.GraphModule, int]:
-    """`gm` with the weights packed that the inputs at positions `frozen` decide, and how many calls read such weights.
+    """`gm` with the weights packed that the inputs at positions `frozen` decide, and how many calls read such
+    weights.
 
     `gm` itself, and 0, where torch lacks oneDNN or nothing is packed. Results round as oneDNN rounds them.
     """
@@ -83,7 +86,9 @@ def _operands(read: Read) -> _Operands | None:
 
 
 def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.dtype, ...]) -> bool:
-    """Whether `read` has a frozen weight, a bias of one dimension if any, and one type that oneDNN computes in, on a CPU."""
+    """Whether `read` has a frozen weight, a bias of one dimension if any, and one type that oneDNN computes
+    in, on a CPU.
+    """
     operands = _operands(read)
     if operands is None or operands.weight not in constants or operands.value in constants:
         return False
@@ -97,7 +102,8 @@ def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.d
 
 
 def _has_few_rows(node: fx.Node, read: Read, find_model: FindModel) -> bool:
-    """True if the weight is known to be used for few rows or positions; sizes of operands are then known, too.
+    """True if the weight is known to be used for few rows or positions; sizes of operands are then known,
+    too.
 
     Laying out the weight then shows in a call: beyond, it is lost in the sums.
     """

@@ -34,12 +34,13 @@ class Call:
 
     Attributes:
         ops: operators as the vocabulary spells them, of which any will do.
-        arguments: pairs of a parameter's name and the pattern for its argument. Parameters that are not named must
-            have their defaults.
+        arguments: pairs of a parameter's name and the pattern for its argument. Parameters that are not named
+            must have their defaults.
         commutes: two parameters that may also stand the other way round.
-        shared: the call may have readers outside of the match; it then stays in the graph. Others must not: what
-            they compute would be computed twice. Of the root of a pattern it says nothing.
-        named: captures the call's result, so that other places of the pattern can ask for the same one; empty: it does not.
+        shared: the call may have readers outside of the match; it then stays in the graph. Others must not:
+            what they compute would be computed twice. Of the root of a pattern it says nothing.
+        named: captures the call's result, so that other places of the pattern can ask for the same one;
+            empty: it does not.
     """
 
     ops: tuple[str, ...]

@@ -43,14 +43,16 @@ def _widens(match: Match) -> bool:
 
 
 def _sign_is_kept(match: Match) -> bool:
-    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the copy, to read its memory, or is handed it."""
+    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the
+    copy, to read its memory, or is handed it.
+    """
     operand, copy = match.value("x"), match.result
     alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())
     return alike or all(user.op != "output" and viewed_by(user) is None for user in match.root.users)
 
 
-# Views that step through all of their operand's memory or part of it from the same start: such a view that has the shape
-# and strides of the operand is the operand.
+# Views that step through all of their operand's memory or part of it from the same start: such a view that
+# has the shape and strides of the operand is the operand.
 _VIEWS: Final[tuple[Pattern, ...]] = (
     call("aten.view.default aten._unsafe_view.default", self=_X, size=value("size")),
     call("aten.permute.default", self=_X, dims=value("dims")),

@@ -1,4 +1,6 @@
-"""New nodes in the place of matched ones: a replacement is called with proxies, and what it calls becomes nodes."""
+"""New nodes in the place of matched ones: a replacement is called with proxies, and what it calls becomes
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ def replaced(
     before: fx.Node,
     mode: AbstractContextManager[object] | None,
 ) -> tuple[list[Any], list[fx.Node]]:
-    """What `replacement` returns for `match`, as one node or list per root, and the nodes that it made in front of `before`.
+    """What `replacement` returns for `match`, as one node or list per root, and the nodes that it made in
+    front of `before`.
 
     Nothing of the graph refers to these nodes yet.
     """

@@ -24,17 +24,19 @@ class Rewrite:
         name: what reports and the option `skip_rewrites` call it.
         doc: one sentence: what it does and why that pays.
         pattern: what to look for; its outermost calls are what is replaced.
-        replacement: an ordinary function of what the pattern captured, by name. Nodes come as proxies, whose `value` is
-            their fake tensor; the others as they are, and names that the match did not capture as `None`. It returns
-            what takes the root's place: one proxy, or for a root of several results a list of them, `None` for those
-            that nobody reads. `None` instead of a proxy refuses the match. Or there is none, but `existing`.
+        replacement: an ordinary function of what the pattern captured, by name. Nodes come as proxies, whose
+            `value` is their fake tensor; the others as they are, and names that the match did not capture as
+            `None`. It returns what takes the root's place: one proxy, or for a root of several results a list
+            of them, `None` for those that nobody reads. `None` instead of a proxy refuses the match. Or there
+            is none, but `existing`.
         conditions: all must hold.
         existing: instead of a replacement, which captured node takes the root's place. It spares a proxy for
             each of many.
-        also: further roots, which share captures with `pattern`; the replacement then returns one result per root.
-        level: `captured` graphs hold the user's own calls, before autograd; `aten` graphs are functional: joint graphs
-            before their partition, and inference graphs. `frozen` ones are inference graphs whose parameters are taken
-            for constant.
+        also: further roots, which share captures with `pattern`; the replacement then returns one result per
+            root.
+        level: `captured` graphs hold the user's own calls, before autograd; `aten` graphs are functional:
+            joint graphs before their partition, and inference graphs. `frozen` ones are inference graphs
+            whose parameters are taken for constant.
         inexact: results may round otherwise than the captured calls; such a rewrite needs numerics `fast`.
         random: the replacement draws its random numbers in another way.
         restrides: the result's strides may differ, because the conditions see to it that nobody cares.

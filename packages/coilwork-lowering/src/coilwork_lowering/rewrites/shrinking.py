@@ -1,4 +1,6 @@
-"""`softshrink` of 16-bit floats: torch decomposes it before any compiler sees it, into steps that round where eager does not."""
+"""`softshrink` of 16-bit floats: torch decomposes it before any compiler sees it, into steps that round where
+eager does not.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from coilwork_lowering.rewrites.rewrite import Rewrite
 def _in_single_precision(x: Any, bound: float) -> Any:
     """What eager computes: in `f32`, rounded once.
 
-    Its kernels take the bound in 16 bits, but for the one for CPUs that goes forward: what lies between the two bounds has no gradient.
+    Its kernels take the bound in 16 bits, but for the one for CPUs that goes forward: what lies between the
+    two bounds has no gradient.
     """
     dtype, narrow = x.value.dtype, in_type(bound, x.value.dtype)
     on_cpu = has_trait(x.value.device.type, ATEN_CPU)

@@ -13,8 +13,8 @@ from coilwork_lowering.torch_compat.fakes import mode_among
 def complete_values(gm: fx.GraphModule) -> int:
     """Give every call of `gm` without `meta["val"]` one, in place; returns how many.
 
-    Each is computed from its operands' in their fake tensor mode. A call that is there already keeps its value: a pass
-    that gives it other operands, with another result, has to delete it.
+    Each is computed from its operands' in their fake tensor mode. A call that is there already keeps its
+    value: a pass that gives it other operands, with another result, has to delete it.
     """
     mode = mode_among(node.meta.get("val") for node in gm.graph.nodes)
     made = 0

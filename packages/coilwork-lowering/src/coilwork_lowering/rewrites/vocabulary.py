@@ -81,7 +81,9 @@ def _signature_of(target: Overload) -> _Signature:
 
 
 class AtenVocabulary:
-    """Graphs of ATen overloads, `"aten.add.Tensor"`, their arguments named by schema; and `getitem(self, index)`."""
+    """Graphs of ATen overloads, `"aten.add.Tensor"`, their arguments named by schema; and `getitem(self,
+    index)`.
+    """
 
     def keys(self, op: str) -> tuple[Hashable, ...]:
         if op == GET_ITEM:

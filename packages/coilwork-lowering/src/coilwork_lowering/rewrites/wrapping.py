@@ -1,4 +1,6 @@
-"""Circular padding: torch takes it apart into copies of slices before any compiler sees it, each of which reads what those before it made."""
+"""Circular padding: torch takes it apart into copies of slices before any compiler sees it, each of which
+reads what those before it made.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What one dimension of the result is: `box` of the source so many times in a row, and of that `part`; None for all."""
+    """What one dimension of the result is: `box` of the source so many times in a row, and of that `part`;
+    None for all.
+    """
 
     box: _Span
     repeats: int = 1
@@ -59,7 +63,9 @@ class _Window:
 
 
 def _window(runs: tuple[Run, ...], size: Size) -> _Window | None:
-    """What `runs`, in order, read of a dimension of `size`, if each begins where the second does and ends where the first does."""
+    """What `runs`, in order, read of a dimension of `size`, if each begins where the second does and ends
+    where the first does.
+    """
     if not runs:
         return None
     starts = [run.start + run.shift for run in runs]

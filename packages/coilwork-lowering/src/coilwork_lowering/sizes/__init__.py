@@ -1,1 +1,3 @@
-"""What torch says of sizes that it keeps open: as index expressions with bounds, as what the program computes, and as guards, of which none is added."""
+"""What torch says of sizes that it keeps open: as index expressions with bounds, as what the program
+computes, and as guards, of which none is added.
+"""

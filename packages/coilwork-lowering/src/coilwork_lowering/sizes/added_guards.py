@@ -1,7 +1,9 @@
-"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a boolean.
+"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a
+boolean.
 
-Lowering asks nothing of sizes that would add one, so there should be none. Where there is, a compiled graph serves fewer sizes than
-its capture promised, silently; so each is found by comparing torch's list of guards before and after, and said.
+Lowering asks nothing of sizes that would add one, so there should be none. Where there is, a compiled graph
+serves fewer sizes than its capture promised, silently; so each is found by comparing torch's list of guards
+before and after, and said.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from coilwork_lowering.torch_compat.sizes import environment_among, environment_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedGuard:
-    """`condition` must hold of the sizes of a call; `where` in the compiler it came from, and `origin` for which operator."""
+    """`condition` must hold of the sizes of a call; `where` in the compiler it came from, and `origin` for
+    which operator.
+    """
 
     condition: str
     where: str
@@ -58,7 +62,9 @@ def list_guards(known: Sequence[AddedGuard], watch: GuardWatch) -> tuple[AddedGu
 
 
 class _Trail:
-    """How many guards have been reported: decompositions call each other, and each guard is the innermost one's."""
+    """How many guards have been reported: decompositions call each other, and each guard is the innermost
+    one's.
+    """
 
     def __init__(self) -> None:
         self.seen = 0
@@ -67,7 +73,9 @@ class _Trail:
 def watched_decompositions(
     table: Mapping[Any, Callable[..., Any]], record: Callable[[AddedGuard], object]
 ) -> dict[Any, Callable[..., Any]]:
-    """`table`, where `record` is told of each guard that a decomposition adds, with its operator and the user's line."""
+    """`table`, where `record` is told of each guard that a decomposition adds, with its operator and the
+    user's line.
+    """
     trail = _Trail()
     return {op: partial(_watched, op, function, trail, record) for op, function in table.items()}
 

@@ -1,4 +1,6 @@
-"""Sizes that go through floating point, `int(0.7 * n)`: no integer expression says how torch rounds them, so the program computes them."""
+"""Sizes that go through floating point, `int(0.7 * n)`: no integer expression says how torch rounds them, so
+the program computes them.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,18 @@ Integer = Callable[["sympy.Basic"], Expr | None]
 
 
 def is_rounded(expression: sympy.Basic) -> bool:
-    """Whether `expression` is a number rounded to an integer, an integer to the power of one, or made of integers' bits."""
+    """Whether `expression` is a number rounded to an integer, an integer to the power of one, or made of
+    integers' bits.
+    """
     return type(expression).__name__ in (*_ROUNDING, *_BITS, _POWER)
 
 
 def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
-    """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python computes it.
+    """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python
+    computes it.
 
-    `integer` gives index expressions of what has an integer form, None of everything else; `floats` are numbers that
-    tensors hold.
+    `integer` gives index expressions of what has an integer form, None of everything else; `floats` are
+    numbers that tensors hold.
 
     Raises:
         ValueError: a function that has no row in the op table.

@@ -1,7 +1,8 @@
-"""Sizes of which torch knows what they are divisible by: `x.unflatten(0, (3, -1))` demands that of the first size of `x`.
+"""Sizes of which torch knows what they are divisible by: `x.unflatten(0, (3, -1))` demands that of the first
+size of `x`.
 
-The index arithmetic has no facts besides bounds. A size that is a multiple of 3 is therefore written as `3*(s//3)`
-wherever it occurs: then it equals the product of the sizes that it is cut into by its form alone.
+The index arithmetic has no facts besides bounds. A size that is a multiple of 3 is therefore written as
+`3*(s//3)` wherever it occurs: then it equals the product of the sizes that it is cut into by its form alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ LARGEST_MODULUS = 1 << 16
 def residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Basic]]) -> tuple[int, int]:
     """`(m, r)`, such that the value of `name` is `r` modulo `m`, `0 <= r < m`; `(1, 0)` if nothing is known.
 
-    `multiples` are pairs of an expression and what divides it; those that are not linear in `name` alone say nothing.
+    `multiples` are pairs of an expression and what divides it; those that are not linear in `name` alone say
+    nothing.
     """
     modulus, remainder = 1, 0
     for base, divisor in multiples:

@@ -1,9 +1,10 @@
 """Symbols of sizes that no input tells by itself, told by the inputs whose sizes are made of them.
 
-Torch traces a graph that reads a number from data twice, and names the number anew each time. The gradients that reach
-its backward graph have sizes of the first name, say `u0 + 3`, while the graph is handed the number as `u1`: `u0` is no
-input and no input's size. A size that is made of such a symbol gets a symbol of its own, `t`, and where torch writes
-`u0` the table writes `t - 3`. The same is done for a term in which the symbol occurs, `u0 % 4` in `6 - u0 % 4`.
+Torch traces a graph that reads a number from data twice, and names the number anew each time. The gradients
+that reach its backward graph have sizes of the first name, say `u0 + 3`, while the graph is handed the number
+as `u1`: `u0` is no input and no input's size. A size that is made of such a symbol gets a symbol of its own,
+`t`, and where torch writes `u0` the table writes `t - 3`. The same is done for a term in which the symbol
+occurs, `u0 % 4` in `6 - u0 % 4`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
-    """What stands for a number that no input tells by itself -> the number, from a new symbol, which a size of an input is."""
+    """What stands for a number that no input tells by itself -> the number, from a new symbol, which a size
+    of an input is.
+    """
     sizes = list(_given_sizes(gm))
     told = {size for _, size in sizes if size.is_Symbol}
     found: dict[sympy.Basic, sympy.Basic] = {}
@@ -52,7 +55,9 @@ def _simpler(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]
 
 
 def _given_sizes(gm: torch.fx.GraphModule) -> Iterator[tuple[str, sympy.Basic]]:
-    """The symbolic integers among the inputs of `gm`, and in the shapes and strides of its tensors, each with a name for it."""
+    """The symbolic integers among the inputs of `gm`, and in the shapes and strides of its tensors, each with
+    a name for it.
+    """
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue

@@ -1,8 +1,8 @@
 """`squeeze` of a dimension whose size is known when the program runs.
 
-Torch captures it as a dimension that stays, and everything behind it accordingly. Where the size turns out to be 1, eager drops the
-dimension: the captured graph holds for all other sizes, and asserts them. Whoever runs it does what it was captured from where the
-assertion fails.
+Torch captures it as a dimension that stays, and everything behind it accordingly. Where the size turns out to
+be 1, eager drops the dimension: the captured graph holds for all other sizes, and asserts them. Whoever runs
+it does what it was captured from where the assertion fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Sizes: torch's symbolic integers as index expressions, with the bounds that torch knows, and no new guards."""
+"""Sizes: torch's symbolic integers as index expressions, with the bounds that torch knows, and no
+new guards.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,15 @@ if TYPE_CHECKING:
 class SizeTable:
     """The size symbols of one graph: sympy symbol -> IR symbol, filled as sizes are met.
 
-    Sizes without an integer form, `int(0.7 * n)`, get symbols of their own. The program computes them before the first
-    node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
+    Sizes without an integer form, `int(0.7 * n)`, get symbols of their own. The program computes them before
+    the first node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
     """
 
     def __init__(
         self, passed: Iterable[sympy.Symbol] = (), solved: Mapping[sympy.Basic, sympy.Basic] | None = None
     ) -> None:
-        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone.
+        """`passed` are those that the graph is given as integers: others are read off shapes, where they must
+        stand alone.
 
         Terms of sizes that are keys of `solved` are written as its values.
         """
@@ -73,7 +76,9 @@ class SizeTable:
         return expression if expression.is_Symbol else None
 
     def tells(self, size: torch.SymInt, name: str) -> bool:
-        """Whether `size`, which a result shows, is told by nothing before it: it, or a symbol called `name`, is a new one."""
+        """Whether `size`, which a result shows, is told by nothing before it: it, or a symbol called `name`,
+        is a new one.
+        """
         expression = self._told(sympy_of(size))
         unknown = expression.free_symbols - self._written.keys()
         if unknown and not expression.is_Symbol:
@@ -95,7 +100,8 @@ class SizeTable:
         """`size` as an index expression.
 
         Raises:
-            LoweringError[symbol]: the expression has no integer form (it divides exactly), and cannot be computed.
+            LoweringError[symbol]: the expression has no integer form (it divides exactly), and cannot be
+                computed.
         """
         if isinstance(size, Expr):
             return size
@@ -104,7 +110,9 @@ class SizeTable:
         return self.from_sympy(self._without_ones(size), shape_env_of(size))
 
     def _without_ones(self, size: torch.SymInt) -> sympy.Basic:
-        """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen by that."""
+        """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen
+        by that.
+        """
         expression = sympy_of(size)
         if expression.args and expression not in self._asked:
             self._asked.add(expression)
@@ -138,7 +146,9 @@ class SizeTable:
         return substitute(size, self._unpromised) if self._unpromised else size
 
     def equate(self, size: int | torch.SymInt, value: Expr) -> None:
-        """A size that data decides is `value`, if it is a symbol that was not met before: it is written as that from now on."""
+        """A size that data decides is `value`, if it is a symbol that was not met before: it is written as
+        that from now on.
+        """
         name = plain_symbol(size) if isinstance(size, torch.SymInt) else None
         if name is not None and not self.knows(name):
             self._written.setdefault(name, value)
@@ -198,7 +208,9 @@ class SizeTable:
             self._undefined.pop(size, None)
 
     def take_undefined(self) -> tuple[tuple[Expr, Scalar], ...]:
-        """Symbols that the next node may mention and no node has defined, each with the number it is. The caller defines them."""
+        """Symbols that the next node may mention and no node has defined, each with the number it is. The
+        caller defines them.
+        """
         found = tuple(self._undefined.items())
         self._undefined.clear()
         return found

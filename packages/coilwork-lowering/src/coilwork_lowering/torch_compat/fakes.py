@@ -26,7 +26,8 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | N
 def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
     """The fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
 
-    A captured graph's tensors are of Dynamo's mode, while `fake_mode_of` finds the one that AOTAutograd will trace with.
+    A captured graph's tensors are of Dynamo's mode, while `fake_mode_of` finds the one that AOTAutograd will
+    trace with.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -36,13 +37,16 @@ def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | Non
 
 
 def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
-    """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand, without a guard."""
+    """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand,
+    without a guard.
+    """
     env: ShapeEnv | None = getattr(fake_mode, "shape_env", None)
     return nullcontext() if env is None else env.suppress_guards()
 
 
 def nothing_remembered(fake_mode: object) -> AbstractContextManager[object]:
-    """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls, nor kept.
+    """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls,
+    nor kept.
 
     Torch describes both by memory formats, and what it asks of open sizes for that becomes guards.
     """

@@ -35,7 +35,9 @@ def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
 def traced_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
-    """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each of `values`."""
+    """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each
+    of `values`.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with nullcontext() if mode is None else mode:
@@ -55,7 +57,8 @@ def min_cut(
 
 
 def tangents_of(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-    """Each gradient that comes into a joint graph as the caller hands it over, and the result that it belongs to.
+    """Each gradient that comes into a joint graph as the caller hands it over, and the result that it belongs
+    to.
 
     From torch 2.12 on there is none: AOTAutograd gives them the shapes that it has traced.
     """
@@ -72,6 +75,8 @@ def tangents_of(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, tor
 
 
 def operator_behind(node: torch.fx.Node) -> str | None:
-    """Name, without overload, of the operator that was decomposed into `node` and others, or is it; `None` if it is not known."""
+    """Name, without overload, of the operator that was decomposed into `node` and others, or is it; `None` if
+    it is not known.
+    """
     original = node.meta.get("original_aten")
     return str(original.overloadpacket) if isinstance(original, Overload) else None

@@ -14,7 +14,8 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 def functionalized_calls(copied: Callable[[torch.Tensor], torch.Tensor]) -> dict[Any, Callable[..., Any]]:
     """The wrappers of operators that write into their arguments, and functions that say what each does.
 
-    They copy by `copied` what is written into; torch's own would keep its place in the storage, by way of flat views of it.
+    They copy by `copied` what is written into; torch's own would keep its place in the storage, by way of
+    flat views of it.
     """
     from torch._higher_order_ops.auto_functionalize import (
         auto_functionalized,
@@ -61,7 +62,9 @@ def dense_meanings() -> dict[Any, Callable[..., Any]]:
 
 
 def out_dtype_meaning() -> dict[Any, Callable[..., Any]]:
-    """The higher-order operator that computes an operator in a wider type, and the function that calls what it stands for."""
+    """The higher-order operator that computes an operator in a wider type, and the function that calls what
+    it stands for.
+    """
     from torch._higher_order_ops.out_dtype import out_dtype, out_dtype_dense
 
     return {out_dtype: out_dtype_dense}

@@ -17,8 +17,8 @@ from coilwork_ir.operators import find_target_info
 
 Overload: TypeAlias = torch._ops.OpOverload
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
-# From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN. No tensor is
-# made to find out: a package may be imported where a program lets all tensors be on `meta`, or fake.
+# From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN. No tensor
+# is made to find out: a package may be imported where a program lets all tensors be on `meta`, or fake.
 E4M3_SATURATES: Final = TorchVersion(torch.__version__) >= TorchVersion("2.13.0a0")
 
 
@@ -37,7 +37,9 @@ def composite_operators() -> tuple[str, ...]:
 
 
 def base_decompositions() -> dict[Any, Callable[..., Any]]:
-    """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of a second."""
+    """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of
+    a second.
+    """
     # loaded on use: the tables take longer to build than this package takes to import
     from torch._decomp import core_aten_decompositions
 
@@ -101,7 +103,9 @@ def is_quantizing(target: Any) -> bool:
 
 
 def suggested_format(value: torch.Tensor) -> torch.memory_format:
-    """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of it."""
+    """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of
+    it.
+    """
     return suggest_memory_format(value)
 
 
@@ -111,10 +115,11 @@ _COUNTED: Final = frozenset(
 
 
 def kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.dtype | None:
-    """The element type that kernels give result `number`, where torch 2.11's meta functions name another. None elsewhere.
+    """The element type that kernels give result `number`, where torch 2.11's meta functions name another.
+    None elsewhere.
 
-    Positions and counts of distinct values are `int64`, not of the values' type; logarithms of an attention's sums on a CPU
-    are as precise as its queries, of type `first`, and `float32` for queries of 16 bits only.
+    Positions and counts of distinct values are `int64`, not of the values' type; logarithms of an attention's
+    sums on a CPU are as precise as its queries, of type `first`, and `float32` for queries of 16 bits only.
     """
     if not isinstance(target, Overload):
         return None
@@ -134,7 +139,9 @@ def is_packing(target: Any) -> bool:
 
 
 def packed_types() -> tuple[torch.dtype, ...]:
-    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is switched off."""
+    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is
+    switched off.
+    """
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return ()
     if not all(torch._C._jit_get_schemas_for_operator(name) for name in _PACKINGS):

@@ -1,7 +1,9 @@
-"""Operators of ours that draw numbers from a seed that the graph holds: `coilwork::seed` and `coilwork::kept`.
+"""Operators of ours that draw numbers from a seed that the graph holds: `coilwork::seed` and
+`coilwork::kept`.
 
-Graphs of AOTAutograd name operators, so a number that forward and backward both make has to be a call of one. Generated code makes
-them (`ops/random.py`); what is here runs where a graph is left to eager mode, and gives the same bits.
+Graphs of AOTAutograd name operators, so a number that forward and backward both make has to be a call of one.
+Generated code makes them (`ops/random.py`); what is here runs where a graph is left to eager mode, and gives
+the same bits.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ HALF: Final = 16
 """Bits that decide whether something happens."""
 SEED_END: Final = 1 << 62
 DROPOUTS: Final = 1 << 15
-"""The stream of a graph's first dropout. They are counted by themselves, so that they are the same in a graph that has written them out."""
+"""The stream of a graph's first dropout. They are counted by themselves, so that they are the same in a graph
+that has written them out.
+"""
 
 _LIBRARY: Final = torch.library.Library("coilwork", "FRAGMENT")
 _LIBRARY.define("seed(Tensor like) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -34,7 +38,8 @@ def _seed(like: torch.Tensor) -> torch.Tensor:
 def _kept(seed: torch.Tensor, size: list[int], stream: int, probability: float) -> torch.Tensor:
     """`bool` of `size`, each true with `probability`: a function of `seed`, of `stream` and of the position.
 
-    Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), four neighbours to two words.
+    Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), four neighbours to
+    two words.
     """
     position = torch.arange(math.prod(size), dtype=torch.int64, device=seed.device)
     counter = position >> 2

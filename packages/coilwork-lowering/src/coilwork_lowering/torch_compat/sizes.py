@@ -34,7 +34,9 @@ def environment_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
 
 
 def environment_among(values: Iterable[object]) -> ShapeEnv | None:
-    """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if all are known."""
+    """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if
+    all are known.
+    """
     for value in values:
         if isinstance(value, list | tuple):
             found = environment_among(value)
@@ -53,7 +55,9 @@ def guard_count(env: ShapeEnv) -> int:
 
 
 def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
-    """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that hold for all sizes are left out."""
+    """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that
+    hold for all sizes are left out.
+    """
     guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
     return [(str(guard.expr), str(guard.sloc)) for guard in guards]
 
@@ -81,7 +85,8 @@ def list_guarded_comparisons(
 def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
     """Whether `condition` is of a number that is not divisible by another, larger one, whatever the sizes.
 
-    Torch asks that when it splits a dimension into parts, `n` into `n // 2` by 2, and does not know the answer.
+    Torch asks that when it splits a dimension into parts, `n` into `n // 2` by 2, and does not know the
+    answer.
     """
     import sympy
     from torch.utils._sympy.functions import Mod, PythonMod
@@ -124,7 +129,9 @@ def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | Non
 
 
 def require(condition: Any, message: Callable[[], str]) -> None:
-    """Raise `message()` at run time where `condition`, a boolean or a symbolic one, does not hold, while a graph is traced."""
+    """Raise `message()` at run time where `condition`, a boolean or a symbolic one, does not hold, while a
+    graph is traced.
+    """
     torch._check(condition, message)
 
 
@@ -136,7 +143,9 @@ def surely(condition: bool | torch.SymBool) -> bool:
 
 
 def holds(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition holds for the sizes that are traced, which adds a guard; False where data decides."""
+    """Whether a condition holds for the sizes that are traced, which adds a guard; False where
+    data decides.
+    """
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return condition if isinstance(condition, bool) else guard_or_false(condition)
@@ -222,7 +231,9 @@ def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
 
 
 def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
-    """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on that of `known`."""
+    """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on
+    that of `known`.
+    """
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     old, new = plain_symbol(size), plain_symbol(known)

@@ -65,12 +65,13 @@ class LoadedArtifact:
 def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> LoadedArtifact:
     """Load what `save_artifact` wrote. An artefact is a program: load only what you would run.
 
-    Kernels whose binaries do not fit this machine are built again from their sources, where there is a compiler; `store` keeps
-    what is built.
+    Kernels whose binaries do not fit this machine are built again from their sources, where there is a
+    compiler; `store` keeps what is built.
 
     Raises:
         ArtifactError: the file is missing, damaged, or from another version.
-        DeviceError: this machine lacks the device that it needs, or what is needed to build for the one it has.
+        DeviceError: this machine lacks the device that it needs, or what is needed to build for the one it
+            has.
     """
     where = Path(path)
     records = read_records(where)
@@ -143,8 +144,8 @@ def _native(
 ) -> NativeProgram | None:
     """The program for the native executor, if that is to be had here and does not refuse it.
 
-    On GPUs Python interprets it, and where there is no store to keep the executor in: building that takes longer
-    than most loads.
+    On GPUs Python interprets it, and where there is no store to keep the executor in: building that takes
+    longer than most loads.
     """
     facts = records.facts
     if store is None or "gpu" in facts["devices"] or facts["refusal"]:
@@ -227,7 +228,9 @@ def for_this_machine(spec: KernelSpec) -> KernelSpec:
 
 
 def runs_on(target: str, present: str) -> bool:
-    """Whether machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same major version."""
+    """Whether machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same
+    major version.
+    """
     if target.startswith("sm_") and present.startswith("sm_"):
         made, here = int(target[3:]), int(present[3:])
         return made // 10 == here // 10 and made <= here and (made == here or made < 90)

@@ -1,7 +1,7 @@
 """The file of an artefact: a zip archive of named records, each with its SHA-256 in a manifest.
 
-`manifest.json` holds `format`, `runtime` (version that wrote it), `records` (name -> SHA-256) and `facts` (what the records
-are); `manifest.sha256` its own digest. Nothing is pickled, and nothing is unpacked to disk.
+`manifest.json` holds `format`, `runtime` (version that wrote it), `records` (name -> SHA-256) and `facts`
+(what the records are); `manifest.sha256` its own digest. Nothing is pickled, and nothing is unpacked to disk.
 """
 
 from __future__ import annotations

@@ -64,7 +64,9 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class InterpretedCall:
-    """A call by the boxed convention that applies `roles` around `inner`; `functions` are callables by name."""
+    """A call by the boxed convention that applies `roles` around `inner`; `functions` are
+    callables by name.
+    """
 
     inner: Call
     roles: Roles

@@ -26,7 +26,9 @@ def align(value: torch.Tensor) -> torch.Tensor:
 
 
 def resolve(value: Any, is_conjugate: bool) -> Any:
-    """`value`, or a copy in whose memory are its numbers; with `is_conjugate`, their conjugates, and it is marked so."""
+    """`value`, or a copy in whose memory are its numbers; with `is_conjugate`, their conjugates, and it is
+    marked so.
+    """
     if value is None or not (value.is_neg() or value.is_conj() > is_conjugate):
         return value
     return _copy_of(value.conj()).conj() if is_conjugate else _copy_of(value)
@@ -86,7 +88,9 @@ def count_apart(value: object) -> Any:
 
 
 def set_creation(value: object, creation: str) -> Any:
-    """`value`, a view, as if it had been made in the way of `creation`; of several parts what is no view becomes one."""
+    """`value`, a view, as if it had been made in the way of `creation`; of several parts what is no view
+    becomes one.
+    """
     if type(value) is not torch.Tensor or value.is_inference():
         return value
     kind = creation_kind(creation)

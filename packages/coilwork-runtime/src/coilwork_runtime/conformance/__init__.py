@@ -1,4 +1,6 @@
-"""Conformance kits of the runtime: what a package that brings a device runs in its tests. Open `device.py` first."""
+"""Conformance kits of the runtime: what a package that brings a device runs in its tests. Open `device.py`
+first.
+"""
 
 from coilwork_runtime.conformance.device import (
     CHECKS,

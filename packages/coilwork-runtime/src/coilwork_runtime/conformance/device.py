@@ -1,6 +1,8 @@
-"""A conformance kit for devices: loading, launches in order, streams and events, memory, many threads, faults, time.
+"""A conformance kit for devices: loading, launches in order, streams and events, memory, many threads,
+faults, time.
 
-It takes two kernels, which the caller has made for the device, and compares what they do with torch on the CPU.
+It takes two kernels, which the caller has made for the device, and compares what they do with torch on the
+CPU.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ class Samples:
 
     Attributes:
         add: `out[i] = x[i] + y[i]` for f32 over `x`, `y`, `out`, and how many elements there are.
-        pick: `out[i] = table[index[i]]` over a `table` of 8 elements (f32), `index` (i64), `out` (f32), and how many elements `out`
-            has, with a check that raises `IndexError`; None for a device that does not recover from a failed check.
+        pick: `out[i] = table[index[i]]` over a `table` of 8 elements (f32), `index` (i64), `out` (f32), and
+            how many elements `out` has, with a check that raises `IndexError`; None for a device that does
+            not recover from a failed check.
     """
 
     add: Sample
@@ -49,7 +52,9 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """What became of one check: `refused` where the device need not do it, else `reason` says why it failed."""
+    """What became of one check: `refused` where the device need not do it, else `reason` says why
+    it failed.
+    """
 
     check: str
     status: Literal["passed", "failed", "refused"]

@@ -1,4 +1,6 @@
-"""Several C++ kernels in one run of the compiler: starting it and the linker takes as long as compiling a small kernel does."""
+"""Several C++ kernels in one run of the compiler: starting it and the linker takes as long as compiling a
+small kernel does.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Final
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 
 MOST_TOGETHER: Final = 48
-# Characters: from here on starting the compiler matters little, and kernels in one file compile one after the other.
+# Characters: from here on starting the compiler matters little, and kernels in one file compile one after the
+# other.
 LONGEST_TOGETHER: Final = 64_000
 # What means all of a file, and so kernels that have nothing to do with it.
 _FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.MULTILINE)
@@ -18,7 +21,9 @@ _OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILIN
 
 
 def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpec, ...]]:
-    """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all `workers` something to do."""
+    """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all
+    `workers` something to do.
+    """
     length = sum(len(kernel.source) for kernel in kernels)
     rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
     groups: list[list[KernelSpec]] = [[] for _ in range(min(len(kernels), workers * rounds))]
@@ -32,10 +37,12 @@ def batches(kernels: Sequence[KernelSpec], workers: int) -> list[tuple[KernelSpe
 
 
 def joined(kernels: Iterable[KernelSpec]) -> str:
-    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have their names in C.
+    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have
+    their names in C.
 
-    Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for the function
-    that it knows: some loops are not vectorised then, and the last bit depends on what a kernel is compiled with.
+    Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for
+    the function that it knows: some loops are not vectorised then, and the last bit depends on what a kernel
+    is compiled with.
     """
     declarations: dict[str, None] = {}
     parts: list[str] = []

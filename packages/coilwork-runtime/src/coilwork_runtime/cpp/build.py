@@ -50,7 +50,8 @@ class CppBuilder:
 
         Raises:
             KernelBuildError: the compiler refuses the source, or the result does not load.
-            MissingCompilerError: there is no compiler, and the store has not got the kernel from when there was one.
+            MissingCompilerError: there is no compiler, and the store has not got the kernel from when there
+                was one.
         """
         try:
             toolchain = find_toolchain()
@@ -85,7 +86,8 @@ class CppBuilder:
         return self._file(key) is None and self._found(key) is None
 
     def build_together(self, specs: Sequence[KernelSpec]) -> None:
-        """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles each.
+        """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles
+        each.
 
         Their features are equal and their entries distinct (see `batches`).
         """
@@ -96,13 +98,17 @@ class CppBuilder:
         )
 
     def library(self, spec: KernelSpec) -> bytes:
-        """The kernel's shared library, for those who store it elsewhere: it depends on the kernel alone. Raises as `build` does."""
+        """The kernel's shared library, for those who store it elsewhere: it depends on the kernel alone.
+        Raises as `build` does.
+        """
         toolchain = find_toolchain()
         key = library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
 
     def _stored_launcher(self, spec: KernelSpec) -> Launcher | None:
-        """The launcher of what any compiler made of the kernel before; None if the store has nothing that loads."""
+        """The launcher of what any compiler made of the kernel before; None if the store has nothing that
+        loads.
+        """
         named = (self._kernels.get(latest_key(spec)) or b"").decode(errors="replace")
         path = self._found(named) if _KEY.fullmatch(named) else None
         try:
@@ -186,7 +192,9 @@ class CppBuilder:
         return data
 
     def _file(self, key: str) -> Path | None:
-        """The library of the kernel with this key, if it was written and is still there: somebody may clean the folder up."""
+        """The library of the kernel with this key, if it was written and is still there: somebody may clean
+        the folder up.
+        """
         library = self._written.get(key)
         return library if library is not None and library.exists() else None
 

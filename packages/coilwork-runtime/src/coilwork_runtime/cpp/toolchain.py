@@ -26,7 +26,8 @@ BASE_FLAGS: Final = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
-    # GCC 12 takes an address that it wrote as an offset from 0 for a null pointer, and then drops calls of the loop around it
+    # GCC 12 takes an address that it wrote as an offset from 0 for a null pointer, and then drops calls of
+    # the loop around it
     "-fno-delete-null-pointer-checks",
     # GCC writes sines and cosines of these as roots, which are numbers where the operand is NaN
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
@@ -41,8 +42,8 @@ LONGEST_ANSWER_S: Final = 300.0
 REMEMBERED_S: Final = 3600
 """For how long a compiler that does not work is not tried again."""
 STUB: Final = "libtorch_cpu.so"
-# What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
-# the real library takes longer than compiling the kernel.
+# What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the
+# symbol table of the real library takes longer than compiling the kernel.
 IMPORTED: Final = ("torch_parallel_for", "torch_get_num_threads", "torch_get_thread_idx")
 
 _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
@@ -59,7 +60,9 @@ _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler: its program, the arguments that `CXX` gives it (`ccache g++`), and the identity that cache keys contain."""
+    """A compiler: its program, the arguments that `CXX` gives it (`ccache g++`), and the identity that cache
+    keys contain.
+    """
 
     command: str
     arguments: tuple[str, ...] = ()
@@ -72,7 +75,8 @@ class Toolchain:
 
 
 def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
-    """The compiler named by `CXX`, with arguments if it has some, else the first of g++, c++, clang++ on the path.
+    """The compiler named by `CXX`, with arguments if it has some, else the first of g++, c++, clang++ on the
+    path.
 
     Raises:
         MissingCompilerError: there is none.
@@ -209,7 +213,9 @@ def _stub(toolchain: Toolchain) -> bytes:
 def _try_stub(
     toolchain: Toolchain, stamps: tuple[tuple[int, ...], ...], period: int
 ) -> tuple[bytes | None, str]:
-    """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many kernels."""
+    """As `run_compiler`. A failure is remembered for a while: a compiler may hang, and a graph has many
+    kernels.
+    """
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
     soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
     source = f'extern "C" {{ {functions} }}\n'
@@ -219,7 +225,9 @@ def _try_stub(
 def compile_library(
     toolchain: Toolchain, source: str, features: Iterable[str], stub: Path
 ) -> tuple[bytes | None, str]:
-    """Compile `source`: the shared library's bytes and an empty text, or `None` and what the compiler said."""
+    """Compile `source`: the shared library's bytes and an empty text, or `None` and what the
+    compiler said.
+    """
     return run_compiler(toolchain, source, flags_for(features), link_flags(stub))
 
 
@@ -233,7 +241,8 @@ def run_compiler(
 ) -> tuple[bytes | None, str]:
     """Compile one C++ text: the output's bytes and an empty text, or `None` and what the compiler said.
 
-    It runs in a folder of its own, where the text is `kernel.cpp`, so that its messages name no path that changes.
+    It runs in a folder of its own, where the text is `kernel.cpp`, so that its messages name no path that
+    changes.
     """
     with temporary_folder("compile") as folder:
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")

@@ -1,1 +1,3 @@
-"""The native executor: programs as bytes, run by a small extension over torch's C interface and the GPU driver's."""
+"""The native executor: programs as bytes, run by a small extension over torch's C interface and the GPU
+driver's.
+"""

@@ -16,7 +16,8 @@ Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
 
 def make_callback(call: RecordedCall) -> Callback:
-    """A function over the call's tensors and computed integers, each in order, that makes the call and returns its results.
+    """A function over the call's tensors and computed integers, each in order, that makes the call and
+    returns its results.
 
     Results that lie in lists are returned as one list, in the call's order.
     """

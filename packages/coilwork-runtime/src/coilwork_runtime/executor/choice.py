@@ -65,7 +65,8 @@ class Driven:
         executor: `native` or `python`; what a wrapper other than `python` is called otherwise.
         reason: why it is not the native executor; empty if it is, or if nobody asked for it.
         python_calls: operators that the native executor calls through Python, with the reason for each.
-        direct: does what `call` does with the inputs one by one, if there is such a callable that leaves nothing to others.
+        direct: does what `call` does with the inputs one by one, if there is such a callable that leaves
+            nothing to others.
     """
 
     call: Call

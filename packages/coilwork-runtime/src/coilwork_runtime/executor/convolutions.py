@@ -1,10 +1,12 @@
-"""Convolutions that the native executor may hand to cuDNN itself: which calls, and under which settings of torch.
+"""Convolutions that the native executor may hand to cuDNN itself: which calls, and under which settings of
+torch.
 
 A call says that it implements a convolution, or its gradients; its arguments are those of ATen's operators.
 
-ATen looks for a plan, describes tensors and looks after a workspace in every call. The executor works a plan out once per shape
-(native/libraries/convolutions.hpp). Results may differ from ATen's in the last bits where ATen would take an engine that does not give
-the same bits in every call, which is never taken here. What is refused is done by ATen.
+ATen looks for a plan, describes tensors and looks after a workspace in every call. The executor works a plan
+out once per shape (native/libraries/convolutions.hpp). Results may differ from ATen's in the last bits where
+ATen would take an engine that does not give the same bits in every call, which is never taken here. What is
+refused is done by ATen.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from coilwork_runtime.torch_compat import convolution_settings
 _CONVOLUTION: Final = 2
 _FORWARD: Final = "convolution"
 _GRADIENTS: Final = "convolution gradients"
-# The tensors that a convolution relates, as native/libraries/convolution_library.hpp numbers them, and no tensor.
+# The tensors that a convolution relates, as native/libraries/convolution_library.hpp numbers them, and no
+# tensor.
 _IMAGE, _WEIGHT, _SUMS, _NONE = 0, 1, 2, -1
 
 
@@ -35,7 +38,9 @@ class ConvolutionLibrary(CalledLibrary):
 
 
 def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
-    """What the plan of a call says of a convolution (native/program/plans.hpp); `None` if it is none that the library does."""
+    """What the plan of a call says of a convolution (native/program/plans.hpp); `None` if it is none that the
+    library does.
+    """
     device = None if library is None else library.number(call.device)
     if device is None or call.kwargs:
         return None

@@ -1,4 +1,5 @@
-"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path, retries, questions.
+"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path,
+retries, questions.
 
 Its functions are called by name from native/call/python_side.hpp.
 """

@@ -572,7 +572,9 @@ class _Maker:
         return loop
 
     def _settle_own(self, outputs: Sequence[tuple[int, Layout]]) -> Action:
-        """Results of a nested program in memory of their own: it may return its operand, or one tensor twice."""
+        """Results of a nested program in memory of their own: it may return its operand, or one
+        tensor twice.
+        """
         laid_out = [(self._slots[slot], layout.dtype, *self._layout(layout)) for slot, layout in outputs]
 
         def settle(frame: Frame) -> None:

@@ -37,7 +37,9 @@ class CalledLibrary:
         return address
 
     def number(self, device: str) -> int | None:
-        """How plans name `device`: its index, -1 for the CPU of tests; `None` if the library does not compute there."""
+        """How plans name `device`: its index, -1 for the CPU of tests; `None` if the library does not compute
+        there.
+        """
         kind, _, index = device.partition(":")
         if kind != self.device:
             return None

@@ -1,7 +1,8 @@
-"""Checking what a program does with memory, while it does it: every allocation, view, result and free against the names alive.
+"""Checking what a program does with memory, while it does it: every allocation, view, result and free against
+the names alive.
 
-Memory is filled with ones, which floats read as nan, when it is allocated and when the last name that holds it is freed: a kernel
-that reads what nobody wrote, or what is no longer there, spoils its results at once.
+Memory is filled with ones, which floats read as nan, when it is allocated and when the last name that holds
+it is freed: a kernel that reads what nobody wrote, or what is no longer there, spoils its results at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Memory:
-    """A block that the program allocated, the names that hold it, and what was carved out of it if it is a pool."""
+    """A block that the program allocated, the names that hold it, and what was carved out of it if it is a
+    pool.
+    """
 
     place: str
     size_bytes: int

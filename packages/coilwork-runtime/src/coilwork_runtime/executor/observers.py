@@ -1,7 +1,7 @@
 """What profilers hear of the native executor: a range per program and per kernel, and Triton's launch hooks.
 
-Called by name from native/call/observing.hpp, and only while somebody listens. Kernels on GPUs have their own names in a profile
-in any case.
+Called by name from native/call/observing.hpp, and only while somebody listens. Kernels on GPUs have their own
+names in a profile in any case.
 """
 
 from __future__ import annotations

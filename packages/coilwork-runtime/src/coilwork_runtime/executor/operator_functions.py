@@ -1,7 +1,8 @@
-"""C functions of single operators: which there are, and what their parameters are, as torch's own headers declare.
+"""C functions of single operators: which there are, and what their parameters are, as torch's own headers
+declare.
 
-They cost half of what the dispatcher costs, and take `Scalar` arguments, which the dispatcher's C interface does not. A
-function is used only if its declaration is what the operator's schema asks for.
+They cost half of what the dispatcher costs, and take `Scalar` arguments, which the dispatcher's C interface
+does not. A function is used only if its declaration is what the operator's schema asks for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)
 
 
 def function_name(schema: Schema, device: str) -> str | None:
-    """The C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that fits its schema."""
+    """The C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that fits
+    its schema.
+    """
     kind = device.partition(":")[0] or "cpu"
     namespace, _, name = schema.name.partition("::")
     wanted = _parameters(schema)
@@ -45,7 +48,9 @@ def function_name(schema: Schema, device: str) -> str | None:
 
 @functools.cache
 def declarations(kind: str) -> Mapping[str, tuple[str, ...]]:
-    """Types of the parameters of each function that torch declares for `kind` of device; none where it has no headers."""
+    """Types of the parameters of each function that torch declares for `kind` of device; none where it has no
+    headers.
+    """
     try:
         text = Path(FOLDER, f"c_shim_{kind}.h").read_text(encoding="utf-8")
     except OSError:
@@ -59,7 +64,9 @@ def _type(parameter: str) -> str:
 
 
 def _parameters(schema: Schema) -> tuple[str, ...] | None:
-    """C types that the schema asks for; `None` if it has a parameter or result that such functions have not."""
+    """C types that the schema asks for; `None` if it has a parameter or result that such
+    functions have not.
+    """
     outs = [p for p in schema.parameters if p.is_out]
     rest = [p for p in schema.parameters if not p.is_out]
     kinds: list[str] = []

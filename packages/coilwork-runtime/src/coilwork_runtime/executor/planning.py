@@ -1,4 +1,6 @@
-"""How each call of an operator is made: by its own C function, by the dispatcher's C function, or in Python."""
+"""How each call of an operator is made: by its own C function, by the dispatcher's C function, or
+in Python.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def plan_call(
     products: ProductLibrary | None = None,
     convolutions: ConvolutionLibrary | None = None,
 ) -> CallPlan:
-    """The plan of `call`, which `products` may do if it is a matrix product, and `convolutions` if it is a convolution."""
+    """The plan of `call`, which `products` may do if it is a matrix product, and `convolutions` if it is a
+    convolution.
+    """
     try:
         route, head = _native(call, torch_interface)
         reason = ""
@@ -198,8 +202,9 @@ def _default(value: Any) -> Argument:
 def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
     """Whether the result is the same with `Scalar` arguments as `double`, which is what C functions take.
 
-    An integer makes another result than the equal `double` unless a tensor is of floating point, or the value is
-    converted to a type that is given. A truth value does where it is no number: as `alpha` of a sum, which refuses it.
+    An integer makes another result than the equal `double` unless a tensor is of floating point, or the value
+    is converted to a type that is given. A truth value does where it is no number: as `alpha` of a sum, which
+    refuses it.
     """
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(is_exact(value) for value in scalars):

@@ -1,8 +1,10 @@
-"""Matrix products that the native executor may hand to cuBLASLt itself: which calls, and under which settings of torch.
+"""Matrix products that the native executor may hand to cuBLASLt itself: which calls, and under which settings
+of torch.
 
-ATen works out descriptors, asks for an algorithm and looks after a workspace in every call. The executor does so once per
-shape (native/libraries/products.hpp). Results may differ from ATen's in the last bits, where the library is asked for an algorithm in
-another way; they are the same in every call. What is refused is done by ATen.
+ATen works out descriptors, asks for an algorithm and looks after a workspace in every call. The executor does
+so once per shape (native/libraries/products.hpp). Results may differ from ATen's in the last bits, where the
+library is asked for an algorithm in another way; they are the same in every call. What is refused is done by
+ATen.
 
 A call says that it implements a product, of two matrices or of batches of them, or one with an activation:
     its arguments are those of ATen's
@@ -40,7 +42,9 @@ class ProductLibrary(CalledLibrary):
 
 
 def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
-    """What the plan of a call says of a product (native/program/plans.hpp); `None` if it is none that the library does."""
+    """What the plan of a call says of a product (native/program/plans.hpp); `None` if it is none that the
+    library does.
+    """
     count = len(call.args)
     device = None if library is None else library.number(call.device)
     result = call.kwargs.get("out")

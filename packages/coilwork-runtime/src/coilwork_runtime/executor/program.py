@@ -61,8 +61,10 @@ class NativeProgram:
         direct: the same, called with the inputs one by one.
         plans: how each call of an operator is made.
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
-            `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
-            that it was asked for and ATen did: `products`, `refused_products`; the same of cuDNN: `convolutions`,
+            `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that
+            cuBLASLt did, and those
+            that it was asked for and ATen did: `products`, `refused_products`; the same of cuDNN:
+                `convolutions`,
             `refused_convolutions`; and launches of graphs, and what was in them: `graphs`, `work_in_graphs`.
         stopwatch: measures what instructions take, by kind, while it is entered.
     """
@@ -95,15 +97,17 @@ def load_native(
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
-    `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
-    calls with numbers that are no plain integers. `operators` takes over those with tensors that are not of `kinds`, fake ones for
-    instance, or while a dispatch mode watches operators; without it tensors are refused, and a user's mode sees what a program calls. `store` keeps the extension. `watch(event, program, instruction,
-    name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
-    fit it, `convolutions` convolutions; ATen does the others. With `graphs`, work that is the same in call after call is given to the
-    driver as graphs.
+    `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable
+    that takes over calls with numbers that are no plain integers. `operators` takes over those with tensors
+    that are not of `kinds`, fake ones for instance, or while a dispatch mode watches operators; without it
+    tensors are refused, and a user's mode sees what a program calls. `store` keeps the extension.
+    `watch(event, program, instruction, name, tensor, place)` is told of each allocation, view, result and
+    free, at a price. `products` does matrix products that fit it, `convolutions` convolutions; ATen does the
+    others. With `graphs`, work that is the same in call after call is given to the driver as graphs.
 
     Raises:
-        ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required and not to be had.
+        ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required
+            and not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
     """
@@ -154,7 +158,9 @@ def load_native(
 
 
 def _opened(library: CalledLibrary | None, extension: Any) -> int:
-    """The address of the opened library; 0 if there is none to open, or it is not to be had and not required."""
+    """The address of the opened library; 0 if there is none to open, or it is not to be had and
+    not required.
+    """
     if library is None:
         return 0
     try:
@@ -206,7 +212,8 @@ def executor_extension(store: Store | None) -> Any:
 
 
 def warm_executor(store: Store | None) -> None:
-    """Start loading the extension, and building it if need be, beside what the caller does; who needs it waits for it.
+    """Start loading the extension, and building it if need be, beside what the caller does; who needs it
+    waits for it.
 
     Whatever stands in the way is for `load_native` to report.
     """

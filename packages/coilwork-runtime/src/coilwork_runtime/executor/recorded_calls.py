@@ -1,4 +1,6 @@
-"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding` describes the form."""
+"""Reading the calls of operators out of a program's bytes. `coilwork_wrapper.native.encoding` describes the
+form.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Size:
 
 
 Argument: TypeAlias = Any
-"""`Slot`, `Item`, `Size`, a list of arguments, or the value itself: `None`, a number, text, or a constant of torch."""
+"""`Slot`, `Item`, `Size`, a list of arguments, or the value itself: `None`, a number, text, or a constant of
+torch.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ class RecordedCall:
         device: of the first tensor, `""` if there is none.
         wanted: how many results the program declares.
         single: it returns one bare value rather than a tuple.
-        paths: where each result lies in what the operator returns, if that holds lists beside other results; else empty.
+        paths: where each result lies in what the operator returns, if that holds lists beside other results;
+            else empty.
     """
 
     target: str

@@ -89,7 +89,8 @@ class Part:
         variables: registers that are no constants.
         constants: values of the others.
         outer: registers that the caller fills.
-        inputs: of each, `TENSOR` and a slot, `NUMBER` and a register, or `NOTHING` for a number that is known.
+        inputs: of each, `TENSOR` and a slot, `NUMBER` and a register, or `NOTHING` for a number that is
+            known.
         known: slots of constants, with the numbers of their keys.
         steps: the last returns.
     """

@@ -55,7 +55,9 @@ class Taken:
 
 
 class Stopwatch:
-    """Measures a native program, `call`, while it is entered. Nested programs count twice: in their instruction, too."""
+    """Measures a native program, `call`, while it is entered. Nested programs count twice: in their
+    instruction, too.
+    """
 
     def __init__(self, call: Any, plans: Sequence[CallPlan]) -> None:
         self._call = call

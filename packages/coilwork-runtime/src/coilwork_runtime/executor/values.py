@@ -1,4 +1,6 @@
-"""Arguments of operators in the form that the native executor passes on. See `Value` in native/program/model.hpp for the codes."""
+"""Arguments of operators in the form that the native executor passes on. See `Value` in
+native/program/model.hpp for the codes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from coilwork_runtime.executor.recorded_calls import Argument, Size, Slot
 from coilwork_runtime.schemas import Parameter, Type
 
 Codes = Callable[[str], int | None]
-"""What a function of torch's C interface that names a constant returns, e.g. `aoti_torch_dtype_float32`; `None` without it."""
+"""What a function of torch's C interface that names a constant returns, e.g. `aoti_torch_dtype_float32`;
+`None` without it.
+"""
 EXACT_INTEGER: Final = 1 << 53
 """A double holds every integer up to this one."""
 

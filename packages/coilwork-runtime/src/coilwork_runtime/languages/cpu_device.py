@@ -1,4 +1,6 @@
-"""The processor as a `Device`: work is done when it is launched, so that streams and events have nothing to order."""
+"""The processor as a `Device`: work is done when it is launched, so that streams and events have nothing to
+order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What building and launching takes: a `Language`, made of a `KernelCompiler` and a `Device` where a back end brings these."""
+"""What building and launching takes: a `Language`, made of a `KernelCompiler` and a `Device` where a back end
+brings these.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,9 @@ class KernelCompiler(Protocol):
 class Device(Protocol):
     """All that running kernels takes of a device; torch allocates its memory.
 
-    Work is put on streams and done in their order. Handles, streams and events are the device's own values, which
-    nobody else looks into. Memory of torch's that is freed stays usable to what was put on its stream before.
-    Used from several threads.
+    Work is put on streams and done in their order. Handles, streams and events are the device's own values,
+    which nobody else looks into. Memory of torch's that is freed stays usable to what was put on its stream
+    before. Used from several threads.
     """
 
     @property
@@ -82,9 +84,11 @@ class Device(Protocol):
         ...
 
     def launch(self, handle: object, words: Sequence[int], stream: Any) -> None:
-        """Put the kernel on `stream`. `words` are addresses and sizes in the order of the manifest's arguments.
+        """Put the kernel on `stream`. `words` are addresses and sizes in the order of the manifest's
+        arguments.
 
-        A failed check of the kernel (`KernelManifest.checks`) is raised when the stream is waited for, at the latest.
+        A failed check of the kernel (`KernelManifest.checks`) is raised when the stream is waited for, at the
+        latest.
         """
         ...
 

@@ -1,4 +1,6 @@
-"""A language of a back end's: what its compiler makes of a kernel is kept in the store, and its device launches it."""
+"""A language of a back end's: what its compiler makes of a kernel is kept in the store, and its device
+launches it.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def make_launcher(manifest: KernelManifest, binary: bytes, device: Device) -> La
 def lay_out_words(
     manifest: KernelManifest,
 ) -> Callable[[Sequence[Any]], tuple[list[int], list[torch.Tensor]]]:
-    """A function from what a kernel is called with to the words of its parameters, and the scratch memory among them."""
+    """A function from what a kernel is called with to the words of its parameters, and the scratch memory
+    among them.
+    """
     given = [one for one in manifest.args if one.role != "scratch"]
     sizes_at = [position for position, one in enumerate(given) if one.role == "size"]
 

@@ -164,7 +164,8 @@ def device_kernel(
     bytes: str = "",
     target: str = "",
 ) -> KernelSpec:
-    """A kernel in a language of a back end's: as `triton_kernel`, of which it may leave out what does not concern it.
+    """A kernel in a language of a back end's: as `triton_kernel`, of which it may leave out what does not
+    concern it.
 
     Raises:
         ValueError: an argument or an expression has another form.

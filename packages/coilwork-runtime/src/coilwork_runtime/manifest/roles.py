@@ -1,7 +1,7 @@
 """The calling convention of a program, read from text: what is done around a call, row by row.
 
-`coilwork_ir.roles` writes the text and says what each role means; `coilwork_runtime.calling` applies the rows.
-This module knows no tensors.
+`coilwork_ir.roles` writes the text and says what each role means; `coilwork_runtime.calling` applies the
+rows. This module knows no tensors.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Row(NamedTuple):
         act: what is done.
         value: to which value.
         source: of which.
-        flags: what further words say, bit by bit: of inputs `update`, `conjugate`; of a number: it is a bool; of
-            views `unless view`; of what is shown `as view`; of marks `negated`, `conjugated`, `gradient`.
+        flags: what further words say, bit by bit: of inputs `update`, `conjugate`; of a number: it is a bool;
+            of views `unless view`; of what is shown `as view`; of marks `negated`, `conjugated`, `gradient`.
         name: of a way to make views, or of a callable.
         strides: of what is laid out.
         constant: what a result is.

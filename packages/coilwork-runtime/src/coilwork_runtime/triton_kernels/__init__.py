@@ -1,1 +1,3 @@
-"""Triton kernels: compiled in worker processes, launched through the driver, or run by Triton's interpreter."""
+"""Triton kernels: compiled in worker processes, launched through the driver, or run by Triton's
+interpreter.
+"""

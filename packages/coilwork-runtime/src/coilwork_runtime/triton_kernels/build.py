@@ -1,4 +1,6 @@
-"""From the source of a Triton kernel to a launcher: through the store, then worker processes, one per candidate."""
+"""From the source of a Triton kernel to a launcher: through the store, then worker processes, one per
+candidate.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +68,12 @@ class TritonBuilder:
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
     def candidates(self, spec: KernelSpec, text: KernelSpec | None = None) -> tuple[Candidate, ...]:
-        """What has to be compiled for `spec`: its candidates, or what a search found for devices like the current one.
+        """What has to be compiled for `spec`: its candidates, or what a search found for devices like the
+        current one.
 
-        `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates where it is for all
-        calls, because there are no sizes; else it is one more. Where the best guess does, it is the only candidate.
+        `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates
+        where it is for all calls, because there are no sizes; else it is one more. Where the best guess does,
+        it is the only candidate.
 
         Raises:
             MissingTritonError: Triton is not installed.
@@ -136,7 +140,8 @@ class TritonBuilder:
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
-        """Those of `wanted` that compiled; all candidates if none did of what was once found, or of the best guess.
+        """Those of `wanted` that compiled; all candidates if none did of what was once found, or of the best
+        guess.
 
         Raises:
             KernelBuildError: none did.
@@ -164,7 +169,9 @@ class TritonBuilder:
         return make_interpreted(spec)
 
     def others(self, spec: KernelSpec, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
-        """Configurations that a search asks for, several at once; one that takes too long counts as one that fails."""
+        """Configurations that a search asks for, several at once; one that takes too long counts as one that
+        fails.
+        """
         target, version = gpu_target(spec), triton_version()
         wanted = [candidate(spec, config, target, version) for config in configs]
         with Threads(self._workers, "coilwork-search") as threads:

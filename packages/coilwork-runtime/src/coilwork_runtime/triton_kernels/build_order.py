@@ -1,4 +1,6 @@
-"""In which order kernels are built: those that take longest first, so that no worker is left alone with one at the end."""
+"""In which order kernels are built: those that take longest first, so that no worker is left alone with one
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _THREADS: Final = 32
 def expected_work(candidate: Candidate) -> float:
     """How long a candidate takes to compile, in no unit: its statements, as often as a thread has elements.
 
-    Of 163 candidates of models, nine in ten were within a factor of two of it; products take less than it says, and longest.
+    Of 163 candidates of models, nine in ten were within a factor of two of it; products take less than it
+    says, and longest.
     """
     source: str = candidate.request["source"]
     lines = [line for line in source.splitlines() if line.startswith("    ")]

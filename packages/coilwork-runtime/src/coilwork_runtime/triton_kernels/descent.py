@@ -1,6 +1,7 @@
 """Coordinate descent from the best candidate: to the best neighbour, and on, until no neighbour is better.
 
-The search knows nothing of devices: what builds and times configurations is given, so that tables of times test it.
+The search knows nothing of devices: what builds and times configurations is given, so that tables of times
+test it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Bench:
 
 
 def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int) -> Found | None:
-    """The best configuration found with `most` trials beyond those of `proposed`; None if nothing could be timed.
+    """The best configuration found with `most` trials beyond those of `proposed`; None if nothing could be
+    timed.
 
     Ties go to what is earlier: a candidate before its neighbours, a better guess before a worse one.
     """
@@ -91,7 +93,9 @@ def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int)
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The one that takes least time, where a later one counts only if it gains `GAIN` over the first that was timed."""
+    """The one that takes least time, where a later one counts only if it gains `GAIN` over the first that was
+    timed.
+    """
     timed = [(trial.milliseconds, trial) for trial in trials if trial.milliseconds is not None]
     if not timed:
         return None
@@ -111,7 +115,9 @@ def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], ro
 
 
 def _better(trials: Sequence[Trial], current: Trial, bench: Bench) -> Trial | None:
-    """The best of `trials` if it beats `current` in a second measurement, too; else the next one, if that does."""
+    """The best of `trials` if it beats `current` in a second measurement, too; else the next one, if that
+    does.
+    """
     assert current.milliseconds is not None
     timed = [(t.milliseconds, t) for t in trials if t.milliseconds is not None]
     for milliseconds, trial in sorted(timed, key=lambda pair: pair[0]):

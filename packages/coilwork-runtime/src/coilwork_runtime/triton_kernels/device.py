@@ -1,7 +1,7 @@
 """GPUs as a `Device`, and Triton as a `KernelCompiler`: one kernel at a time, in its best guess.
 
-Programs are driven by `launch.py`, which has a configuration chosen for each call; this is the plain form that the
-conformance kit and other packages use.
+Programs are driven by `launch.py`, which has a configuration chosen for each call; this is the plain form
+that the conformance kit and other packages use.
 """
 
 from __future__ import annotations

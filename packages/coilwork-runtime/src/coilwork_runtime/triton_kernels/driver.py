@@ -1,7 +1,7 @@
 """The GPU driver's module API, through ctypes: from a binary in memory to a function that can be launched.
 
-These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`, or where
-that cannot be built, through `slow_kernel` here.
+These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`,
+or where that cannot be built, through `slow_kernel` here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverNames:
-    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where there is none.
+    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where
+    there is none.
 
     `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they
         ask.

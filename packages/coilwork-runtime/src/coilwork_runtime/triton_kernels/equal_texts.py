@@ -1,4 +1,6 @@
-"""Which kernels are the same but for their names and what they are launched with, so that one binary serves all of them."""
+"""Which kernels are the same but for their names and what they are launched with, so that one binary serves
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 def shared_texts(specs: Iterable[KernelSpec]) -> Mapping[str, KernelSpec]:
     """By name of each of `specs`, the first of them with the same text: that one's is compiled.
 
-    Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A kernel whose text is no
-    Python is for Triton to refuse, by its own name.
+    Which one is first depends on the graph alone, so a graph that is compiled again finds its binaries. A
+    kernel whose text is no Python is for Triton to refuse, by its own name.
     """
     first: dict[tuple[object, ...], KernelSpec] = {}
     found: dict[str, KernelSpec] = {}

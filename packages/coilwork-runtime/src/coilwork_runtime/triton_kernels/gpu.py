@@ -1,4 +1,6 @@
-"""What launching needs of a device: as a value, so that a vendor's package or a test can put another in its place."""
+"""What launching needs of a device: as a value, so that a vendor's package or a test can put another in its
+place.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ CALLS_PER_ROUND = 5
 class LoadedKernel:
     """A kernel on a device: `launch` is called with grid, stream, scratch and arguments.
 
-    `entry` is what others need to launch it themselves, if they can. `registers` and `spill_bytes` are what a thread of it
-    uses; 0 where the driver does not say.
+    `entry` is what others need to launch it themselves, if they can. `registers` and `spill_bytes` are what a
+    thread of it uses; 0 where the driver does not say.
     """
 
     launch: Kernel

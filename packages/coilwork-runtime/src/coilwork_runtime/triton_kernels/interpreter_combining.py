@@ -1,8 +1,9 @@
 """Reductions and scans of Triton's interpreter as trees over whole blocks.
 
-As it comes (Triton 3.6, 3.7), the interpreter calls a combine function once per element, in Python, for all but a few that it
-knows. Here, as on a GPU, a call combines all pairs of a level: some log2(length) calls for a reduction, twice that for a scan.
-Neighbours are combined, the earlier as the first operand, so combine functions need be associative only, not commutative.
+As it comes (Triton 3.6, 3.7), the interpreter calls a combine function once per element, in Python, for all
+but a few that it knows. Here, as on a GPU, a call combines all pairs of a level: some log2(length) calls for
+a reduction, twice that for a scan. Neighbours are combined, the earlier as the first operand, so combine
+functions need be associative only, not commutative.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Combine = Callable[[Arrays, Arrays], Arrays]
 def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
     """What `ReduceOps.generic_reduce` gives, but for the order in which elements are combined.
 
-    Takes a `ReduceOps` and `tl.tensor`s of one shape whose extents are powers of two; `axis=None` is the axis of all elements.
+    Takes a `ReduceOps` and `tl.tensor`s of one shape whose extents are powers of two; `axis=None` is the axis
+    of all elements.
     """
     import numpy
 
@@ -45,7 +47,8 @@ def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
 def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
     """What `ScanOps.generic_scan` gives, but for the order in which elements are combined.
 
-    Takes a `ScanOps` and `tl.tensor`s of one shape whose extents are powers of two. Who calls turns reversed scans around.
+    Takes a `ScanOps` and `tl.tensor`s of one shape whose extents are powers of two. Who calls turns reversed
+    scans around.
     """
     import numpy
 
@@ -57,14 +60,17 @@ def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
 
 
 def _scanned(arrays: Arrays, combine: Combine) -> Arrays:
-    """Inclusive prefixes along the first axis: those of the pairs are every second one (Ladner and Fischer, 1980)."""
+    """Inclusive prefixes along the first axis: those of the pairs are every second one (Ladner and Fischer,
+    1980).
+    """
     import numpy
 
     if len(arrays[0]) == 1:
         return arrays
     firsts = [x[0::2] for x in arrays]
     at_seconds = _scanned(combine(firsts, [x[1::2] for x in arrays]), combine)
-    # before the first pair there is nothing: it meets the last, for blocks must stay powers of two, and is put back below
+    # before the first pair there is nothing: it meets the last, for blocks must stay powers of two, and is
+    # put back below
     at_firsts = combine([numpy.roll(x, 1, axis=0) for x in at_seconds], firsts)
     results = []
     for given, first, second in zip(arrays, at_firsts, at_seconds, strict=True):

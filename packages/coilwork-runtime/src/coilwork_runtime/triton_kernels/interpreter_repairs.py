@@ -1,4 +1,6 @@
-"""What Triton's interpreter does otherwise than Triton's compiler, put right while a kernel of ours runs in it."""
+"""What Triton's interpreter does otherwise than Triton's compiler, put right while a kernel of ours runs in
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from coilwork_runtime.triton_kernels.interpreter_combining import reduce_blocks,
 def repaired_interpreter(options: Any) -> Iterator[None]:
     """Triton's interpreter with `options` (an `InterpreterOptions`) and these repairs, in Triton 3.6 to 3.7:
 
-    - A comparison gives booleans. As it comes, the result is labelled with the operands' type and, where a single one
-      meets a block of them, converted to that type; `&` then refuses the floats.
-    - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
-      convert numbers instead of bits.
+    - A comparison gives booleans. As it comes, the result is labelled with the operands' type and, where a
+      single one meets a block of them, converted to that type; `&` then refuses the floats.
+    - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any
+      type but f32 convert numbers instead of bits.
     - Conversions from and to 8-bit floats round to nearest, and know subnormals, infinities and NaN.
     - Matrices of bf16 are multiplied as numbers, too.
     - Reductions and scans combine whole blocks level by level, not element by element in Python.
@@ -92,8 +94,8 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
 def scalar_argument(value: int, dtype: str) -> Any:
     """A size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
 
-    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton 3.6 with
-    NumPy 2.4.
+    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton
+    3.6 with NumPy 2.4.
     """
     import numpy
     import triton.language as tl

@@ -47,7 +47,9 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explore:
-    """A search beyond the candidates: how far it may go, and what builds other configurations, several at once."""
+    """A search beyond the candidates: how far it may go, and what builds other configurations, several at
+    once.
+    """
 
     search: Search
     compile: Callable[[Sequence[Config]], Sequence[GpuBinary | KernelBuildError]]
@@ -70,9 +72,11 @@ def make_launcher(
     store: Store | None,
     explore: Explore | None = None,
 ) -> Launcher:
-    """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the configuration.
+    """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the
+    configuration.
 
-    What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a search.
+    What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a
+    search.
     """
     if len(spec.guards) == 1:
         return _Kernel(spec, tuple(built), gpu, store, explore).launcher
@@ -110,7 +114,9 @@ class _Versions:
         self._versions[self._number(self._sizes_of(args))].launch(*args)
 
     def _form(self) -> bytes | None:
-        """How all versions are launched on the first device; `None` before one was, and for a while before the first one was settled."""
+        """How all versions are launched on the first device; `None` before one was, and for a while before
+        the first one was settled.
+        """
         device = next((k.first_device for k in self._versions if k.binding is not None), None)
         if device is None:
             return None
@@ -186,7 +192,9 @@ class _Kernel:
         return call
 
     def binding_on(self, device: int, *, guess: bool = False) -> bytes | None:
-        """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess if no call has settled it yet."""
+        """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess
+        if no call has settled it yet.
+        """
         with self._gpu.guard(device), self._lock:
             if device not in self._devices and self._explore is None and len(self._built) == 1:
                 self._prepare(device, ())

@@ -1,4 +1,6 @@
-"""The launcher written in C++: the wheel's, or built once and kept in the store; ctypes where it cannot be built."""
+"""The launcher written in C++: the wheel's, or built once and kept in the store; ctypes where it cannot be
+built.
+"""
 
 from __future__ import annotations
 

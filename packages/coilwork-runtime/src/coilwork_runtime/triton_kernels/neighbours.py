@@ -32,7 +32,9 @@ class Space:
 
     @staticmethod
     def of(spec: KernelSpec) -> Space:
-        """The space that the first version of a kernel declares; without one, there is nothing around its candidates."""
+        """The space that the first version of a kernel declares; without one, there is nothing around its
+        candidates.
+        """
         if not spec.versions:
             return Space({})
         values = read_values(spec.versions[0].mapping)
@@ -55,7 +57,9 @@ class Space:
                 yield from self._moved(config, {name: direction})
 
     def double_steps(self, config: Config) -> Iterator[Config]:
-        """Two at once: a block and the warps that share it, one side of a block for another, or one parameter twice."""
+        """Two at once: a block and the warps that share it, one side of a block for another, or one parameter
+        twice.
+        """
         blocks = [name for name in self.values if name not in OPTIONS]
         for name in blocks:
             for direction in (1, -1):

@@ -1,4 +1,6 @@
-"""Worker processes that compile Triton kernels: started when needed, several at once, replaced when they die."""
+"""Worker processes that compile Triton kernels: started when needed, several at once, replaced
+when they die.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ class WorkerPool:
         raise WorkerError(reason)
 
     def warm_up(self, count: int) -> None:
-        """Start workers ahead of need, so that they import Triton while the caller still lowers and schedules."""
+        """Start workers ahead of need, so that they import Triton while the caller still lowers and
+        schedules.
+        """
         with self._lock:
             missing = count - len(self._idle)
         for _ in range(missing):

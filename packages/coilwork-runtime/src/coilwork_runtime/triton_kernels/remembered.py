@@ -1,4 +1,5 @@
-"""What searches found, in the store: one record per kernel and kind of device, with an entry per magnitude of its sizes.
+"""What searches found, in the store: one record per kernel and kind of device, with an entry per magnitude of
+its sizes.
 
 A choice is the closed mapping itself, so that whoever reads it need not have built what it was compared with,
 and can hand it in for the kernel (docs/how-to/say-how-a-kernel-runs.md).
@@ -61,14 +62,18 @@ def recall(store: Store | None, spec: KernelSpec, device_name: str) -> Mapping[t
 
 
 def config_for(spec: KernelSpec, mapping: str) -> Config | None:
-    """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it never does."""
+    """The configuration in which the first version of `spec` runs as the closed `mapping` says; None if it
+    never does.
+    """
     chosen = read_choice(spec.versions[0].mapping, mapping) if spec.versions else None
     return None if chosen is None else dict(spec.configs[0]) | chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a search found of a kernel, for sizes of one magnitude: the closed mapping, and how much faster it was than the proposed one."""
+    """What a search found of a kernel, for sizes of one magnitude: the closed mapping, and how much faster it
+    was than the proposed one.
+    """
 
     kernel: str
     device: str
@@ -78,7 +83,9 @@ class Finding:
 
 
 def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
-    """The records of searches in `store`: kernel, device, and `searches`, one entry per magnitude of sizes."""
+    """The records of searches in `store`: kernel, device, and `searches`, one entry per magnitude
+    of sizes.
+    """
     for _, record in TuningCache(store).list():
         if _entries(record) is not None:
             yield record

@@ -129,7 +129,9 @@ def candidate(
     *,
     text: KernelSpec | None = None,
 ) -> Candidate:
-    """What to compile for `spec` in one configuration; of `text`, if it is given, another kernel that does the same."""
+    """What to compile for `spec` in one configuration; of `text`, if it is given, another kernel that does
+    the same.
+    """
     of = text or spec
     options: dict[str, Any] = {"enable_fp_fusion": True}
     options |= {name: value for name, value in config.items() if name in OPTIONS}

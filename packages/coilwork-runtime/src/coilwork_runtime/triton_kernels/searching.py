@@ -1,7 +1,8 @@
-"""A search on a device: neighbours built in parallel, those that cannot win left out, the others timed on real arguments.
+"""A search on a device: neighbours built in parallel, those that cannot win left out, the others timed on
+real arguments.
 
-Whatever goes wrong with one configuration, at building, loading, launching or timing, takes it out of the search and
-nothing else: the call that started the search still happens, in a configuration that works.
+Whatever goes wrong with one configuration, at building, loading, launching or timing, takes it out of the
+search and nothing else: the call that started the search still happens, in a configuration that works.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A configuration that can be called; `threads` are those of a block, the other numbers those of a thread."""
+    """A configuration that can be called; `threads` are those of a block, the other numbers those of a
+    thread.
+    """
 
     config: Config
     call: Call
@@ -133,7 +136,9 @@ def search(
 
 
 def why_not(trial: Trial, current: Trial) -> str:
-    """Why `trial` need not be timed: what the compiler made of it cannot be better than `current`; empty if it may be."""
+    """Why `trial` need not be timed: what the compiler made of it cannot be better than `current`; empty if
+    it may be.
+    """
     if trial.spill_bytes > current.spill_bytes:
         return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
     if residence(trial) < LEAST_RESIDENCE * residence(current):

@@ -1,4 +1,6 @@
-"""Choosing among a few candidate configurations: time each once on the real arguments, and remember the choice."""
+"""Choosing among a few candidate configurations: time each once on the real arguments, and remember the
+choice.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
 # Of what is remembered: raised, it is measured anew.
 FORMAT: Final = "3"
-# A later candidate must beat the best guess by this share and by these milliseconds: below them, timing noise would decide.
+# A later candidate must beat the best guess by this share and by these milliseconds: below them, timing noise
+# would decide.
 MARGIN: Final = 0.0075
 TICK: Final = 0.00025
 
@@ -61,13 +64,16 @@ def fastest(times: Sequence[float]) -> int:
 
 
 def without_spills(spill_bytes: Sequence[int]) -> list[int]:
-    """The indices of candidates worth timing: those that keep all values in registers, or all where none does."""
+    """The indices of candidates worth timing: those that keep all values in registers, or all where none
+    does.
+    """
     clean = [index for index, spilled in enumerate(spill_bytes) if not spilled]
     return clean or list(range(len(spill_bytes)))
 
 
 def expendable_arguments(args: Sequence[Any], roles: Sequence[str]) -> list[Any]:
-    """`args` for running a kernel several times: tensors that it updates, or that share memory with what it reads, copied.
+    """`args` for running a kernel several times: tensors that it updates, or that share memory with what it
+    reads, copied.
 
     An output of its own memory is written as it is: the real call writes it again.
     """

@@ -1,4 +1,6 @@
-"""Kernels that have versions for some sizes, and one for all: which configurations are whose, and how a call chooses."""
+"""Kernels that have versions for some sizes, and one for all: which configurations are whose, and how a call
+chooses.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _T = TypeVar("_T")
 
 
 def version_of(spec: KernelSpec, config: Mapping[str, int]) -> int:
-    """The number of the version of `spec` that a configuration is of; they are counted as `spec.versions` are."""
+    """The number of the version of `spec` that a configuration is of; they are counted as `spec.versions`
+    are.
+    """
     count = len(spec.guards)
     # of a version that was selected all configurations are
     return count - 1 - config.get(_VERSION, 0) if count > 1 else 0
@@ -31,7 +35,9 @@ def select_version(spec: KernelSpec, number: int) -> KernelSpec:
 
 
 def keep_versions(spec: KernelSpec, guesses: Sequence[_T]) -> tuple[_T, ...]:
-    """The first of `guesses`, one for each configuration of `spec`, of each version; that of the first configuration leads."""
+    """The first of `guesses`, one for each configuration of `spec`, of each version; that of the first
+    configuration leads.
+    """
     found: dict[int, _T] = {}
     for guess, config in zip(guesses, spec.configs, strict=True):
         found.setdefault(version_of(spec, config), guess)

@@ -1,9 +1,9 @@
 """A process that compiles Triton kernels for its parent, which may have initialised CUDA and must not fork.
 
-Run as a script, so that it imports Triton and nothing else of ours or torch's. It reads requests from standard input
-and writes replies to standard output, both as frames: the header's length and the blob's (8 bytes each), the header
-(JSON), the blob. It never touches a device, and ends when its input does or after `IDLE_LIMIT_S` without a request.
-Triton is imported before the first request, which may be a while.
+Run as a script, so that it imports Triton and nothing else of ours or torch's. It reads requests from
+standard input and writes replies to standard output, both as frames: the header's length and the blob's (8
+bytes each), the header (JSON), the blob. It never touches a device, and ends when its input does or after
+`IDLE_LIMIT_S` without a request. Triton is imported before the first request, which may be a while.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import Any, BinaryIO, Final
 
 IDLE_LIMIT_S: Final = 300.0
 LONGEST_FRAME: Final = 1 << 31
-# Requests between two runs of the garbage collector, which by itself takes a tenth of the time; each leaves about a megabyte to it.
+# Requests between two runs of the garbage collector, which by itself takes a tenth of the time; each leaves
+# about a megabyte to it.
 COLLECT_AFTER: Final = 64
 # What a launch needs to know of a compiled kernel, and its value where a Triton release does not say.
 METADATA: Final = (
@@ -46,7 +47,8 @@ METADATA: Final = (
 
 _LENGTHS: Final = struct.Struct("<QQ")
 
-# The functions of libdevice that most kernels need, and those of Triton's language that `SIMPLE_FUNCTIONS` certainly lacks.
+# The functions of libdevice that most kernels need, and those of Triton's language that `SIMPLE_FUNCTIONS`
+# certainly lacks.
 SIMPLE_FUNCTIONS: Final = Path(__file__).with_name("simple_functions.ll")
 _OTHER_FUNCTIONS: Final = re.compile(r"\blibdevice\.|\btl\.(?:log2?|sin|cos|erf|floor|ceil|sqrt_rn|div_rn)\(")
 _MISSING_FUNCTION: Final = re.compile(r"^declare [^@\n]*@(__nv_\w+)\(", re.MULTILINE)
@@ -98,7 +100,9 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:
-    """`count` bytes, or fewer at the end. The worker's stream is unbuffered, so that `select` sees all there is; it reads in parts."""
+    """`count` bytes, or fewer at the end. The worker's stream is unbuffered, so that `select` sees all there
+    is; it reads in parts.
+    """
     parts: list[bytes] = []
     while count:
         part = stream.read(count)
@@ -126,7 +130,8 @@ def prepare() -> None:
     triton.knobs.runtime.add_stages_inspection_hook = mend_stages
     # Triton's cache is in a folder that goes with this process: the texts of stages in it are for nobody.
     triton.knobs.compilation.store_binary_only = True
-    # A key is for one request, and kernels that were compiled before do not come here. Triton's own reads all of Triton.
+    # A key is for one request, and kernels that were compiled before do not come here. Triton's own reads all
+    # of Triton.
     vars(importlib.import_module("triton.compiler.compiler"))["get_cache_key"] = _unique_key
 
 
@@ -135,14 +140,17 @@ def _unique_key(*_: Any, **__: Any) -> str:
 
 
 def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Compile what `request` (see `requests.request_header`) describes: launch metadata and the device binary."""
+    """Compile what `request` (see `requests.request_header`) describes: launch metadata and the device
+    binary.
+    """
     prepare()
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     backend, arch, warp_size = request["target"]
-    # Lines are for the messages of failed checks. The text is in a file that goes with this process, so a profiler has no use for them.
+    # Lines are for the messages of failed checks. The text is in a file that goes with this process, so a
+    # profiler has no use for them.
     triton.knobs.compilation.disable_line_info = not request["options"].get("debug", False)
     function = load_function(request["source"], request["entry"], folder)
     types: Mapping[str, str] = request["types"]
@@ -167,9 +175,11 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
 
 
 def mend_stages(*given: Any) -> tuple[str, str] | None:
-    """Triton's hook on the stages of a compilation: functions are not missing, and PTX goes to `ptxas` without what that gets wrong.
+    """Triton's hook on the stages of a compilation: functions are not missing, and PTX goes to `ptxas`
+    without what that gets wrong.
 
-    `given` are the back end, its stages by name and more. Without any, Triton asks for a key of what the hook does, and a hash of it.
+    `given` are the back end, its stages by name and more. Without any, Triton asks for a key of what the hook
+    does, and a hash of it.
     """
     if not given:
         return "no packed arithmetic, no joins of shared pairs", "2"
@@ -198,8 +208,9 @@ def without_missing_functions(llir: str) -> str:
 def without_packed_arithmetic(ptx: str) -> str:
     """`ptx` with each operation on a pair of 16-bit integers as two on 16-bit integers.
 
-    ptxas 12.8 to 13.0 lose the constant that is added to a pair where another pair gets the same one, so that kernels read wrong
-    places (triton-lang/triton#11581; seen in gradients of max-pools on sm_90, right with `ptxas -O0`).
+    ptxas 12.8 to 13.0 lose the constant that is added to a pair where another pair gets the same one, so that
+    kernels read wrong places (triton-lang/triton#11581; seen in gradients of max-pools on sm_90, right with
+    `ptxas -O0`).
     """
 
     def halves(found: re.Match[str]) -> str:
@@ -210,7 +221,8 @@ def without_packed_arithmetic(ptx: str) -> str:
 
 
 def without_joined_pairs(ptx: str) -> str:
-    """`ptx` with shifts where a pair of 8-bit floats that something else reads, too, is joined with other 16 bits.
+    """`ptx` with shifts where a pair of 8-bit floats that something else reads, too, is joined with other 16
+    bits.
 
     ptxas 12.8 (of Triton 3.6 and 3.7) makes the conversion and the join one instruction,
     `F2FP...PACK_AB_MERGE_C`, at the place of the join. It leaves readers that come before where they are:

@@ -1,4 +1,5 @@
-"""Calls of ATen's products that are no plain ones of matrices: by vectors, of scaled floats of 8 bits, with an activation of the sums.
+"""Calls of ATen's products that are no plain ones of matrices: by vectors, of scaled floats of 8 bits, with
+an activation of the sums.
 
 Each is the only implementation of its form that is known, so that none has a kernel as its rival.
 """
@@ -66,7 +67,9 @@ class AtenActivationCall(_AtenProduct):
     """A call of ATen's `_addmm_activation`, on NVIDIA GPUs an epilogue of cuBLASLt."""
 
     def claims(self, product: MatrixProduct, target: Target) -> str | None:
-        """It multiplies two matrices of one type; its GELU is the exact one on CPUs, and its tanh form elsewhere."""
+        """It multiplies two matrices of one type; its GELU is the exact one on CPUs, and its tanh form
+        elsewhere.
+        """
         gelu = "gelu" if target.has(ATEN_CPU) else "gelu_tanh"
         if product.activation not in ("relu", gelu) or len(product.output.shape) != 2 or product.scales:
             return "it does ReLU or GELU to the sums of two matrices"

@@ -1,8 +1,9 @@
 """Implementations that a back end brings: of products, convolutions and attention, for its own devices alone.
 
-A back end with a method `implementations` returns a `Registry` of them. They stand before those of this package,
-and are asked about targets whose kind is the back end's. So whoever has a library for a device adds it without a
-change here: ATen's calls, which torch sends on to any device, are only the rows that every device has.
+A back end with a method `implementations` returns a `Registry` of them. They stand before those of this
+package, and are asked about targets whose kind is the back end's. So whoever has a library for a device adds
+it without a change here: ATen's calls, which torch sends on to any device, are only the rows that every
+device has.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Implementing(Protocol):
 
 
 def collect_implementations(targets: Targets, find_backend: Callable[[Target], object]) -> Registry:
-    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets' back
-    ends, which `find_backend` gives."""
+    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets'
+    back ends, which `find_backend` gives.
+    """
     found, asked = REGISTRY, set[str]()
     for target in (targets.main, *(target for _, target in targets.by_device)):
         backend = find_backend(target)
@@ -52,7 +54,9 @@ def collect_implementations(targets: Targets, find_backend: Callable[[Target], o
 
 
 def add_implementations(registry: Registry, brought: Registry, kinds: tuple[str, ...]) -> Registry:
-    """`registry` behind what was `brought` for targets of `kinds`. Of two that cost the same the first is taken."""
+    """`registry` behind what was `brought` for targets of `kinds`. Of two that cost the same the first is
+    taken.
+    """
     return replace(
         registry,
         products=(*_own(brought.products, kinds, _own_implementation), *registry.products),

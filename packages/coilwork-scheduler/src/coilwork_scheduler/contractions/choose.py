@@ -97,7 +97,9 @@ def implement_contractions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implemented:
-    """A graph whose contractions are calls and loops, and who says in which blocks the sums of its buffers run."""
+    """A graph whose contractions are calls and loops, and who says in which blocks the sums of its buffers
+    run.
+    """
 
     graph: Graph
     blocks: Mapping[str, NamesBlocks] = field(default_factory=lambda: MappingProxyType({}))

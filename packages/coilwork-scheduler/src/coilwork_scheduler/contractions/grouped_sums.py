@@ -1,7 +1,9 @@
-"""A contraction in groups as one without: where data say which points belong together becomes part of its bodies.
+"""A contraction in groups as one without: where data say which points belong together becomes part of its
+bodies.
 
-Groups along a range: a sum counts the groups that end before each point, which is the number of the point's own
-group, and the bodies look up by it. Groups along an axis: outside of a range's group both factors are zero.
+Groups along a range: a sum counts the groups that end before each point, which is the number of the point's
+own group, and the bodies look up by it. Groups along an axis: outside of a range's group both factors are
+zero.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def _is_inside(groups: Groups, ends: Buffer) -> Scalar:
 
 
 def _look_up(roots: tuple[Scalar, ...], groups: Groups, number: Buffer) -> tuple[Scalar, ...]:
-    """`roots` with the number of the group that each point is in, read from memory, in the place of `groups.index`.
+    """`roots` with the number of the group that each point is in, read from memory, in the place of
+    `groups.index`.
 
     Behind the last group nothing is read: there is no such matrix.
     """

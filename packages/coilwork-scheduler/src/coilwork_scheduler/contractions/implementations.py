@@ -1,15 +1,17 @@
-"""The ways to compute a product of matrices: calls of libraries, and kernels that are sums of products. One row each in `IMPLEMENTATIONS`.
+"""The ways to compute a product of matrices: calls of libraries, and kernels that are sums of products. One
+row each in `IMPLEMENTATIONS`.
 
-An implementation says why it can't compute a product (`claims`), what it takes (`quote`), and what nodes it is (`build`). The
-pass in `choose.py` asks all of them and takes the cheapest. A new library or template is a class and a row.
+An implementation says why it can't compute a product (`claims`), what it takes (`quote`), and what nodes it
+is (`build`). The pass in `choose.py` asks all of them and takes the cheapest. A new library or template is a
+class and a row.
 
-Libraries' products are hard to beat where they are bound by arithmetic. They read operands as they lie in memory, though: a
-weight of 8 bits has to be widened into memory first, which with few rows moves several times the bytes of the product itself. There
-a kernel that widens what it reads wins however well it multiplies: 61 us against 15 us for a copy of the weight, with 16 rows
-of 4096 and 11008 columns on an H200.
+Libraries' products are hard to beat where they are bound by arithmetic. They read operands as they lie in
+memory, though: a weight of 8 bits has to be widened into memory first, which with few rows moves several
+times the bytes of the product itself. There a kernel that widens what it reads wins however well it
+multiplies: 61 us against 15 us for a copy of the weight, with 16 rows of 4096 and 11008 columns on an H200.
 
-Libraries' fast kernels also write rows of whole vectors only. A vocabulary of 50257 columns has them take 6.7 ms for what takes a
-kernel of ours 1.1, and 0.9 where the rows are padded.
+Libraries' fast kernels also write rows of whole vectors only. A vocabulary of 50257 columns has them take 6.7
+ms for what takes a kernel of ours 1.1, and 0.9 where the rows are padded.
 """
 
 from __future__ import annotations
@@ -164,7 +166,9 @@ class Surroundings:
         return self.move_us(copied, 0) if copied else 0.0
 
     def has_odd_columns(self, product: MatrixProduct, target: Target) -> bool:
-        """True if 16-bit rows of the result are known to be no whole vectors, while those of the factors are."""
+        """True if 16-bit rows of the result are known to be no whole vectors, while those of the
+        factors are.
+        """
         output, columns = product.output, product.sizes[1]
         multiple = self.sizes.value(columns) & -self.sizes.value(columns)
         exact = as_int(columns) is not None and output.strides[-2] is columns
@@ -203,7 +207,9 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class AtenCall:
-    """A call of ATen's `mm`, `bmm`, `addmm`, `baddbmm` or `_int_mm`, which ask cuBLAS, cuBLASLt, MKL or oneDNN."""
+    """A call of ATen's `mm`, `bmm`, `addmm`, `baddbmm` or `_int_mm`, which ask cuBLAS, cuBLASLt, MKL or
+    oneDNN.
+    """
 
     around: Surroundings
     kind: ClassVar[Literal["library", "kernel"]] = "library"
@@ -223,7 +229,9 @@ class AtenCall:
         )
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The time to lay widened factors out in memory, then the longer of memory and, where that is known, arithmetic."""
+        """The time to lay widened factors out in memory, then the longer of memory and, where that is known,
+        arithmetic.
+        """
         around = self.around
         once = sum(around.size(b) for b in (product.left, product.right))
         us = around.move_us(once, around.size(product.output))
@@ -266,7 +274,9 @@ class AtenCall:
 
 @dataclass(frozen=True, slots=True)
 class SumsOfProducts:
-    """A kernel of ours that adds products, in pieces that fill the device: what is chosen where kernels are asked for."""
+    """A kernel of ours that adds products, in pieces that fill the device: what is chosen where kernels are
+    asked for.
+    """
 
     around: Surroundings
     kind: ClassVar[Literal["library", "kernel"]] = "kernel"
@@ -398,7 +408,9 @@ class OddColumnSums(SumsOfProducts):
     loss: ClassVar[str] = "a library's slow kernel takes hardly longer"
 
     def quote(self, product: MatrixProduct, target: Target) -> Quote:
-        """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a call."""
+        """The longer of memory and arithmetic; a factor that is widened is laid out in memory for it as for a
+        call.
+        """
         around = self.around
         if not target.has(CUBLAS) or around.options.numerics == "strict":
             return Quote(us=inf, reason="no kernel is known to be faster")
@@ -413,7 +425,9 @@ class OddColumnSums(SumsOfProducts):
         return Quote(us=us, reason=reason, numbers={"kernel_us": round(us, 3)})
 
     def least_gain_us(self, product: MatrixProduct, rival: Quote) -> float:
-        """A share of the rival's time, but for widening: a kernel's rate is one that was measured elsewhere."""
+        """A share of the rival's time, but for widening: a kernel's rate is one that was measured
+        elsewhere.
+        """
         products = self.around.targets.of(product.output.device).machine.products
         rival_us = rival.us - self.around.widening_us(product)
         return max(products.least_gain_us, products.least_gain_share * rival_us)

@@ -1,4 +1,5 @@
-"""Which sums that the scheduler has written, or that a program spells itself, are contractions, and their form in a kernel.
+"""Which sums that the scheduler has written, or that a program spells itself, are contractions, and their
+form in a kernel.
 
 Factors are in f32, often 16-bit numbers widened: the product of two of these is exact, so that a unit which
 multiplies 16-bit numbers and adds in f32 computes just this.
@@ -58,7 +59,8 @@ class Factors:
 def contraction_of(
     kind: ReduceKind, operand: Scalar, ranges: Iterable[Expr], axes: tuple[Expr, ...]
 ) -> Factors | None:
-    """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no contraction.
+    """The factors of the reduction of `operand`, over `ranges` and along `axes`; None if it is no
+    contraction.
 
     The factor that varies along the outermost of the ranges that are not batch is the left one.
     """

@@ -1,8 +1,9 @@
-"""Scales that move behind the sum: of weights widened from 8 bits, once per result instead of once per weight.
+"""Scales that move behind the sum: of weights widened from 8 bits, once per result instead of once per
+weight.
 
-`sum(x * round(w * s))`, where `s` does not vary along the sum, is `s * sum(x * w)` but for the rounding of each weight to 16 bits,
-which `fast` numerics leave out. `w` is exact in 16 bits, so that matrix units take it as it is; and to scale it there would take
-most of the time of a kernel that is bound by reading weights.
+`sum(x * round(w * s))`, where `s` does not vary along the sum, is `s * sum(x * w)` but for the rounding of
+each weight to 16 bits, which `fast` numerics leave out. `w` is exact in 16 bits, so that matrix units take it
+as it is; and to scale it there would take most of the time of a kernel that is bound by reading weights.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _scaled(node: Reduce, name: Callable[[str], str]) -> tuple[Reduce, Pointwise
 
 
 def _split(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | None:
-    """A weight of 8 bits in f32, and the scale that `factor` multiplies it with before it rounds the product to 16 bits."""
+    """A weight of 8 bits in f32, and the scale that `factor` multiplies it with before it rounds the product
+    to 16 bits.
+    """
     rounded = _cast_from(factor, _HALVES) if factor.dtype is DType.F32 else None
     scaled = None if rounded is None else _cast_from(rounded, frozenset({DType.F32}))
     if rounded is None or not isinstance(scaled, Op) or scaled.op != "mul":

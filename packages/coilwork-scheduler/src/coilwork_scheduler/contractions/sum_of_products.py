@@ -1,7 +1,8 @@
 """A contraction as loops: the sum of products, in pieces if so wanted, and the epilogue of what is summed.
 
-The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and what follows is fused
-behind it. A reduction of this form is what matrix units compute: `known.contraction_of`, and
+The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and
+what follows is fused behind it. A reduction of this form is what matrix units compute:
+`known.contraction_of`, and
     `kernels/contraction.py` on GPUs.
 """
 
@@ -39,10 +40,10 @@ class SumBuilder:
         buffers: those of the graph, by name.
         views: its views, by the names of what they define.
         name: gives fresh names for buffers.
-        least: with 2, a single row or column gets another one beside it, of zeros: a product of a matrix with a vector would be
-            a sum in another order.
-        round_first: the sum is rounded before the epilogue computes with it: whether torch adds a bias within a product or
-            behind it depends on strides.
+        least: with 2, a single row or column gets another one beside it, of zeros: a product of a matrix with
+            a vector would be a sum in another order.
+        round_first: the sum is rounded before the epilogue computes with it: whether torch adds a bias within
+            a product or behind it depends on strides.
     """
 
     buffers: Mapping[str, Buffer]
@@ -52,7 +53,9 @@ class SumBuilder:
     round_first: bool = False
 
     def build(self, node: Contraction, *, pieces: int = 1) -> tuple[Node, ...]:
-        """The nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and the epilogue."""
+        """The nodes that compute `node`: sums, in `pieces` of equal length along its only axis, and the
+        epilogue.
+        """
         before, node = ungroup(node, self.buffers, self.name)
         nodes: list[Node] = [*before]
         output, origins = node.output, node.origins

@@ -1,7 +1,7 @@
 """Reading an element of a view where it lies in the memory that is viewed.
 
-A transposed operand is the buffer that was computed, under other strides. Read there, by that buffer's own index, what
-computes the buffer can take the place of the load.
+A transposed operand is the buffer that was computed, under other strides. Read there, by that buffer's own
+index, what computes the buffer can take the place of the load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from coilwork_ir.scalar import Load, load
 def element(
     buffer: Buffer, index: tuple[Expr, ...], buffers: Mapping[str, Buffer], views: Mapping[str, View]
 ) -> Load:
-    """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as that is dense."""
+    """The element of `buffer` at `index`: a load from the innermost buffer that it is a view of, as far as
+    that is dense.
+    """
     while (view := views.get(buffer.name)) is not None:
         source = buffers[view.source]
         order = _dense(source)
@@ -91,7 +93,9 @@ def _fits(start: Expr, step: int, count: Expr, size: Expr) -> bool:
 
 
 def _dense(buffer: Buffer) -> tuple[int, ...] | None:
-    """Dimensions, outermost in memory first, if each element of a stretch of memory is one of the buffer's."""
+    """Dimensions, outermost in memory first, if each element of a stretch of memory is one of the
+    buffer's.
+    """
     pending = dict(enumerate(zip(buffer.shape, buffer.strides, strict=True)))
     wanted = as_expr(1)
     order: list[int] = []

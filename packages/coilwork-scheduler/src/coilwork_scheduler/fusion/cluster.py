@@ -33,9 +33,9 @@ class Touch:
 class Part:
     """One stage of a cluster with its accesses in the cluster's space.
 
-    `checked` are buffers its checks read. `combines` tells whether values of several points make one: reductions, scans,
-    sorts. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces rows that end where data says,
-    most of them early.
+    `checked` are buffers its checks read. `combines` tells whether values of several points make one:
+    reductions, scans, sorts. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces
+    rows that end where data says, most of them early.
     """
 
     stage: Stage
@@ -53,7 +53,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Stages in dependence order over one space. Made by `cluster_of` and `merged`, which derive the other fields.
+    """Stages in dependence order over one space. Made by `cluster_of` and `merged`, which derive the other
+    fields.
 
     Attributes:
         parts: the stages.
@@ -159,8 +160,9 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
 def fusable(stage: Stage, *, on_gpu: bool) -> bool:
     """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
-    Of scatters, those that store at positions that data say: what they store depends on nothing that is there. On a CPU only those
-    into memory of their own that cover it, as of several points that store to one place the last one does, in a kernel of their order.
+    Of scatters, those that store at positions that data say: what they store depends on nothing that is
+    there. On a CPU only those into memory of their own that cover it, as of several points that store to one
+    place the last one does, in a kernel of their order.
     """
     if stage.empty:
         return False
@@ -175,7 +177,8 @@ def fusable(stage: Stage, *, on_gpu: bool) -> bool:
 def broken_scan(cluster: Cluster) -> str | None:
     """The result of a scan that does not belong in the cluster; `None` if all is well.
 
-    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and scans, at the same points.
+    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and
+    scans, at the same points.
     """
     scans = [part for part in cluster.parts if part.stage.kind == "scan"]
     if not scans:
@@ -193,7 +196,9 @@ def broken_scan(cluster: Cluster) -> str | None:
 
 
 def _together(scans: Sequence[Part]) -> bool:
-    """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of them have so far."""
+    """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of
+    them have so far.
+    """
     made = [node for part in scans for node in postorder(part.stage.scalars) if isinstance(node, Scan)]
     return all(part.stage.split == 1 for part in scans) and len({node.reverse for node in made}) == 1
 
@@ -201,7 +206,8 @@ def _together(scans: Sequence[Part]) -> bool:
 def broken_sort(cluster: Cluster) -> str | None:
     """The result of a sort that does not belong in the cluster; `None` if all is well.
 
-    There is one sort to a kernel, which holds its rows: they are the only ones that are reduced or gone through.
+    There is one sort to a kernel, which holds its rows: they are the only ones that are reduced or gone
+    through.
     """
     sorts = [part for part in cluster.parts if part.stage.kind == "sort"]
     if not sorts:
@@ -267,9 +273,11 @@ def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> Cluster:
 
 
 def reads_what_it_writes(cluster: Cluster) -> str | None:
-    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all is well.
+    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all
+    is well.
 
-    What is stored where data say is read at no point, even if a dimension of one element leaves no trace of them in its index.
+    What is stored where data say is read at no point, even if a dimension of one element leaves no trace of
+    them in its index.
     """
     for touch in cluster.read:
         own = cluster.written.get(touch.buffer)
@@ -304,7 +312,8 @@ def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
 
 
 def check_behind_reduction(cluster: Cluster) -> str | None:
-    """A buffer that a check reads and that holds, or is made from, a reduction, scan or sort of the same cluster.
+    """A buffer that a check reads and that holds, or is made from, a reduction, scan or sort of the same
+    cluster.
 
     Code generators perform checks before anything is written, and so before the first of these is complete.
     """

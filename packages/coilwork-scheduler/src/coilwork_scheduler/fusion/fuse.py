@@ -1,11 +1,13 @@
 """Fusion: which stages share a kernel.
 
-Pairs of neighbours (one reads what the other writes, or both read the same) wait in a heap by the bytes that fusing
-them would save. A pair is fused if the two have a common space, if nothing forbids it (cycles, overwritten memory,
-limits), and if the cost model finds the fused kernel cheaper than the two. A fused pair gets new neighbours.
-Every pair of states is looked at once and the neighbours per buffer are bounded, hence n log n.
+Pairs of neighbours (one reads what the other writes, or both read the same) wait in a heap by the bytes that
+fusing them would save. A pair is fused if the two have a common space, if nothing forbids it (cycles,
+overwritten memory, limits), and if the cost model finds the fused kernel cheaper than the two. A fused pair
+gets new neighbours. Every pair of states is looked at once and the neighbours per buffer are bounded, hence n
+log n.
 
-What is left of reductions of columns in pieces then joins, on GPUs, a kernel that reduces rows of what they read: `walk.py`.
+What is left of reductions of columns in pieces then joins, on GPUs, a kernel that reduces rows of what they
+read: `walk.py`.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ class Fuser:
             self._attempt(first, second, self._judge(first, second))
 
     def _walk_columns(self) -> bool:
-        """Put reductions of columns into kernels that reduce rows of what they read; true if there was one."""
+        """Put reductions of columns into kernels that reduce rows of what they read; true if
+        there was one.
+        """
         joined = False
         for position in tuple(self._clusters):
             # those before may have taken this one in
@@ -115,7 +119,9 @@ class Fuser:
         return joined
 
     def _row_partners(self, position: int) -> list[int]:
-        """Clusters that reduce rows and touch what the columns at `position` read, by the bytes they have in common."""
+        """Clusters that reduce rows and touch what the columns at `position` read, by the bytes they have in
+        common.
+        """
         columns = self._clusters[position]
         places = {part.stage.position for part in columns.parts}
         found: dict[int, int] = {}

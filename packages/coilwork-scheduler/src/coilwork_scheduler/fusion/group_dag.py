@@ -1,8 +1,8 @@
 """The graph of groups under merging: keeps a topological order, refuses cycles.
 
-Source: the bounded two-way search of Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic
-Graphs", JEA 2006, applied to contraction: merging two groups is legal if no path leads from one to the other
-through a third, and only what lies between them in the order has to move.
+Source: the bounded two-way search of Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed
+Acyclic Graphs", JEA 2006, applied to contraction: merging two groups is legal if no path leads from one to
+the other through a third, and only what lies between them in the order has to move.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class GroupDag:
         return kept
 
     def _between(self, first: int, second: int) -> tuple[set[int], set[int]] | None:
-        """Groups that must move behind and before the merged one; `None` if there is a path through a third group."""
+        """Groups that must move behind and before the merged one; `None` if there is a path through a third
+        group.
+        """
         later = self._reach(first, second, self._after, forward=True)
         if later is None:
             return None
@@ -71,7 +73,9 @@ class GroupDag:
         return None if earlier is None else (later, earlier)
 
     def _reach(self, start: int, goal: int, edges: list[set[int]], *, forward: bool) -> set[int] | None:
-        """Groups between `start` and `goal` that a path from `start` leads to; `None` if one leads on to `goal`."""
+        """Groups between `start` and `goal` that a path from `start` leads to; `None` if one leads on to
+        `goal`.
+        """
         bound = self._order[goal]
         seen: set[int] = set()
         stack = [start]

@@ -1,14 +1,17 @@
 """Common iteration spaces: how the ranges of two groups can be seen as one set of ranges.
 
 Three ways, in this order:
-    by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension are the same
-                  range, in whatever order each group has them; a reduction of pieces goes through a dimension with
-                  two of its ranges, and a group without reductions follows it;
-    by places     both go through all of one buffer, once, and the row-major order of its elements orders the ranges of
+    by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension
+    are the same
+                  range, in whatever order each group has them; a reduction of pieces goes through a dimension
+                  with two of its ranges, and a group without reductions follows it;
+    by places     both go through all of one buffer, once, and the row-major order of its elements orders the
+    ranges of
                   each: a reduction of columns in pieces of `[B*T, C]` and what makes `[B, T, C]`;
-    by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`. Found by
-                  matching products from the outermost dimension inwards; sizes may be symbolic if the quotients are
-                  provably exact.
+    by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`.
+    Found by
+                  matching products from the outermost dimension inwards; sizes may be symbolic if the
+                  quotients are provably exact.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ _ONE: Final = as_expr(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing changes.
+    """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing
+    changes.
 
-    In a space that is `crossed`, a piece belongs with its left neighbour to a range of one group and with its right
-    neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`. Right where one
-    is the other reshaped; otherwise it scatters what one of them touches. `walked` and `bound` are those of `Group`.
+    In a space that is `crossed`, a piece belongs with its left neighbour to a range of one group and with its
+    right neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`. Right
+    where one is the other reshaped; otherwise it scatters what one of them touches. `walked` and `bound` are
+    those of `Group`.
     """
 
     parallel: tuple[Expr, ...]
@@ -57,7 +62,8 @@ class Refinement:
     @property
     def crossed(self) -> bool:
         """True if a range of one list and a range of the other overlap without one holding the other."""
-        # `first` and `second` list neighbouring pieces, so two ranges overlap where one starts inside the other
+        # `first` and `second` list neighbouring pieces, so two ranges overlap where one starts inside the
+        # other
         return _starts_inside(self.first, self.second) or _starts_inside(self.second, self.first)
 
 
@@ -68,7 +74,9 @@ def _starts_inside(ours: Sequence[tuple[int, ...]], theirs: Sequence[tuple[int, 
 
 
 def refine(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
-    """The coarsest common refinement of two row-major lists of extents; `None` if there is none that can be shown."""
+    """The coarsest common refinement of two row-major lists of extents; `None` if there is none that can be
+    shown.
+    """
     pieces: list[Expr] = []
     made: tuple[list[list[int]], list[list[int]]] = ([[] for _ in first], [[] for _ in second])
     at_first = at_second = 0
@@ -115,7 +123,8 @@ def alignments(
 ) -> Iterator[Alignment]:
     """Common spaces of two groups, likely ones first.
 
-    `shared` are pairs of coordinates at which the two touch one buffer; `tag` makes names of new ranges unique.
+    `shared` are pairs of coordinates at which the two touch one buffer; `tag` makes names of new ranges
+    unique.
     """
     if second.reduced and not first.reduced:
         for found in alignments(second, first, [(b, a) for a, b in shared], tag):
@@ -192,7 +201,8 @@ def _through(a: Expr, b: Expr) -> frozenset[Expr]:
 def _orders(
     first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
-    """The ranges of each group, outermost first, in the row-major order of the elements that both touch at `ours` and `theirs`.
+    """The ranges of each group, outermost first, in the row-major order of the elements that both touch at
+    `ours` and `theirs`.
 
     `None` unless each goes through every element once, as the digits of a number go through all numbers.
     """
@@ -280,7 +290,9 @@ def _cut(
     ours: tuple[Expr, ...],
     theirs: tuple[Expr, ...],
 ) -> Alignment:
-    """The second group runs along all ranges of the first, reduced ones included; `whole` refines the two in the orders given."""
+    """The second group runs along all ranges of the first, reduced ones included; `whole` refines the two in
+    the orders given.
+    """
     symbols = symbols_over(ours, whole.first, whole.pieces, f"p{tag}_")
     cut = {own: [symbols[k] for k in pieces] for own, pieces in zip(ours, whole.first, strict=True)}
     return Alignment(

@@ -100,8 +100,8 @@ class Traffic:
         return unit
 
     def _fetched_in_vain(self, cluster: Cluster, length: int) -> int:
-        """Bytes beside those asked for, where blocks of whole rows read what lies across them: as many rows as a block has
-        at a time take their part of each sector, and the next blocks fetch it again.
+        """Bytes beside those asked for, where blocks of whole rows read what lies across them: as many rows
+        as a block has at a time take their part of each sector, and the next blocks fetch it again.
         """
         if self.across(cluster):
             return 0
@@ -116,7 +116,9 @@ class Traffic:
         return vain
 
     def _lost(self, cluster: Cluster, touch: Touch, together: int) -> int:
-        """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a time."""
+        """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a
+        time.
+        """
         fetched = self._memory(cluster).fetched_bytes
         used = min(together * self.buffers[touch.buffer].dtype.itemsize, fetched)
         return self._touched(touch) * fetched // used - self._touched(touch)
@@ -125,10 +127,12 @@ class Traffic:
         return self.targets.of(cluster.device).machine.memory
 
     def _torn(self, cluster: Cluster, stored: Collection[str], *, resident: bool) -> tuple[int, int]:
-        """Bytes read, and written, beside those asked for, where rows of several ranges are touched in different orders of memory.
+        """Bytes read, and written, beside those asked for, where rows of several ranges are touched in
+        different orders of memory.
 
-        A row is walked in the order of the largest of what it touches. Of what lies in another, neighbouring threads touch a
-        sector each, of which they use as many elements as a block has along the range where these are contiguous.
+        A row is walked in the order of the largest of what it touches. Of what lies in another, neighbouring
+        threads touch a sector each, of which they use as many elements as a block has along the range where
+        these are contiguous.
         """
         reduced = frozenset(cluster.reduced)
         written = [cluster.written[name] for name in stored]
@@ -163,7 +167,9 @@ class Traffic:
         return {s: 0 if step is None else self.sizes.value(step) for s, step in steps.items()}
 
     def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
-        """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
+        """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on
+        chip.
+        """
         reduced = frozenset(cluster.reduced)
         operations = reads = 0
         target = self.targets.of(cluster.device)

@@ -1,12 +1,14 @@
-"""Rows and columns of one matrix: the common space of a group that reduces rows and one that sums pieces of columns.
+"""Rows and columns of one matrix: the common space of a group that reduces rows and one that sums pieces of
+columns.
 
     rows     [rows | columns]             a result per row, and what follows from it along the row
     columns  [columns, pieces | points]   a result per column and piece of the rows
     both     [pieces, points walked | columns]
 
-A program of both takes the rows of a piece one after the other, each as the first group does, and keeps a sum per column. It
-reads once what both read, which is what this is for: the gradients of a layer norm take three passes instead of five.
-Pieces whose sizes do not divide the rows leave points that are no rows; what moves along rows is masked there.
+A program of both takes the rows of a piece one after the other, each as the first group does, and keeps a sum
+per column. It reads once what both read, which is what this is for: the gradients of a layer norm take three
+passes instead of five. Pieces whose sizes do not divide the rows leave points that are no rows; what moves
+along rows is masked there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from coilwork_scheduler.group import Bound
 
 
 def sums_columns(cluster: Cluster) -> bool:
-    """True for reductions that may be columns: several results per piece, combined as values are, and used later only."""
+    """True for reductions that may be columns: several results per piece, combined as values are, and used
+    later only.
+    """
     return (
         bool(cluster.reduced)
         and not cluster.walked
@@ -49,9 +53,9 @@ def walks(
 ) -> Iterator[Alignment]:
     """Common spaces in which the points of `columns` are walked, likely ones first.
 
-    `shared` are pairs of coordinates at which the two touch one buffer, which are one in the spaces given; `tag` makes names
-    of new ranges unique. Ranges that come of both are new: of square matrices, what one reduces and what the other reduces
-    may well be the same symbol.
+    `shared` are pairs of coordinates at which the two touch one buffer, which are one in the spaces given;
+    `tag` makes names of new ranges unique. Ranges that come of both are new: of square matrices, what one
+    reduces and what the other reduces may well be the same symbol.
     """
     if not rows.read_names.isdisjoint(columns.written.keys()):
         return
@@ -90,7 +94,9 @@ def _moved(index: tuple[Expr, ...], mapping: Mapping[Expr, Expr]) -> tuple[Expr,
 def _columns(
     rows: Cluster, columns: Cluster, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """The ranges with which `columns` goes through what `rows` reduces; none unless the others go through rows."""
+    """The ranges with which `columns` goes through what `rows` reduces; none unless the others go through
+    rows.
+    """
     if len(ours) != len(theirs):
         return ()
     reduced = frozenset(rows.reduced)

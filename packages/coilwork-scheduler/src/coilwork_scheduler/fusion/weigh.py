@@ -1,4 +1,6 @@
-"""Whether a fused cluster may be one kernel, and whether it should: limits, order, overwritten memory, costs."""
+"""Whether a fused cluster may be one kernel, and whether it should: limits, order, overwritten
+memory, costs.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +99,8 @@ class Weigher:
     def weigh(
         self, one: Cluster, two: Cluster, both: Cluster, *, flows: bool, works: Sequence[KernelWork]
     ) -> Verdict:
-        """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says that one reads
-        what the other writes.
+        """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says
+        that one reads what the other writes.
         """
         refused = self._refused(both)
         if refused is not None:
@@ -177,9 +179,11 @@ class Weigher:
         return None
 
     def _across_each_other(self, one: Cluster, two: Cluster, both: Cluster, least: float) -> bool:
-        """True if one of the two reduces rows, the other columns, and they touch hardly an element at the same points.
+        """True if one of the two reduces rows, the other columns, and they touch hardly an element at the
+        same points.
 
-        Rows and columns of one square matrix have a common space: in it, one of the two goes through memory across its lanes.
+        Rows and columns of one square matrix have a common space: in it, one of the two goes through memory
+        across its lanes.
         """
         traffic = self.traffic
         if not (one.reduced and two.reduced) or both.walked or traffic.across(one) == traffic.across(two):
@@ -187,14 +191,18 @@ class Weigher:
         return 5 * (traffic.read(one) + traffic.read(two) - traffic.read(both)) < least
 
     def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
-        """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its launch."""
+        """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its
+        launch.
+        """
         target = self.around.targets.of(cluster.device)
         if not target.is_gpu:
             return False
         return self.around.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
 
     def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
-        """`work` with the operations of `cluster` as its kernel has them, each value computed once per point."""
+        """`work` with the operations of `cluster` as its kernel has them, each value computed
+        once per point.
+        """
         draft = self._draft(cluster)
         points = work.rows * work.row_length
         cost = sum(

@@ -1,7 +1,8 @@
 """Nodes that look something up, taken apart into checked positions and what is read there.
 
-The positions become nodes of their own, which keep the checks and are small: one position stands for a row. What is looked
-up is then as any other value. Whoever computes it reads the checked positions, and thus runs after the checks.
+The positions become nodes of their own, which keep the checks and are small: one position stands for a row.
+What is looked up is then as any other value. Whoever computes it reads the checked positions, and thus runs
+after the checks.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ class Apart:
 
 
 def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart | None:
-    """`node`, which has checks, taken apart; what it stores, under names that are not `taken`, is added to `known`.
+    """`node`, which has checks, taken apart; what it stores, under names that are not `taken`, is added to
+    `known`.
 
-    None if some check is of anything but one position that `node` looks something up at, or if the positions alone might have
-    points where the node has none: nothing is checked where nothing is read.
+    None if some check is of anything but one position that `node` looks something up at, or if the positions
+    alone might have points where the node has none: nothing is checked where nothing is read.
     """
     checks = _checked_positions(node)
     if checks is None:
@@ -106,7 +108,9 @@ def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart |
 
 
 def _checked_positions(node: Pointwise) -> dict[Scalar, list[Check]] | None:
-    """The checks of `node` by the position that each is of; None if one is of something else, or positions depend on others."""
+    """The checks of `node` by the position that each is of; None if one is of something else, or positions
+    depend on others.
+    """
     looked_up = tuple(dict.fromkeys(value for access in loads((node.body,)) for value in access.indirect))
     checks: dict[Scalar, list[Check]] = {}
     for check in node.checks:

@@ -1,8 +1,9 @@
 """Substitution of producers into the scalar graphs that load from them.
 
-A load of a producer's buffer at coordinates `c` becomes the producer's body with its ranges replaced by `c`. Values
-that `c` looks up indirectly go along, a mask of the load is pushed down to every load of the body that needs it, and where it is
-false the load's `other` is selected. Iterative, and linear in the number of nodes made: chains may be long.
+A load of a producer's buffer at coordinates `c` becomes the producer's body with its ranges replaced by `c`.
+Values that `c` looks up indirectly go along, a mask of the load is pushed down to every load of the body that
+needs it, and where it is false the load's `other` is selected. Iterative, and linear in the number of nodes
+made: chains may be long.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from coilwork_scheduler.inlining.guarded import Guards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """A pointwise computation that may be substituted; loads of `inlined` buffers in its body are so in turn."""
+    """A pointwise computation that may be substituted; loads of `inlined` buffers in its body are
+    so in turn.
+    """
 
     ranges: tuple[Expr, ...]
     body: Scalar
@@ -42,7 +45,9 @@ Key = tuple[str, tuple[Expr, ...], tuple[Scalar, ...], Scalar | None]
 
 @dataclass(slots=True)
 class _Frame:
-    """One graph being rewritten: `mapping` may use placeholders for `indirect`; `mask` guards all of its loads."""
+    """One graph being rewritten: `mapping` may use placeholders for `indirect`; `mask` guards all of its
+    loads.
+    """
 
     order: Sequence[Scalar]
     inlined: frozenset[str]
@@ -140,7 +145,9 @@ def _both(first: Scalar | None, second: Scalar | None) -> Scalar | None:
 def _compose(
     exprs: tuple[Expr, ...], own: Sequence[Scalar], frame: _Frame
 ) -> tuple[tuple[Expr, ...], tuple[Scalar, ...]]:
-    """`exprs`, which use placeholders for `own`, over the frame's mapping, and the values its placeholders stand for."""
+    """`exprs`, which use placeholders for `own`, over the frame's mapping, and the values its placeholders
+    stand for.
+    """
     if not frame.mapping:
         return exprs, tuple(own)
     mapping = frame.mapping

@@ -1,14 +1,15 @@
 """How large what a node computes becomes when producers are substituted into it.
 
-Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index expression or a
-condition into another one, and a value that is read at two places is there twice. In memory, where equal parts are one, the
-graph stays small. Written out it doubles at each step, and whatever prints it, proves something about it or runs it takes as
-long. So there is a bound on what is written, and below that a size from which on a value is stored if that costs less.
+Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index
+expression or a condition into another one, and a value that is read at two places is there twice. In memory,
+where equal parts are one, the graph stays small. Written out it doubles at each step, and whatever prints it,
+proves something about it or runs it takes as long. So there is a bound on what is written, and below that a
+size from which on a value is stored if that costs less.
 
-Most graphs are far below both: the models of the benchmark have at most 27 nodes in an index expression, and 654 in a body.
-An estimate that takes no substitution shows that. Only where it does not, the substitution is made and measured, as much in
-it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as it is, so that a chain takes time once per
-node.
+Most graphs are far below both: the models of the benchmark have at most 27 nodes in an index expression, and
+654 in a body. An estimate that takes no substitution shows that. Only where it does not, the substitution is
+made and measured, as much in it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as
+it is, so that a chain takes time once per node.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_scheduler.options import ScheduleOptions
 
 _PLAIN: Final = WrittenSize(1, 1)
-# Weighted operations per node of an index expression: about half of them are operations, divisions take several instructions
-# each, and CPUs do them for one point at a time.
+# Weighted operations per node of an index expression: about half of them are operations, divisions take
+# several instructions each, and CPUs do them for one point at a time.
 _COST: Final = 4
 
 
@@ -49,7 +50,9 @@ class BodySize:
         return self.scalars + self.written.nodes
 
     def plus(self, producer: BodySize, most: WrittenSize) -> BodySize:
-        """A bound on the size with `producer` substituted for a load whose coordinates have at most the size `most`."""
+        """A bound on the size with `producer` substituted for a load whose coordinates have at most the size
+        `most`.
+        """
         moved = producer.written.bound_substitution(most)
         return BodySize(
             scalars=self.scalars + producer.scalars,
@@ -60,7 +63,9 @@ class BodySize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What storing a producer's value takes: bytes read and written, its points, and those of its consumer."""
+    """What storing a producer's value takes: bytes read and written, its points, and those of its
+    consumer.
+    """
 
     read_bytes: float
     write_bytes: float
@@ -69,7 +74,9 @@ class Copy:
 
 
 class Growth:
-    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel: bytes read, bytes written, operations."""
+    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel: bytes read, bytes written,
+    operations.
+    """
 
     def __init__(
         self, graph: Graph, options: ScheduleOptions, us: Callable[[float, float, float], float]
@@ -96,7 +103,9 @@ class Growth:
         return self._own[position]
 
     def bound(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
-        """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its loads of `name`."""
+        """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its
+        loads of `name`.
+        """
         size = before
         for most in self._places[position].get(name, ()):
             size = size.plus(producer, most)
@@ -108,7 +117,9 @@ class Growth:
         return size.longest.nodes <= options.weighed_index_size and size.total <= options.max_body_size
 
     def drawback(self, before: BodySize, after: BodySize, producer: BodySize, copy: Copy) -> str | None:
-        """Why the result of `producer` should rather be stored than make a consumer grow from `before` to `after`; None if not."""
+        """Why the result of `producer` should rather be stored than make a consumer grow from `before` to
+        `after`; None if not.
+        """
         options = self._options
         if after.longest.nodes > options.max_index_size:
             return "stored: its consumer's index arithmetic would be too long"

@@ -1,13 +1,15 @@
 """Which loads of a producer need the mask under which its consumer wants it.
 
-A mask keeps loads from places that do not exist; what it lets through is selected again behind the producer. So two kinds
-of loads go without:
+A mask keeps loads from places that do not exist; what it lets through is selected again behind the producer.
+So two kinds of loads go without:
 
-- A load whose index has nothing to do with the mask is of an element that is read anyway, at points where the mask
-  holds, as long as there are such points. One value per row below a padding of columns then stays one load per row, instead
-  of one per point. Where a mask of the load's own has to do with it, no such point need be one that the load is at.
-- A load that stays within its buffer even where the mask does not hold, if that is hardly anywhere: rows that are padded
-  in memory as they are in the result. It can be 16 bytes wide whatever the length of what the mask lets through.
+- A load whose index has nothing to do with the mask is of an element that is read anyway, at points where the
+  mask holds, as long as there are such points. One value per row below a padding of columns then stays one
+  load per row, instead of one per point. Where a mask of the load's own has to do with it, no such point need
+  be one that the load is at.
+- A load that stays within its buffer even where the mask does not hold, if that is hardly anywhere: rows that
+  are padded in memory as they are in the result. It can be 16 bytes wide whatever the length of what the mask
+  lets through.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Guards:
     def needed(
         self, mask: Scalar, buffer: str, index: Sequence[Expr], own: Scalar | None = None
     ) -> Scalar | None:
-        """What of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which looks nothing up."""
+        """What of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which looks
+        nothing up.
+        """
         conditions = self._conditions.get(mask)
         if conditions is None:
             conditions = self._conditions[mask] = tuple(_conditions(mask))
@@ -77,7 +81,9 @@ class Guards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Condition:
-    """One of the conditions that make up a mask, the `symbols` in it, and whether it leaves little of a range out."""
+    """One of the conditions that make up a mask, the `symbols` in it, and whether it leaves little of a range
+    out.
+    """
 
     value: Scalar
     symbols: frozenset[Expr]
@@ -107,7 +113,9 @@ def _symbols(value: Scalar) -> frozenset[Expr]:
 
 
 def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    """Whether there are coordinates that have to do with `condition`, and they are some of the buffer's without it, too."""
+    """Whether there are coordinates that have to do with `condition`, and they are some of the buffer's
+    without it, too.
+    """
     concerned = [
         (e, size)
         for e, size in zip(index, shape, strict=True)
@@ -132,7 +140,9 @@ def _leaves_little(value: Scalar) -> bool:
 
 
 def share(mask: Scalar | None) -> float:
-    """About which share of its points `mask` lets through, as far as it is about places along ranges of known extent."""
+    """About which share of its points `mask` lets through, as far as it is about places along ranges of known
+    extent.
+    """
     if mask is None:
         return 1.0
     along: dict[Expr, list[Scalar]] = {}
@@ -153,7 +163,9 @@ def share(mask: Scalar | None) -> float:
 
 
 def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
-    """The share of the places along `symbol` at which all `values` hold; places are tried where it can't be counted."""
+    """The share of the places along `symbol` at which all `values` hold; places are tried where it can't be
+    counted.
+    """
     runs = [_places_of(value, symbol, extent) for value in values]
     if None not in runs:
         # a few rows of many: places that are tried would miss them, or find one of them by chance
@@ -167,7 +179,9 @@ def _share_along(symbol: Expr, extent: int, values: Sequence[Scalar]) -> float:
 
 
 def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
-    """The places along `symbol` at which a comparison of positions that grow evenly holds, which are a run; None for others."""
+    """The places along `symbol` at which a comparison of positions that grow evenly holds, which are a run;
+    None for others.
+    """
     match value:
         case Op(op=name, operands=(left, right)) if name in COMPARISONS:
             lines = _line(left, symbol), _line(right, symbol)
@@ -192,7 +206,9 @@ def _places_of(value: Scalar, symbol: Expr, extent: int) -> range | None:
 
 
 def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
-    """By how much a position grows at each step along `symbol`, and where it starts; None if it does not grow evenly."""
+    """By how much a position grows at each step along `symbol`, and where it starts; None if it does not grow
+    evenly.
+    """
     match value:
         case Const(value=number) if number == int(number):
             return 0, int(number)

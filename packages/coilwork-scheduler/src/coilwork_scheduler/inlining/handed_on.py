@@ -1,4 +1,6 @@
-"""Checks of values that are computed inside scatters: these take them over, if they go through all points of the values."""
+"""Checks of values that are computed inside scatters: these take them over, if they go through all points of
+the values.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,15 @@ Takes: TypeAlias = Callable[[int, str], bool]
 
 
 def holds_nothing(node: Node) -> bool:
-    """Whether `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what makes their values."""
+    """Whether `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
+    makes their values.
+    """
     return isinstance(node, Scatter) and not fusable(stage_of(0, node), on_gpu=False)
 
 
 def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) -> frozenset[str]:
-    """Results of pointwise nodes that only scatters read, or pointwise nodes of which the same is true, at all of their points.
+    """Results of pointwise nodes that only scatters read, or pointwise nodes of which the same is true, at
+    all of their points.
 
     That is if all of them do as `takes` says. `readers` of each buffer as `readers_of` gives them.
     """
@@ -49,7 +54,9 @@ def _is_among(node: Node, names: Collection[str]) -> bool:
 
 
 def _places(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
-    """Where `user` reads the result of `node`, over its own ranges; None unless it does so at each of its points."""
+    """Where `user` reads the result of `node`, over its own ranges; None unless it does so at each of its
+    points.
+    """
     if not isinstance(user, Pointwise | Scatter):
         return None
     found = {access.index for access in loads(bodies(user)) if access.buffer == node.output.name}
@@ -78,7 +85,8 @@ def checks_of(
     nodes: Mapping[str, Pointwise],
     expand: Callable[[tuple[Scalar, ...], str], tuple[Scalar, ...]],
 ) -> tuple[Check, ...]:
-    """Checks of those of `nodes`, by name, that are computed inside `user`, over its ranges; of what others depend on first.
+    """Checks of those of `nodes`, by name, that are computed inside `user`, over its ranges; of what others
+    depend on first.
 
     `expand` computes inside a scalar what the node of that name does.
     """

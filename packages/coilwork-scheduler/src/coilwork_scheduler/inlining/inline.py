@@ -1,8 +1,8 @@
 """Inlining: which pointwise producers are computed inside their consumers instead of being stored.
 
-Per producer, with all of its consumers in view: bytes that are neither written nor read again, against bytes of its
-operands read more often and operations repeated. A producer that is needed in memory anyway (an external call, a view or
-the caller reads it) is still inlined where it reads less than it writes.
+Per producer, with all of its consumers in view: bytes that are neither written nor read again, against bytes
+of its operands read more often and operations repeated. A producer that is needed in memory anyway (an
+external call, a view or the caller reads it) is still inlined where it reads less than it writes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class Inliner:
         self._choices[position] = len(chosen)
 
     def _settle(self, position: int) -> Facts:
-        """Facts of a node whose producers are all decided; candidates that make it too large are not taken."""
+        """Facts of a node whose producers are all decided; candidates that make it too large are
+        not taken.
+        """
         ops, cost = self._own_ops[position]
         inlined: set[str] = set()
         closure = frozenset((position,))
@@ -190,7 +192,9 @@ class Inliner:
     def _measured(
         self, position: int, inlined: Collection[str], before: BodySize, name: str
     ) -> BodySize | None:
-        """The size of the node at `position` with all of `inlined` substituted; None if `name`, the new one, should be stored."""
+        """The size of the node at `position` with all of `inlined` substituted; None if `name`, the new one,
+        should be stored.
+        """
         producer = self._facts[self._candidates[name]]
         after = body_size(self._expanded(position, inlined))
         copy = Copy(
@@ -223,7 +227,8 @@ class Inliner:
             self._producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
     def _allowed(self, producer: int, consumer: int) -> bool:
-        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere.
+        """False if memory that the producer reads is overwritten before the consumer is done, or lies
+        elsewhere.
 
         Neither is a join for vectors inlined, nor a call that shares no kernel with others.
         """
@@ -240,7 +245,9 @@ class Inliner:
         return True
 
     def _joins_vectors(self, position: int) -> bool:
-        """Tell if a GPU's kernel joins so many tensors in what is computed at `position` that it chooses by element."""
+        """Tell if a GPU's kernel joins so many tensors in what is computed at `position` that it chooses by
+        element.
+        """
         target = self._targets.of(self._device(position))
         if not target.is_gpu:
             return False
@@ -287,7 +294,8 @@ class Inliner:
         return True
 
     def _is_computed_beside(self, position: int, consumers: list[int], factor: float) -> bool:
-        """True if one consumer reads the node at `position` at its own points, and others a few, as slices that are assigned.
+        """True if one consumer reads the node at `position` at its own points, and others a few, as slices
+        that are assigned.
 
         A kernel of both computes it once. Inside all of them a value with such copies in it would be written
         out twice as often at each step of a chain.
@@ -309,7 +317,9 @@ class Inliner:
         )
 
     def _is_read_in_place(self, position: int, consumer: int) -> bool:
-        """Tell if the node at `consumer` reads all of what the pointwise one at `position` computes, at the same points."""
+        """Tell if the node at `consumer` reads all of what the pointwise one at `position` computes, at the
+        same points.
+        """
         made, reader = self._graph.nodes[position], self._graph.nodes[consumer]
         if not isinstance(made, Pointwise) or not isinstance(reader, Pointwise):
             return False
@@ -324,7 +334,9 @@ class Inliner:
         return facts.cost <= self._options.recompute_ops and len(facts.leaves) <= 1
 
     def _pays(self, position: int, node: Pointwise, consumers: list[int], *, needed: bool) -> bool:
-        """Whether bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is stored all the same."""
+        """Whether bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is
+        stored all the same.
+        """
         name, facts, cheap = node.output.name, self._facts[position], self._cheap(position)
         options = self._options
         points = max(self._sizes.numel(node.output.shape), 1)
@@ -384,10 +396,11 @@ class Inliner:
         return wanted
 
     def _narrower_is_stored(self, position: int, node: Pointwise) -> bool:
-        """True if `node`, to be stored, is computed inside its consumers after all, from a narrower value stored instead.
+        """True if `node`, to be stored, is computed inside its consumers after all, from a narrower value
+        stored instead.
 
-        A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside the
-        conversion, whose result takes twice the bytes.
+        A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside
+        the conversion, whose result takes twice the bytes.
         """
         if node.into is not None or node.checks or len(self._load_counts[position]) != 1:
             return False
@@ -417,11 +430,12 @@ class Inliner:
         return False
 
     def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
-        """True if a GPU computes `node` again at every point of its consumers in less time than its own launch takes.
+        """True if a GPU computes `node` again at every point of its consumers in less time than its own
+        launch takes.
 
-        Arithmetic is free up to what a consumer's memory traffic leaves room for; a special function's weight in the op
-        table is its rate. Where a value the producer reads is computed in this graph, it has no launch to save: it
-        can share that kernel.
+        Arithmetic is free up to what a consumer's memory traffic leaves room for; a special function's weight
+        in the op table is its rate. Where a value the producer reads is computed in this graph, it has no
+        launch to save: it can share that kernel.
         """
         facts = self._facts[position]
         if not self._targets.of(node.output.device).is_gpu or any(
@@ -433,8 +447,8 @@ class Inliner:
         points = max(self._sizes.numel(node.output.shape), 1)
         kernels = len({self._kernel_of(consumer) for consumer in consumers})
         if all(self._points(consumer) == points for consumer in consumers):
-            # one of the consumers can store it on the way, as the cell of a recurrence does with its state: no launch
-            # is saved, only its traffic
+            # one of the consumers can store it on the way, as the cell of a recurrence does with its state:
+            # no launch is saved, only its traffic
             if (kernels - 1) * operands > kernels * size:
                 return False
         saved_us = self._us(operands, size, 0)
@@ -471,7 +485,9 @@ class Inliner:
         )
 
     def _read_bytes(self, consumer: int, node: Pointwise, size: int) -> int:
-        """Bytes that the node at `consumer` reads of the result of `node`, of `size` bytes, if that is stored."""
+        """Bytes that the node at `consumer` reads of the result of `node`, of `size` bytes, if that is
+        stored.
+        """
         target, reader = self._targets.of(node.output.device), self._graph.nodes[consumer]
         if not target.is_gpu or not isinstance(reader, Computation):
             return size
@@ -498,7 +514,8 @@ class Inliner:
             if self._targets.of(self._deps.buffers[name].device).is_gpu and not self._is_cut(position):
                 # all of a block computes what one of its points needs
                 return points * self._load_counts[position].get(name, 1)
-            # kernels of CPUs are cut where guards change, and those that join parts of one size go through one of them
+            # kernels of CPUs are cut where guards change, and those that join parts of one size go through
+            # one of them
             return round(points * self._shares_of(position).get(name, 0.0)) or points
         block = self._targets.of(self._device(position)).machine.inlining.product_block
         found = 0
@@ -523,7 +540,9 @@ class Inliner:
         return found
 
     def _shares_of(self, position: int) -> dict[str, float]:
-        """For each buffer that the node at `position` loads, the shares of its points at which it does, added up."""
+        """For each buffer that the node at `position` loads, the shares of its points at which it does, added
+        up.
+        """
         if position not in self._shares:
             found = self._shares[position] = {}
             for value in postorder(bodies(self._graph.nodes[position])):

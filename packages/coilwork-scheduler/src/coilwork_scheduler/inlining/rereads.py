@@ -1,4 +1,6 @@
-"""What memory gives for a stored value that its reader goes through several times, as one that is broadcast along an outer range."""
+"""What memory gives for a stored value that its reader goes through several times, as one that is broadcast
+along an outer range.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from coilwork_scheduler.sizes import SizeHints
 def read_bytes(reader: Computation, name: str, size: int, sizes: SizeHints, resident: int) -> int:
     """Bytes of the buffer `name`, which has `size` of them, that `reader` takes from memory.
 
-    What lies inside of a range along which it is the same is read again for each of its points, unless the `resident` bytes of a
-    cache hold it.
+    What lies inside of a range along which it is the same is read again for each of its points, unless the
+    `resident` bytes of a cache hold it.
     """
     ranges: tuple[Expr, ...] = reader.ranges + (reader.axes if isinstance(reader, Reduce) else ())
     most = size

@@ -30,7 +30,8 @@ class Facts:
         leaves: buffers it reads in the end.
         mutable: roots among the leaves' memory that some node overwrites.
         size: of what it computes per point, at most.
-        composed: its producers are substituted into it before it is into its consumers, as all at once is too much.
+        composed: its producers are substituted into it before it is into its consumers, as all at once is too
+            much.
         has_copies: it computes a value at several places.
     """
 
@@ -53,10 +54,11 @@ def rewritten(
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
-    """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
+    """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose
+    `facts` say so.
 
-    Scatters take over the checks of candidates that are `handed` on; others with checks are taken apart. Producers that nobody reads
-    any more are left for dead code removal.
+    Scatters take over the checks of candidates that are `handed` on; others with checks are taken apart.
+    Producers that nobody reads any more are left for dead code removal.
     """
     apart = _taken_apart(graph, {n: at for n, at in candidates.items() if n not in handed}, buffers)
     given = {
@@ -78,7 +80,9 @@ def rewritten(
         producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
     def stays(node: Node) -> bool:
-        """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
+        """False for a producer that every reader inlines: it is about to be removed, so leave its
+        body alone.
+        """
         if not isinstance(node, Pointwise) or node.output.name not in candidates:
             return True
         name = node.output.name
@@ -115,8 +119,8 @@ def rewritten(
 def _taken_apart(
     graph: Graph, candidates: Mapping[str, int], buffers: Mapping[str, Buffer]
 ) -> dict[int, Apart]:
-    """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the same share its
-    positions.
+    """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the
+    same share its positions.
     """
     known: Known = {}
     found: dict[int, Apart] = {}

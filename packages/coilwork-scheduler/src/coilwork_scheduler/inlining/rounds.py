@@ -1,7 +1,9 @@
-"""Inlining, until nothing changes: a value that a whole chain reads has one reader when the chain has become one node.
+"""Inlining, until nothing changes: a value that a whole chain reads has one reader when the chain has become
+one node.
 
-Producers are decided in order, before what reads them. `y * (y < 1)` of a `y` that was stored is two readers then, each of
-which would compute `y`, though the comparison moves into the product afterwards: in the next round there is one.
+Producers are decided in order, before what reads them. `y * (y < 1)` of a `y` that was stored is two readers
+then, each of which would compute `y`, though the comparison moves into the product afterwards: in the next
+round there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def inline(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` after inlining; what nobody reads any more may be left. Records the last decision about each value."""
+    """`graph` after inlining; what nobody reads any more may be left. Records the last decision about each
+    value.
+    """
     if not options.inline:
         return graph
     decided: dict[tuple[str, tuple[str, ...]], Decision] = {}

@@ -1,10 +1,12 @@
-"""Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is computed there all the same.
+"""Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is computed there all
+the same.
 
-A kernel checks positions where it goes through all of them, as one does that computes a value at the points where others
-read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other positions from data, as part of a
-concatenation, beside itself. Such a value would be stored with nothing computed from it, to be read again. There are two ways
-out: scatters that go through all points of a value take its checks over (`handed_on.py`); otherwise its positions are stored,
-which take less memory (`checked.py`).
+A kernel checks positions where it goes through all of them, as one does that computes a value at the points
+where others read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other
+positions from data, as part of a concatenation, beside itself. Such a value would be stored with nothing
+computed from it, to be read again. There are two ways out: scatters that go through all points of a value
+take its checks over (`handed_on.py`); otherwise its positions are stored, which take less memory
+(`checked.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _WRITTEN_AND_READ: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was found of a choice of candidates: those in `vain` are better stored; scatters take the checks of those `handed` on."""
+    """What was found of a choice of candidates: those in `vain` are better stored; scatters take the checks
+    of those `handed` on.
+    """
 
     vain: frozenset[str] = frozenset()
     handed: frozenset[str] = frozenset()
@@ -78,8 +82,8 @@ class Unheld:
         name, size = node.output.name, self.sizes.size_bytes(node.output)
         target = self.targets.of(node.output.device)
         users = self.readers[name]
-        # Shorter rows are fetched once on a GPU, as it would fetch as much again for another consumer; and by all
-        # threads on a CPU, as few of them share a scatter.
+        # Shorter rows are fetched once on a GPU, as it would fetch as much again for another consumer; and by
+        # all threads on a CPU, as few of them share a scatter.
         is_short = self._row_bytes(node) < target.machine.memory.fetched_bytes
         if is_short and (len(users) > 1 or not target.is_gpu):
             return "what it looks up at a position is too short to be fetched again"
@@ -127,7 +131,8 @@ class Unheld:
         return Outcome(vain=frozenset(vain), handed=handed)
 
     def _going_on(self, takes: Takes) -> frozenset[str]:
-        """Results of pointwise nodes that go, through other ones or not, to where no kernel holds their checks.
+        """Results of pointwise nodes that go, through other ones or not, to where no kernel holds their
+        checks.
 
         That is by way of those users that `takes` them.
         """
@@ -146,7 +151,9 @@ class Unheld:
         return frozenset(found)
 
     def _goes_on(self, user: int, name: str, found: Collection[str]) -> bool:
-        """Whether `user` computes with `name` where checks of it are not held; of later nodes these are `found`."""
+        """Whether `user` computes with `name` where checks of it are not held; of later nodes these are
+        `found`.
+        """
         match node := self.graph.nodes[user]:
             case Pointwise(checks=(), output=output) if output.name in found:
                 return True
@@ -158,7 +165,9 @@ class Unheld:
                 return holds_nothing(node)
 
     def _read_elsewhere(self, user: Node) -> frozenset[str]:
-        """Buffers that `user` reads at other points than its own, so that it shares no kernel with who computes them."""
+        """Buffers that `user` reads at other points than its own, so that it shares no kernel with who
+        computes them.
+        """
         places: dict[str, tuple[Expr, ...]] = {}
         found: set[str] = set()
         for access in loads(bodies(user)):
@@ -171,7 +180,9 @@ class Unheld:
 
 
 def _is_moved(place: Expr, size: Expr) -> bool:
-    """Whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one range or none."""
+    """Whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one range
+    or none.
+    """
     symbols = tuple(place.free_symbols)
     if len(symbols) != 1 or symbols[0].extent is None:
         return not symbols and as_int(size) != 1

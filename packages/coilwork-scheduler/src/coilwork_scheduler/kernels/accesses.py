@@ -22,8 +22,8 @@ class Access:
     Attributes:
         buffer: what is touched.
         index: flat offset, in elements.
-        strides: likely step of `index` per range, in elements; 0 where it does not vary, -1 where it is not affine, as where
-            only a position that is looked up varies.
+        strides: likely step of `index` per range, in elements; 0 where it does not vary, -1 where it is not
+            affine, as where only a position that is looked up varies.
         touched_bytes: likely bytes touched: points of the ranges that vary, times the element size.
         store: it writes.
     """
@@ -110,10 +110,12 @@ def _access(
 
 
 def slices(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> tuple[Expr, ...]:
-    """The parallel ranges that choose the part of a buffer in which stores at positions from data stay, largest parts first.
+    """The parallel ranges that choose the part of a buffer in which stores at positions from data stay,
+    largest parts first.
 
-    Such stores come in any order within a part. Points that share it should run together, as far as a cache goes. A part is memory
-    that lies together; or, of a large buffer that is updated in memory, the same columns of all rows.
+    Such stores come in any order within a part. Points that share it should run together, as far as a cache
+    goes. A part is memory that lies together; or, of a large buffer that is updated in memory, the same
+    columns of all rows.
     """
     found: dict[Expr, int] = {}
     for store in draft.stores:
@@ -136,7 +138,9 @@ def _chooses_columns(
     sizes: SizeHints,
     target: Target,
 ) -> bool:
-    """Whether `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does not hold all of the rows."""
+    """Whether `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does
+    not hold all of the rows.
+    """
     buffer, count = buffers[store.buffer], sizes.value(extent_of(symbol))
     if store.mode == "store" or has_trait(buffer.device, PROCESSOR):
         return False

@@ -1,4 +1,6 @@
-"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols were called."""
+"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols
+were called.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +125,8 @@ def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
 def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
     """`draft` with a size symbol for where each box begins in its buffer, and what the symbols are.
 
-    Several nodes that fill one buffer with boxes alike then share a kernel. Where a box begins at a multiple of 16
-    bytes the symbol counts these, so that the kernel knows.
+    Several nodes that fill one buffer with boxes alike then share a kernel. Where a box begins at a multiple
+    of 16 bytes the symbol counts these, so that the kernel knows.
     """
     starts: dict[Expr, Expr] = {}
     stores: list[Store] = []
@@ -144,7 +146,9 @@ def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, di
 
 
 class KernelTable:
-    """The distinct kernels of one schedule, each named by what it does and a hash of its structure, and of where."""
+    """The distinct kernels of one schedule, each named by what it does and a hash of its structure, and of
+    where.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Kernel] = {}
@@ -153,8 +157,8 @@ class KernelTable:
     def add(self, kernel: Kernel, target: str = "", candidates: tuple[Candidate, ...] = ()) -> Kernel:
         """The kernel with the structure of `kernel` that was added first, under its final name.
 
-        `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are how
-        a template wants it to run: kernels that are to run otherwise are others.
+        `target` is the name of the target it is for, if that is not the graph's main one. `candidates` are
+        how a template wants it to run: kernels that are to run otherwise are others.
         """
         text = f"{target}\n{structure(kernel)}" if target else structure(kernel)
         text = "\n".join([text, *(f"candidate {one.directives}" for one in candidates)])

@@ -1,4 +1,5 @@
-"""Which values of 16 bits decide something: compared, searched for an extreme, sorted, made whole or 8 bits; and what they are computed from.
+"""Which values of 16 bits decide something: compared, searched for an extreme, sorted, made whole or 8 bits;
+and what they are computed from.
 
 With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads
 rounded, and so does an operator of torch. Where one finds the maximum or the median of a row and the other
@@ -38,7 +39,9 @@ class Selections:
     among: frozenset[str] = frozenset()
 
     def mixed(self, value: Scalar) -> bool:
-        """Whether `value` is computed of selected elements and of others, as a difference from the largest."""
+        """Whether `value` is computed of selected elements and of others, as a difference from
+        the largest.
+        """
         names = [access.buffer for access in loads((value,)) if access.dtype.is_float]
         return not self.among.isdisjoint(names) or (
             not self.alone.isdisjoint(names) and not self.alone.issuperset(names)
@@ -66,7 +69,8 @@ NONE: Final = Decisions()
 def decisions(graph: Graph) -> Decisions:
     """Those of `graph`, in time linear in its size.
 
-    What is selected and returned counts as compared: a backward graph compares it with what it was selected of.
+    What is selected and returned counts as compared: a backward graph compares it with what it was selected
+    of.
     """
     selections = _selections(graph)
     returned = {name for output in graph.outputs for name in references(output)}
@@ -136,8 +140,8 @@ def _behind(
 ) -> frozenset[str]:
     """Buffers that `found` ones and the values `of` nodes are read from.
 
-    `of` is also told whether a result of the node is among them. Whether torch's operators that select do `searches` whoever looks at
-    what they select is up to the caller.
+    `of` is also told whether a result of the node is among them. Whether torch's operators that select do
+    `searches` whoever looks at what they select is up to the caller.
     """
     for node in reversed(graph.nodes):
         inside = any(buffer.name in found for buffer in defined(node))
@@ -161,7 +165,9 @@ def _behind(
 
 
 def _decision(node: Extern) -> Decision:
-    """What the order of the operands decides in a call of torch's; nothing is known of the user's own operators."""
+    """What the order of the operands decides in a call of torch's; nothing is known of the user's own
+    operators.
+    """
     return find_target_info(node.target).decision
 
 

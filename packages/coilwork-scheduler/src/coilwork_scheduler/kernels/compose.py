@@ -1,4 +1,6 @@
-"""From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel computes."""
+"""From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel
+computes.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,11 @@ from coilwork_scheduler.kernels.unrounded import selected, unrounded
 class Draft:
     """A kernel over the group's own symbols and the graph's own buffer names.
 
-    `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which some
-    elements are combined with, or kept where data say so, so that they must be there before. `boxes` are those of
-    which a box is overwritten, whatever is there: where it begins is not part of what the kernel does.
-    Where there is a `bound`, what moves along the rows is loaded and stored only where that is true.
+    `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of
+    which some elements are combined with, or kept where data say so, so that they must be there before.
+    `boxes` are those of which a box is overwritten, whatever is there: where it begins is not part of what
+    the kernel does. Where there is a `bound`, what moves along the rows is loaded and stored only where that
+    is true.
     """
 
     parallel: tuple[Expr, ...]
@@ -71,7 +74,8 @@ def compose(
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
-    What `decisions` are made of is used as it is stored, or rounded wherever eager rounds, as is what is compared.
+    What `decisions` are made of is used as it is stored, or rounded wherever eager rounds, as is what is
+    compared.
     """
     into = tuple(pair for member in group.members for pair in member.stage.into)
     composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics, decisions)
@@ -159,8 +163,8 @@ class _Composer:
     def _of_stored(self, member: Member) -> frozenset[Scalar]:
         """What is used of buffers that the group stores, too, as rounded for memory.
 
-        By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And all that decides
-        something, so that other kernels, which read it, decide alike.
+        By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And
+        all that decides something, so that other kernels, which read it, decide alike.
         """
         added = {
             root.operands[0]
@@ -183,7 +187,8 @@ class _Composer:
             case IndexValue():
                 return index_value(substitute(node.expr, mapping), operands)
             case Reduce():
-                # every reduction of a kernel runs along all of its reduction ranges, or all of its walked ones
+                # every reduction of a kernel runs along all of its reduction ranges, or all of its walked
+                # ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
                 return narrowed(reduce(node.kind, operands, axes, output=node.output))
@@ -231,7 +236,9 @@ class _Composer:
 
 
 def _factors(member: Member) -> frozenset[Scalar]:
-    """The factors of a contraction, which stay as they were rounded: matrix units take them in no wider type."""
+    """The factors of a contraction, which stay as they were rounded: matrix units take them in no
+    wider type.
+    """
     found: set[Scalar] = set()
     for node in postorder(member.stage.scalars):
         if isinstance(node, Reduce) and node.kind == "sum":

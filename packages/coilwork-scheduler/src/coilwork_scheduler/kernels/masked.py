@@ -1,7 +1,9 @@
 """Offsets of masked loads: where the mask is false nothing is read, so divisions may rely on what it says.
 
-A slice that is flattened and padded again is the usual case: `i // 1023` and `i % 1023` of an `i` that the mask keeps below
-1023. Without them the load is of the very element that the padding writes, so that one may take the other's place.
+A slice that is flattened and padded again is the usual case: `i // 1023` and `i % 1023` of an `i` that the
+mask keeps below
+1023. Without them the load is of the very element that the padding writes, so that one may take the other's
+      place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and widened at the end, bit for bit the same.
+"""Sums of 64 bit integers of which no partial sum leaves 32 bits: they are made in 32, and widened at the
+end, bit for bit the same.
 
-`mask.sum()` and `mask.long().cumsum(-1)` count in 64 bits by type. Processors add half as many of those at once, and threads of a GPU exchange
-them in two words.
+`mask.sum()` and `mask.long().cumsum(-1)` count in 64 bits by type. Processors add half as many of those at
+once, and threads of a GPU exchange them in two words.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The iteration space of a kernel: order of ranges, collapsed loops, tiles.
 
-The order follows the layout of the largest accesses, so that the range innermost is the one along which most bytes lie
-at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay are outermost.
-Neighbouring ranges that every index sees as one contiguous range become one. A further range that carries a good share
-of unit-stride bytes that are not so along the innermost one (a transposed operand) starts a tile of its own.
+The order follows the layout of the largest accesses, so that the range innermost is the one along which most
+bytes lie at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay
+are outermost. Neighbouring ranges that every index sees as one contiguous range become one. A further range
+that carries a good share of unit-stride bytes that are not so along the innermost one (a transposed operand)
+starts a tile of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 
 _ZERO: Final = as_expr(0)
-# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
-# range: of a sliding window both its place and its elements have that, and one of them will do.
+# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not
+# along the innermost range: of a sliding window both its place and its elements have that, and one of them
+# will do.
 OWN_TILE_SHARE: Final = 0.1
 
 
@@ -132,7 +134,9 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr], *, near: int) -> 
 
 
 def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
-    """For each of `order`, the share of bytes at unit stride along it alone, and not along the innermost one."""
+    """For each of `order`, the share of bytes at unit stride along it alone, and not along the
+    innermost one.
+    """
     if not order:
         return []
     inner = order[-1].members[-1]
@@ -152,7 +156,9 @@ def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
 
 
 def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
-    """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a reduction tile) all of them share tile `x`."""
+    """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a
+    reduction tile) all of them share tile `x`.
+    """
     if not order:
         return []
     names: tuple[TileName, ...] = ("x",) if single else ("x", "y", "z")

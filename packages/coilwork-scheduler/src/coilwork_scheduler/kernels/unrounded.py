@@ -24,8 +24,8 @@ def selected(value: Scalar) -> Iterator[Scalar]:
 def unrounded(value: Scalar, dtype: DType) -> Scalar:
     """`value` as it was before it was rounded to bf16 or f16, where that had the type `dtype`.
 
-    Of selects, what was rounded is taken as it was, and the rest converted. 8-bit floats are kept: a program rounds to them to
-    see the effect.
+    Of selects, what was rounded is taken as it was, and the rest converted. 8-bit floats are kept: a program
+    rounds to them to see the effect.
     """
     if not value.dtype.is_low_precision or value.dtype.itemsize < 2:
         return value

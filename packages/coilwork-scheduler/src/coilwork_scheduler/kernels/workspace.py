@@ -1,4 +1,6 @@
-"""Memory in which programs that share rows tell each other of their pieces, and the kernel that fills it with zeros."""
+"""Memory in which programs that share rows tell each other of their pieces, and the kernel that fills it with
+zeros.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Which calls share a launch.
 
-A call moves up to the first one of its kind from which nothing that it waits for keeps it away. What it allocates then
-lives longer: as long as the peak of memory stays where it is. A kernel that takes long stays alone: a launch is all that
-there is to gain, while its share of finding out what to do, and configurations that are not tried, are a part of its time.
+A call moves up to the first one of its kind from which nothing that it waits for keeps it away. What it
+allocates then lives longer: as long as the peak of memory stays where it is. A kernel that takes long stays
+alone: a launch is all that there is to gain, while its share of finding out what to do, and configurations
+that are not tried, are a part of its time.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def gather(
     loss: float,
     max_args: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """`sequence` of `units` with those of `candidates` that share a launch as one entry, at the place of the first.
+    """`sequence` of `units` with those of `candidates` that share a launch as one entry, at the place of the
+    first.
 
     A launch takes `launch_us`; `loss` is the share of a kernel's time that may be lost in a shared one.
     """
@@ -146,7 +148,9 @@ class _Memory:
         self._peak = max(live, default=0)
 
     def move(self, size_bytes: int, source: int, to: int) -> bool:
-        """Have `size_bytes` that step `source` allocates there from step `to` on, unless that raises the peak."""
+        """Have `size_bytes` that step `source` allocates there from step `to` on, unless that raises the
+        peak.
+        """
         if not size_bytes:
             return True
         steps = range(to, source)

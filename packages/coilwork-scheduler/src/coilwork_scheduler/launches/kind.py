@@ -1,8 +1,9 @@
 """Of what kind a kernel is: kernels of one kind differ in their tensors and in how many elements these have.
 
-The kind of a kernel is the kernel with a size symbol for its extent, if it has one range of known extent. Extents that
-are multiples of 16 are of another kind than those that are not, and the symbol counts sixteens: where accesses can be 16 bytes
-wide they stay so. Kernels over several ranges have their extents in their indices too; these are of one kind if they are equal.
+The kind of a kernel is the kernel with a size symbol for its extent, if it has one range of known extent.
+Extents that are multiples of 16 are of another kind than those that are not, and the symbol counts sixteens:
+where accesses can be 16 bytes wide they stay so. Kernels over several ranges have their extents in their
+indices too; these are of one kind if they are equal.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Kind:
 
     Attributes:
         text: equal for kernels of one kind.
-        extent: how many units the range has that another kernel of the kind may have more or fewer of; None if all are
-            alike in that.
+        extent: how many units the range has that another kernel of the kind may have more or fewer of; None
+            if all are alike in that.
     """
 
     text: str

@@ -13,7 +13,8 @@ from coilwork_scheduler.launches.kind import general, kind_of
 
 
 def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCall]:
-    """The kernel that does what `calls`, whose kernels are of one kind, do, and its call. Its name is provisional.
+    """The kernel that does what `calls`, whose kernels are of one kind, do, and its call. Its name is
+    provisional.
 
     Tensors and sizes that several of them take are passed once.
     """

@@ -24,7 +24,9 @@ _SHOWN: Final = 4
 def open_sizes(
     built: Mapping[int, Built], buffers: Mapping[str, Buffer], journal: Journal, *, most_sizes: int
 ) -> Mapping[int, Built]:
-    """`built` with one kernel for those of a kind that come in more than `most_sizes` sizes, and its calls."""
+    """`built` with one kernel for those of a kind that come in more than `most_sizes` sizes, and
+    its calls.
+    """
     changed: dict[int, Built] = {}
     for alike in _much_alike(built, most_sizes):
         by_kind: dict[str, dict[int, int]] = {}
@@ -55,7 +57,9 @@ def open_sizes(
 
 
 def _much_alike(built: Mapping[int, Built], most_sizes: int) -> Sequence[Sequence[int]]:
-    """Calls that may be of one kind, as far as one sees without a look at what they compute, where they have enough sizes."""
+    """Calls that may be of one kind, as far as one sees without a look at what they compute, where they have
+    enough sizes.
+    """
     found: dict[tuple[object, ...], dict[int, int]] = {}
     for index, (kernel, _) in built.items():
         extents = [as_int(r.extent) for r in kernel.ranges]

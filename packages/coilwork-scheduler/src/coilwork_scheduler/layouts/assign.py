@@ -1,7 +1,7 @@
 """`assign_layouts`: strides of free memory become those with which the graph moves the fewest bytes.
 
-Memory whose loops all run along it is left alone, and so is the rest if little would be gained: only groups of loops that know each other, one
-of which reads or writes across some memory, are looked at.
+Memory whose loops all run along it is left alone, and so is the rest if little would be gained: only groups
+of loops that know each other, one of which reads or writes across some memory, are looked at.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def assign_layouts(
     journal: Journal,
     rules: Sequence[LayoutRule] = RULES,
 ) -> Graph:
-    """`graph` with the strides that are chosen for its free memory, and with copies in front of calls. Near-linear in its size.
+    """`graph` with the strides that are chosen for its free memory, and with copies in front of calls.
+    Near-linear in its size.
 
     With `batch_invariant` strides stay: which are best depends on how many rows there are.
     """
@@ -96,7 +97,9 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
 def list_sites(
     around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions
 ) -> dict[int, tuple[Site, ...]]:
-    """What those of the rules say that are asked under `options`, by positions of nodes: costs of a node add up."""
+    """What those of the rules say that are asked under `options`, by positions of nodes: costs of a node add
+    up.
+    """
     found: dict[int, tuple[Site, ...]] = {}
     rules = [rule for rule in rules if rule.is_asked(options)]
     for position, node in enumerate(around.graph.nodes):
@@ -122,9 +125,11 @@ def layouts_beside(around: Around, sites: Mapping[int, Sequence[Site]]) -> Mappi
 
 
 def _choosable(around: Around, sites: Mapping[int, Sequence[Site]]) -> frozenset[str]:
-    """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by strides, and of scatters.
+    """Free memory of two dimensions or more, but for that of products in our own kernels, which are chosen by
+    strides, and of scatters.
 
-    Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie alike.
+    Scatters that fill one memory part by part share kernels with each other as long as all of their parts lie
+    alike.
     """
     facts = around.facts
     layouts = layouts_beside(around, sites)
@@ -281,7 +286,9 @@ class _Group:
         return chosen, copied
 
     def _list_copies(self, choice: Sequence[int]) -> list[Copy]:
-        """The copies around calls of which something lies otherwise than captured: libraries make those of others."""
+        """The copies around calls of which something lies otherwise than captured: libraries make those of
+        others.
+        """
         settled = [[choice[v] for v in term.scope] for term in self.terms]
         moved = {
             made.name
@@ -309,7 +316,9 @@ class _Group:
         return self.gain_us * self.bytes_per_us * SCALE
 
     def _keep_what_gains_little(self, choice: list[int]) -> None:
-        """Set memory back to its captured strides where a change of it and of what it touches saves too little."""
+        """Set memory back to its captured strides where a change of it and of what it touches saves too
+        little.
+        """
         for cluster in self._clusters([v for v, c in enumerate(choice) if c != 0]):
             numbers = sorted({n for v in cluster for n in self.variables[v].around})
             kept = choice.copy()

@@ -1,4 +1,6 @@
-"""Candidates for the strides of free memory: those of capture, row-major ones, and what the nodes around it would like."""
+"""Candidates for the strides of free memory: those of capture, row-major ones, and what the nodes around it
+would like.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Copies between layouts: put in around the calls for which they were chosen. Kernels that make what is copied store the copy as well."""
+"""Copies between layouts: put in around the calls for which they were chosen. Kernels that make what is
+copied store the copy as well.
+"""
 
 from __future__ import annotations
 

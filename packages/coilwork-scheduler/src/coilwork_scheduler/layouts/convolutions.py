@@ -1,8 +1,9 @@
-"""Convolutions as calls of a library, which computes in channels-last or as captured, and converts what lies otherwise around each call.
+"""Convolutions as calls of a library, which computes in channels-last or as captured, and converts what lies
+otherwise around each call.
 
 Which of both it takes, it reads off the strides of its input and its weight, and its results lie so
-(`follows_channels_last`). The pass chooses that order for each call, and each tensor of the call costs by itself
-beside it: what lies otherwise is copied. What conversions cost is in `coilwork_ir.convolution_rates`.
+(`follows_channels_last`). The pass chooses that order for each call, and each tensor of the call costs by
+itself beside it: what lies otherwise is copied. What conversions cost is in `coilwork_ir.convolution_rates`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, 
 from coilwork_scheduler.layouts.traffic import TILED
 
 _HALVES: Final = (DType.BF16, DType.F16)
-# Convolutions of a training step for each of its forward graph: itself, and those that make both of its gradients.
+# Convolutions of a training step for each of its forward graph: itself, and those that make both of its
+# gradients.
 _CONVOLUTIONS: Final = 3
 
 
@@ -125,9 +127,9 @@ class Call:
 class TensorSite:
     """One tensor of a call: what it costs, by how it lies and by the order in which the call computes.
 
-    In channels-last the library takes and makes channels-last tensors, else such as fill memory in the order of
-    their dimensions. An operand that lies otherwise is copied, by the program or by the library, and so is a
-    result that should.
+    In channels-last the library takes and makes channels-last tensors, else such as fill memory in the order
+    of their dimensions. An operand that lies otherwise is copied, by the program or by the library, and so is
+    a result that should.
 
     Attributes:
         call: the call.
@@ -271,7 +273,9 @@ class TensorSite:
 
     @property
     def _copied_bytes(self) -> int:
-        """What a copy reads and writes; the writing alone where it runs in the kernel that makes the operand."""
+        """What a copy reads and writes; the writing alone where it runs in the kernel that makes
+        the operand.
+        """
         size = self._size
         if self._fuses:
             return size
@@ -330,8 +334,8 @@ def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) ->
     """`node` as a convolution in one of `types`, or its gradients, that may lie otherwise, if it is one.
 
     It is left as captured where all of it is channels-last already, since less is known of what others would
-    gain without; where a size is one, so that strides do not tell a layout; where its result lies as none would
-    expect; and on devices whose library is not known to follow its operands.
+    gain without; where a size is one, so that strides do not tell a layout; where its result lies as none
+    would expect; and on devices whose library is not known to follow its operands.
     """
     form = _FORMS.get(node.implements) if isinstance(node, Extern) else None
     if not isinstance(node, Extern) or form is None or len(node.args) <= form.groups:
@@ -405,7 +409,9 @@ def is_row_major(shape: Sequence[int], steps: Sequence[int]) -> bool:
 
 
 def follows_channels_last(shape: Sequence[int], steps: Sequence[int]) -> bool:
-    """Tell if ATen takes a tensor for channels-last, as its `is_channels_last_strides` does: gaps do not matter to it."""
+    """Tell if ATen takes a tensor for channels-last, as its `is_channels_last_strides` does: gaps do not
+    matter to it.
+    """
     least = 0
     if steps[1] == 0:
         return False

@@ -1,4 +1,5 @@
-"""Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before each call.
+"""Products as calls of a library: a factor by rows or by columns is free, any other order is a copy before
+each call.
 
 A call writes into given memory, and so its result lies as it is told, by rows or by columns. How fast it is
 where rows begin between vectors, measured rates say.
@@ -26,7 +27,8 @@ _PRODUCTS: Final = frozenset({PRODUCT, BATCHED_PRODUCT, ACTIVATED_PRODUCT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductSite:
-    """A product of two matrices, batched or not, and its result, last; `added` is what is added, maybe by rows.
+    """A product of two matrices, batched or not, and its result, last; `added` is what is added, maybe by
+    rows.
 
     Attributes:
         around: what is known.
@@ -148,7 +150,9 @@ class ProductSite:
         return self.around.sizes.size_bytes(buffer)
 
     def _leading(self, buffer: Buffer, strides: Strides) -> tuple[int, ...]:
-        """Steps from row to row, or from column to column, and from matrix to matrix; none if it is copied first."""
+        """Steps from row to row, or from column to column, and from matrix to matrix; none if it is copied
+        first.
+        """
         *batches, rows, columns = self.around.extents(buffer)
         *far, down, across = self.around.steps(strides)
         between = tuple(step for extent, step in zip(batches, far, strict=True) if extent != 1)

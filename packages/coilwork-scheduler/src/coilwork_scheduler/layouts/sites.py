@@ -1,4 +1,5 @@
-"""A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would like. Rules make these.
+"""A node as the pass sees it: which memory its cost depends on, what it costs, and which strides it would
+like. Rules make these.
 
 A rule is one row of `rules.RULES`. It claims nodes, and answers for each of them with a `Site`; what several
 rules say of one node adds up. A call that no rule claims holds its operands and results to their strides,
@@ -27,8 +28,9 @@ IMPOSSIBLE: Final = 1 << 60
 """The cost of what cannot be: a view that has no strides, a result that a library lays out otherwise."""
 
 LayoutOf: TypeAlias = Callable[[str, Buffer], Strides | None]
-"""Strides of a buffer, asked with the name of its memory; None if it cannot show that memory as it lies. Asked with the name and the
-buffer of a `Choice`, the candidate."""
+"""Strides of a buffer, asked with the name of its memory; None if it cannot show that memory as it lies.
+Asked with the name and the buffer of a `Choice`, the candidate.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,9 @@ class Site(Protocol):
 
     @property
     def asked(self) -> tuple[tuple[str, Buffer], ...]:
-        """What it asks a layout for: names of memory, and buffers in it; names and buffers of choices. Read where `form` is not None."""
+        """What it asks a layout for: names of memory, and buffers in it; names and buffers of choices. Read
+        where `form` is not None.
+        """
 
     def cost(self, layout: LayoutOf) -> int:
         """Eighths of bytes that memory moves for it under `layout`."""
@@ -109,7 +113,8 @@ class Site(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnownLoops:
-    """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed once.
+    """What is known of loops that are equal but for names, as those of a model's layers are: each is weighed
+    once.
 
     Attributes:
         forms: numbers of touches, by what their weight depends on beside strides.
@@ -180,8 +185,8 @@ class LayoutRule:
 
     Attributes:
         name: unique, stable.
-        site: what the node at a position costs under other layouts, or several of which the costs add up; None or
-            nothing if the rule is not about that node.
+        site: what the node at a position costs under other layouts, or several of which the costs add up;
+            None or nothing if the rule is not about that node.
         why: what the costs rest on.
         is_asked: whether it is asked under these options.
     """

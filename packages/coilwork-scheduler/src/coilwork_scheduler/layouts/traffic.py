@@ -1,9 +1,11 @@
-"""Traffic of a loop through memory under given strides, in bytes that count more where neighbours do not lie together.
+"""Traffic of a loop through memory under given strides, in bytes that count more where neighbours do not lie
+together.
 
-A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what does not, whole sectors move
-for one element each. Which range that is, the kernel's tiles decide later; here each loop takes the one that is best for it. Only a
-reduction whose result goes back to every element of its row, as a norm's or a softmax's, runs along that row: its kernel keeps rows. Pointwise
-kernels have tiles of two directions, and pay less.
+A kernel runs along one of its ranges: what lies together along it moves at the full bandwidth, and of what
+does not, whole sectors move for one element each. Which range that is, the kernel's tiles decide later; here
+each loop takes the one that is best for it. Only a reduction whose result goes back to every element of its
+row, as a norm's or a softmax's, runs along that row: its kernel keeps rows. Pointwise kernels have tiles of
+two directions, and pay less.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from coilwork_scheduler.layouts.sites import IMPOSSIBLE, SCALE, Around, Choice, 
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Computation
 
-# Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from the cache. A modelled share.
+# Of a pointwise kernel's tile one direction lies together in each of its buffers: sectors are used up from
+# the cache. A modelled share.
 TILED: Final = 2
 _NOT_AFFINE: Final = -1
 _NONE: Final = as_expr(0)
@@ -36,7 +39,9 @@ _STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """One load or store of a node: `buffer` at `index`, whose placeholders vary along the ranges `looked_up`; it is in memory `root`."""
+    """One load or store of a node: `buffer` at `index`, whose placeholders vary along the ranges `looked_up`;
+    it is in memory `root`.
+    """
 
     root: str
     buffer: Buffer
@@ -89,7 +94,9 @@ class NodeTraffic:
 
     @property
     def touches(self) -> tuple[Touch, ...]:
-        """Its distinct loads and stores, found when they are first asked for: many loops touch nothing that is free."""
+        """Its distinct loads and stores, found when they are first asked for: many loops touch nothing that
+        is free.
+        """
         found = self._touches
         if found is None:
             found = self._touches = touches_of(self._node, self._around.buffers, self._around.roots)
@@ -156,8 +163,10 @@ class NodeTraffic:
         return SCALE * sum(map(self._bytes_met, self.touches, self._forms))
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
-        """For each range along which some other memory lies together, the order in which `root` has the dimension innermost that moves
-        along this range; and the order in which that other memory nests its ranges."""
+        """For each range along which some other memory lies together, the order in which `root` has the
+        dimension innermost that moves along this range; and the order in which that other memory nests its
+        ranges.
+        """
         lying = tuple([(touch.buffer.strides, touch.root == root.name) for touch in self.touches])
         key = (tuple(self._forms), lying, root.shape, root.strides)
         found = self._known.proposals.get(key)
@@ -207,7 +216,9 @@ class NodeTraffic:
         return found
 
     def _nested_ranges(self, touch: Touch) -> list[Expr]:
-        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by one element."""
+        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by
+        one element.
+        """
         numbers = {symbol: as_int(step) for symbol, step in self._captured_steps(touch).items()}
         known = {symbol: abs(step) for symbol, step in numbers.items() if step}
         if 1 not in known.values():
@@ -246,7 +257,9 @@ class NodeTraffic:
         return _NOT_AFFINE if step is None else abs(self._sizes.value(step))
 
     def _run(self, touch: Touch, offset: Expr, k: int, step: int) -> int:
-        """Neighbours along range `k` that lie together: all of them, or as many as there are between two carries of a reshaped index."""
+        """Neighbours along range `k` that lie together: all of them, or as many as there are between two
+        carries of a reshaped index.
+        """
         symbol, extent = self.ranges[k], self.extents[k]
         if step != _NOT_AFFINE or symbol in touch.looked_up:
             return extent if step == 1 else 1
@@ -281,10 +294,11 @@ def weigh_loop(position: int, node: Node, around: Around) -> Site | None:
 def list_row_reductions(
     graph: Graph, facts: Dependence, sizes: SizeHints, targets: Targets
 ) -> frozenset[int]:
-    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through a few loops over rows.
+    """Positions of the reductions whose result goes back to every element of the reduced rows, maybe through
+    a few loops over rows.
 
-    Rows that are too long to be kept on chip meanwhile are none, since a kernel may read columns of these, and
-    neither are rows that results lie between, as channels lie between images for a batch norm: no layout
+    Rows that are too long to be kept on chip meanwhile are none, since a kernel may read columns of these,
+    and neither are rows that results lie between, as channels lie between images for a batch norm: no layout
     makes one row of them.
     """
     reads = facts.reads

@@ -1,4 +1,6 @@
-"""Blocks: the memory that a program allocates, from the instruction that defines it to the one that frees it."""
+"""Blocks: the memory that a program allocates, from the instruction that defines it to the one
+that frees it.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ Bytes: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Memory that the program has, from the instruction that defines it to the one that frees it, which it is not alive in.
+    """Memory that the program has, from the instruction that defines it to the one that frees it, which it is
+    not alive in.
 
     Attributes:
         root: the buffer that is allocated.
         size: as the peak counts it.
         product: number of the product that a member's size is a multiple of; -1 for what is no candidate.
-        given: the caller allocated it and gives it away: it is there from the beginning, and no part of the program's peak.
+        given: the caller allocated it and gives it away: it is there from the beginning, and no part of the
+            program's peak.
     """
 
     root: Buffer
@@ -51,7 +55,9 @@ class Block:
 
 
 def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[Block]:
-    """All memory that `program` comes to have, what it is given first, in the order of definition; fills `products`."""
+    """All memory that `program` comes to have, what it is given first, in the order of definition; fills
+    `products`.
+    """
     groups = _Groups(len(table.storages))
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -113,9 +119,11 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
 
 
 def _kept(program: Program, table: StorageTable) -> frozenset[int]:
-    """Storages that are returned, or seen by an operator that might keep them or that counts from where they begin.
+    """Storages that are returned, or seen by an operator that might keep them or that counts from where they
+    begin.
 
-    Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its storage.
+    Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its
+    storage.
     """
     names: list[str] = []
     for instruction in program.instructions:
@@ -155,7 +163,9 @@ class _Groups:
 
 
 def _size(size_bytes: Expr, products: dict[Expr, int]) -> tuple[Bytes, int]:
-    """The coefficients of a size, and the number of its product if a member of a pool may have such a size, else -1."""
+    """The coefficients of a size, and the number of its product if a member of a pool may have such a size,
+    else -1.
+    """
     factor, of = _split(size_bytes)
     number = products.setdefault(of, len(products))
     if number == 0:

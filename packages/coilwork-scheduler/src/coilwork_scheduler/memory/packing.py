@@ -1,8 +1,8 @@
 """Offsets for pieces of memory that are alive at different times, in as few bytes as a fast method finds.
 
-Two methods, the better result of which counts: best fit in the order of time, as allocators work, and greedy by size
-(Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020), which is quadratic and so is tried
-for few pieces only.
+Two methods, the better result of which counts: best fit in the order of time, as allocators work, and greedy
+by size (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020), which is
+quadratic and so is tried for few pieces only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Placement:
 
 
 def pack(intervals: Sequence[Interval]) -> Placement:
-    """Offsets such that no two pieces that are alive at once overlap. Sums of sizes are offsets, so alignment is kept."""
+    """Offsets such that no two pieces that are alive at once overlap. Sums of sizes are offsets, so alignment
+    is kept.
+    """
     in_time = best_fit(intervals)
     if len(intervals) > MOST_BY_SIZE or in_time.size == most_alive(intervals):
         return in_time
@@ -54,7 +56,9 @@ def most_alive(intervals: Sequence[Interval]) -> int:
 
 
 def pack_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
-    """As `pack`, in `limit` units: offsets by number, of as many units as possible. What is missing found no place."""
+    """As `pack`, in `limit` units: offsets by number, of as many units as possible. What is missing found no
+    place.
+    """
     in_time = best_fit_below(limit, intervals)
     if len(intervals) > MOST_BY_SIZE_BELOW or len(in_time) == len(intervals):
         return in_time
@@ -73,7 +77,9 @@ def _whole(intervals: Sequence[Interval], offsets: Mapping[int, int]) -> Placeme
 
 
 def best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
-    """`best_fit` in `limit` units: offsets by number, without the pieces that found no place when they came to life."""
+    """`best_fit` in `limit` units: offsets by number, without the pieces that found no place when they came
+    to life.
+    """
     offsets: dict[int, int] = {}
     # holes by offset, none beside another; `top` is where nothing has ever been
     holes: dict[int, int] = {}

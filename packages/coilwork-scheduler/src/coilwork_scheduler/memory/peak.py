@@ -12,9 +12,10 @@ MOST_CANDIDATES = 16
 """More incomparable symbolic peaks than this, and the prediction is given up: nobody could read it."""
 
 _BITS: Final = 3
-# Where totals are compared by their values: how far above its least a size is whose number, counted from 1, is given. All at
-# their least, all a little and all far above it, each by its own multiple; then those far above whose number has a bit, or
-# lacks it, for each of `_BITS` bits: of any two of the first sizes, each is somewhere large while the other is small.
+# Where totals are compared by their values: how far above its least a size is whose number, counted from 1,
+# is given. All at their least, all a little and all far above it, each by its own multiple; then those far
+# above whose number has a bit, or lacks it, for each of `_BITS` bits: of any two of the first sizes, each is
+# somewhere large while the other is small.
 _PLACES: Final[tuple[Callable[[int], int], ...]] = (
     lambda number: 0,
     lambda number: number,
@@ -26,7 +27,9 @@ _PLACES: Final[tuple[Callable[[int], int], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class _Total:
-    """An amount of memory in bytes, and its value at each of `_PLACES`; none where it divides by a size that is 0."""
+    """An amount of memory in bytes, and its value at each of `_PLACES`; none where it divides by a size that
+    is 0.
+    """
 
     size_bytes: Expr
     values: tuple[int | None, ...]

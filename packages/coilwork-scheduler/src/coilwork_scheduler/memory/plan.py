@@ -1,11 +1,14 @@
-"""From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in place.
+"""From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in
+place.
 
 With `pools`, most allocations are then placed in shared blocks (pools.py).
 
 Two kinds of reuse, neither of which can raise the peak:
-    in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as data)
+    in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as
+    data)
                that each element is read before the same point writes it;
-    hand-over  a buffer that died in the step before is taken over by an allocation of exactly its size. Nothing is
+    hand-over  a buffer that died in the step before is taken over by an allocation of exactly its size.
+    Nothing is
                allocated between the two, so holding the memory that long costs nothing.
 """
 
@@ -58,15 +61,18 @@ class PlanOptions:
     """Settings of the memory planner.
 
     Attributes:
-        reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and freed.
+        reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and
+            freed.
         check_inputs: emit a `CheckLayout` for each input tensor.
-        aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is copied first.
-        donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory nothing else
-            shares: it is handed on like the program's own.
+        aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is
+            copied first.
+        donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory
+            nothing else shares: it is handed on like the program's own.
         pools: place buffers that never leave the program in shared blocks.
         pool_slack_bytes: how much higher the peak may be for that, at most (`with_pools`).
         small_pool_slack_bytes: the same of programs of little memory, where it saves most of the allocations.
-        marked_results: how many of the first results the caller takes with torch's marks, as an operator gave them; `None`: all.
+        marked_results: how many of the first results the caller takes with torch's marks, as an operator gave
+            them; `None`: all.
     """
 
     reuse: bool = True
@@ -401,7 +407,9 @@ def _may_be_copied(output: Buffer | SymbolOutput | None, step: Extern) -> bool:
 
 
 def _launch(step: KernelCall) -> Launch:
-    """Arguments that are defined by the launch itself as new names for old memory are passed under the old name."""
+    """Arguments that are defined by the launch itself as new names for old memory are passed under the old
+    name.
+    """
     into = dict(step.into)
     args = tuple(into.get(name, name) for name in step.args)
     return Launch(kernel=step.kernel, args=args, sizes=step.sizes, stream=step.stream, origins=step.origins)

@@ -1,11 +1,13 @@
 """Many small allocations become a few: buffers that never leave the program are placed in shared blocks.
 
-An allocation with its free costs the host half of what a launch costs. A pool is allocated once, for a stretch of the program,
-and its members are found in it at offsets that are known beforehand. Pools may raise the peak of memory by a small amount in all: where
-the buffers beside a pool leave no room for it, the pool ends, and what is alive there is allocated by itself.
+An allocation with its free costs the host half of what a launch costs. A pool is allocated once, for a
+stretch of the program, and its members are found in it at offsets that are known beforehand. Pools may raise
+the peak of memory by a small amount in all: where the buffers beside a pool leave no room for it, the pool
+ends, and what is alive there is allocated by itself.
 
-Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen it, which might
-keep it, or use it on a stream of its own, as collectives do; nor one of ATen's that counts from where a storage begins.
+Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen
+it, which might keep it, or use it on a stream of its own, as collectives do; nor one of ATen's that counts
+from where a storage begins.
 """
 
 from __future__ import annotations
@@ -49,10 +51,13 @@ SMALL_SHARE: Final = 2
 def with_pools(
     program: Program, table: StorageTable, *, slack_bytes: int, small_slack_bytes: int = 0
 ) -> Program:
-    """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
+    """`program` with as many of its allocations as possible in pools. `table` says which names are one piece
+    of memory.
 
-    The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do; by `small_slack_bytes` and a half where it is at most 16 MiB, known beforehand, and most allocations would stay otherwise. Inputs that are given away count as long as they are there. Deterministic; linear in the number of instructions: the number of attempts is bounded.
+    The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64
+    bytes, as allocators do; by `small_slack_bytes` and a half where it is at most 16 MiB, known beforehand,
+    and most allocations would stay otherwise. Inputs that are given away count as long as they are there.
+    Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = blocks_of(program, table, products)
@@ -95,7 +100,9 @@ def _placed(pools: Sequence[Pool]) -> int:
 
 
 def _share_of_a_small_peak(blocks: Sequence[Block], length: int, width: int) -> int:
-    """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host. Else 0."""
+    """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host.
+    Else 0.
+    """
     if width > 1:
         return 0
     peak = max((live for (live,) in profile(blocks, length, width)), default=0)
@@ -145,7 +152,8 @@ def _filled(limit: int, blocks: Sequence[Block], room: Room) -> Pool | None:
             return None
         room.placements -= len(members)
         start = min(block.start for block in members)
-        # what is not in it is allocated by itself; where that leaves less, the pool is not there yet, or any more
+        # what is not in it is allocated by itself; where that leaves less, the pool is not there yet, or any
+        # more
         tight = [start + at for at, units in enumerate(room.beside(members)) if units < limit]
         inside = _between(tight, members)
         placed = pack_below(limit, [Interval(b.start, b.end, b.size[b.product]) for b in inside])
@@ -181,7 +189,9 @@ def _without_the_largest(candidates: Sequence[Block], room: Room) -> Pool | None
 
 
 def _lower_part(whole: Pool, room: Room) -> Pool | None:
-    """A pool of what lies in the first half of `whole`, or in less: it may end earlier. What is left has further rounds."""
+    """A pool of what lies in the first half of `whole`, or in less: it may end earlier. What is left has
+    further rounds.
+    """
     for part in PARTS:
         rest = [
             member

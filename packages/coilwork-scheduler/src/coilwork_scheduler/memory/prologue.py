@@ -15,7 +15,8 @@ from coilwork_scheduler.memory.storage import step_touches
 
 
 def prologue(schedule: Schedule, *, checked: bool, aligned: Collection[str]) -> Iterator[Instruction]:
-    """Bind the symbols of `schedule`, and check its inputs: all of them if `checked`, else those that must be `aligned`.
+    """Bind the symbols of `schedule`, and check its inputs: all of them if `checked`, else those that must be
+    `aligned`.
 
     Raises:
         ScheduleError: a symbol is bound by no input.
@@ -67,8 +68,9 @@ def _packed_weights(schedule: Schedule) -> frozenset[str]:
 def _generator_states(schedule: Schedule) -> frozenset[str]:
     """Inputs that look like the state of a random generator: one or two integers that only operators read.
 
-    Attention hands such a state from its forward to its backward operator. Torch describes it as being on the GPU,
-    where its kernels have put it only under CUDA graphs; the operators take it from anywhere, so it is not checked.
+    Attention hands such a state from its forward to its backward operator. Torch describes it as being on the
+    GPU, where its kernels have put it only under CUDA graphs; the operators take it from anywhere, so it is
+    not checked.
     """
     passed_on = {
         entry.name

@@ -29,7 +29,9 @@ class Pool:
 
 
 class Room:
-    """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may be tried."""
+    """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may
+    be tried.
+    """
 
     def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = profile(blocks, length, width)
@@ -51,7 +53,8 @@ class Room:
         return found
 
     def beside(self, members: Sequence[Block]) -> list[int]:
-        """How much a pool for `members`, all of one product, may take at each instruction from the first's start to the last's end.
+        """How much a pool for `members`, all of one product, may take at each instruction from the first's
+        start to the last's end.
 
         In multiples of that product.
         """

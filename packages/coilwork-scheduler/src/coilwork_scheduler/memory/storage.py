@@ -1,7 +1,7 @@
 """Which names are one piece of memory, and from which step to which that memory is needed.
 
-Live ranges are those of linear-scan register allocation (Poletto and Sarkar 1999), over storages instead of names:
-views, overwritten buffers and aliasing results share the storage of the buffer they come from.
+Live ranges are those of linear-scan register allocation (Poletto and Sarkar 1999), over storages instead of
+names: views, overwritten buffers and aliasing results share the storage of the buffer they come from.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ class Storage:
     Attributes:
         root: the buffer that first names it.
         names: every name for it, in order of definition, the root first.
-        owner: who provides it: the caller, who wants it back (`input`) or not (`donated`), the artifact (`constant`), an
-            `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`) or of which nothing is known
-            (`callee`).
+        owner: who provides it: the caller, who wants it back (`input`) or not (`donated`), the artifact
+            (`constant`), an `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`)
+            or of which nothing is known (`callee`).
         first: step that defines the root; -1 for inputs and constants.
         begin: step before which the memory is allocated: `first`, or of what a stream defines, the last one
             that the stream is behind, since what had the memory before may run until then.
         last: last step that touches any name, or that waits for an operator which goes on using the memory
             after its call, or for a stream; the number of steps for returned memory, and for what is in use
             when the program ends.
-        retained: an operator was given it that may keep a reference and read it at any time: nobody else gets the memory.
+        retained: an operator was given it that may keep a reference and read it at any time: nobody else gets
+            the memory.
     """
 
     root: Buffer
@@ -141,7 +142,9 @@ class _Begins:
 
 
 def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
-    """Storages and live ranges of `schedule`, whose caller gives the inputs `donated` away. Linear in its size."""
+    """Storages and live ranges of `schedule`, whose caller gives the inputs `donated` away. Linear in its
+    size.
+    """
     roles = {kernel.name: tuple(arg.role for arg in kernel.args) for kernel in schedule.kernels}
     buffers = {b.name: b for b in schedule.buffers}
     of: dict[str, int] = {}
@@ -232,7 +235,9 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
 
 
 def _given_away(owners: Sequence[Owner]) -> tuple[int, ...]:
-    """The memory that the caller gives away: what a call in another program left in flight may read it until a wait in this one."""
+    """The memory that the caller gives away: what a call in another program left in flight may read it until
+    a wait in this one.
+    """
     return tuple(position for position, owner in enumerate(owners) if owner == "donated")
 
 
@@ -249,7 +254,9 @@ def _owner(step: Step) -> Owner:
 
 
 def takes_out(step: Extern) -> bool:
-    """True if `step` can write its results into memory of ours: every result is a tensor whose size is known before."""
+    """True if `step` can write its results into memory of ours: every result is a tensor whose size is known
+    before.
+    """
     return (
         bool(step.out_overload)
         and not step.binds

@@ -1,11 +1,13 @@
-"""Sums over all of a matrix of what depends on statistics of its rows: row by row first, then over the rows' sums.
+"""Sums over all of a matrix of what depends on statistics of its rows: row by row first, then over the rows'
+sums.
 
     rows   top[i], total[i] = what the softmax of row i takes
     sum    the sum over i and c of something of x[i, c], top[i] and total[i]
 
-Cut into pieces that fill the device, the sum needs a kernel of its own, which reads the matrix again. Cut along the rows, its
-first part reduces what the kernel of the statistics has on chip, and only numbers of rows go through memory: so the
-divergence of two log-softmaxes, an entropy, a penalty on normalised values. The sum of the rows' sums is a reduction like any other.
+Cut into pieces that fill the device, the sum needs a kernel of its own, which reads the matrix again. Cut
+along the rows, its first part reduces what the kernel of the statistics has on chip, and only numbers of rows
+go through memory: so the divergence of two log-softmaxes, an entropy, a penalty on normalised values. The sum
+of the rows' sums is a reduction like any other.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def split_along_rows(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of the rows are made.
+    """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of
+    the rows are made.
 
     On GPUs only, and where `model` says that it pays. Near-linear in the size of the graph.
     """
@@ -108,7 +111,9 @@ class _Search:
     _places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
     def cuts(self) -> Iterator[tuple[int, _Rows]]:
-        """Positions of reductions that can be cut along rows of a reduction before them, each once, and how."""
+        """Positions of reductions that can be cut along rows of a reduction before them, each
+        once, and how.
+        """
         wholes = [(k, node) for k, node in enumerate(self.graph.nodes) if self._cuttable(node)]
         domains: dict[object, _Rows] = {}
         found: dict[int, _Rows] = {}
@@ -210,7 +215,9 @@ class _Search:
     def _matched(
         self, node: Reduce, place: Place, statistic: Reduce, theirs: Expr, position: int
     ) -> _Rows | None:
-        """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at `theirs`."""
+        """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at
+        `theirs`.
+        """
         if unit_stride(theirs).isdisjoint(statistic.axes):
             return None
         mine = self._in_memory(node, place[1])
@@ -243,7 +250,9 @@ class _Search:
         return _Rows(cutting=Cutting(pieces=pieces, refined=refined), position=position)
 
     def _in_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
-        """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points apart."""
+        """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points
+        apart.
+        """
         steps: dict[Expr, int] = {}
         for s in (*node.ranges, *node.axes):
             if as_int(extent_of(s)) != 1:
@@ -252,7 +261,9 @@ class _Search:
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
     def _stays(self, node: Reduce, cut: Cutting, statistic: Reduce) -> bool:
-        """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read of a row."""
+        """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read
+        of a row.
+        """
         longest = bounds(product(extent_of(axis) for axis in statistic.axes)).hi
         along = frozenset(cut.pieces.inner)
         values = {
@@ -264,7 +275,9 @@ class _Search:
         return longest is not None and self.figures.rows(node).keeps(longest, values=len(values))
 
     def _directly(self, first: int, last: int) -> bool:
-        """True if all that is computed from the node at `first` for that at `last` is computed for each of its rows, or points."""
+        """True if all that is computed from the node at `first` for that at `last` is computed for each of
+        its rows, or points.
+        """
         statistic = self.graph.nodes[first]
         assert isinstance(statistic, Reduce)
         rows = product(extent_of(r) for r in statistic.ranges)
@@ -294,7 +307,9 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weigher:
-    """Says whether rows' sums, in the kernel of the rows' statistics, and their sum cost less than a kernel that reads all again."""
+    """Says whether rows' sums, in the kernel of the rows' statistics, and their sum cost less than a kernel
+    that reads all again.
+    """
 
     figures: Figures
     journal: Journal
@@ -336,7 +351,9 @@ class _Weigher:
         return pays
 
     def _reduced_us(self, read: int, results: int, length: int) -> float:
-        """Time to reduce `length` points for each of `results`, in one kernel or in pieces that fill the device and another."""
+        """Time to reduce `length` points for each of `results`, in one kernel or in pieces that fill the
+        device and another.
+        """
         model = self.figures.model
         whole = KernelWork(
             read_bytes=read, write_bytes=0, operations=0, rows=results, row_length=length, programs=results

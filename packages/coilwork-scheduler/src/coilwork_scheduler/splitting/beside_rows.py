@@ -3,9 +3,10 @@
     rows     sum_1[i] = sum over c of x[i, c] * w[c]
     columns  sum_2[c] = sum over i of x[i, c]
 
-One program can reduce the rows of a piece of the matrix and sum its columns from one read, if pieces are as many as programs:
-so the columns have to be cut for it before fusion. Here their partners are found, by what both read, or by what follows from
-the rows' results and the columns read. Whether they do share a kernel is fusion's to say.
+One program can reduce the rows of a piece of the matrix and sum its columns from one read, if pieces are as
+many as programs: so the columns have to be cut for it before fusion. Here their partners are found, by what
+both read, or by what follows from the rows' results and the columns read. Whether they do share a kernel is
+fusion's to say.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class RowReductions:
     limit: int
 
     def partner(self, columns: Reduce, access: Load) -> Reduce | None:
-        """A reduction of rows that touches what `columns`, a node of the graph, loads by `access`; `None` if there is none."""
+        """A reduction of rows that touches what `columns`, a node of the graph, loads by `access`; `None` if
+        there is none.
+        """
         position = next(self.facts.definer[b.name] for b in columns.outputs if b is not None)
         readers = self.readers.get(access.buffer, ())
         near = bisect_left(readers, position, key=lambda reader: reader[0])
@@ -75,7 +78,9 @@ class RowReductions:
         return None
 
     def _behind(self, position: int) -> Iterator[tuple[int, tuple[Expr, ...]]]:
-        """Reductions whose results the pointwise node at `position` reads, or what is computed from them, and where it reads that."""
+        """Reductions whose results the pointwise node at `position` reads, or what is computed from them, and
+        where it reads that.
+        """
         node = self.graph.nodes[position]
         assert isinstance(node, Pointwise)
         for access in loads((node.body,)):
@@ -89,7 +94,9 @@ class RowReductions:
                 names = {below.buffer for below in loads(bodies)}
 
     def _through_others(self, one: int, other: int) -> bool:
-        """True if a path between the two leads through a node that generated kernels do not compute, or might."""
+        """True if a path between the two leads through a node that generated kernels do not compute, or
+        might.
+        """
         first, last = sorted((one, other))
         stack, seen = [(last, False)], {(last, False)}
         while stack:
@@ -108,7 +115,9 @@ class RowReductions:
 
 
 def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions:
-    """The table for `graph`; at most `limit` nodes are visited to show that two of them depend on each other directly."""
+    """The table for `graph`; at most `limit` nodes are visited to show that two of them depend on each other
+    directly.
+    """
     readers: dict[str, list[tuple[int, Load]]] = {}
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Reduce):
@@ -122,7 +131,8 @@ def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions
 def _crossed(
     columns: Reduce, ours: Expr, along: Sequence[Expr], across: Sequence[Expr], theirs: Expr
 ) -> bool:
-    """True if what `columns` reduces is what `along` goes through, and its results what `across` does, in the same order.
+    """True if what `columns` reduces is what `along` goes through, and its results what `across` does, in the
+    same order.
 
     Both touch one buffer, at the flat offsets `ours` and `theirs`.
     """

@@ -1,8 +1,9 @@
 """Reductions of pieces, and of their results: what each kind keeps of a piece, and how pieces combine.
 
-Nothing is approximated: means and sums of squared differences combine as in Chan et al. 1979 (or, from pieces of equal
-size, as the mean of means), maxima and sums of exponentials as in Milakov and Gimelshein 2018, and of equal extremes the
-first one wins. Floats are summed as f32 at least, and kept so between the two reductions.
+Nothing is approximated: means and sums of squared differences combine as in Chan et al. 1979 (or, from pieces
+of equal size, as the mean of means), maxima and sums of exponentials as in Milakov and Gimelshein 2018, and
+of equal extremes the first one wins. Floats are summed as f32 at least, and kept so between the two
+reductions.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def combined(
 ) -> tuple[Node, ...]:
     """Nodes that compute `node`, which has no checks, from `pieces`; its own outputs are defined among them.
 
-    The pieces of one result lie together in memory, whatever the layout of what is reduced: the second reduction then
-    walks along memory. With `apart` the results of one piece do, for programs that have many of them. `name` makes of a name one that
-    no buffer has. Positions of extremes need pieces of the first axes: of equal extremes, the first piece has the first.
+    The pieces of one result lie together in memory, whatever the layout of what is reduced: the second
+    reduction then walks along memory. With `apart` the results of one piece do, for programs that have many
+    of them. `name` makes of a name one that no buffer has. Positions of extremes need pieces of the first
+    axes: of equal extremes, the first piece has the first.
     """
     ranges = (*pieces.outer, *node.ranges) if apart else (*node.ranges, *pieces.outer)
     writer = _Writer(node=node, pieces=pieces, ranges=ranges, name=name)
@@ -169,7 +171,8 @@ class _Writer:
         if highest is not None:
             self._pointwise(highest, self._at(top))
         own, least = load(part.name, self.ranges, wide), const(-math.inf, wide)
-        # of a piece of infinitely small values alone the sum is nan, but adds nothing to those of other pieces
+        # of a piece of infinitely small values alone the sum is nan, but adds nothing to those of other
+        # pieces
         nothing = op("bitwise_and", op("eq", own, least), op("ne", self._at(top), least))
         scaled = op(
             "mul", load(partial_sum.name, self.ranges, wide), op("exp", op("sub", own, self._at(top)))
@@ -310,7 +313,9 @@ def guarded(root: Scalar, valid: Scalar) -> Scalar:
 
 
 def _is_zero_elsewhere(value: Scalar, valid: Scalar) -> bool:
-    """Whether `value` is an element that is loaded where `valid` holds, perhaps converted, and 0 where it does not."""
+    """Whether `value` is an element that is loaded where `valid` holds, perhaps converted, and 0 where it
+    does not.
+    """
     while isinstance(value, Op) and value.op == "cast":
         value = value.operands[0]
     return isinstance(value, Load) and value.mask is valid and value.other == 0

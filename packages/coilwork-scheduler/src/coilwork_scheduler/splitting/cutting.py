@@ -14,8 +14,9 @@ from coilwork_scheduler.splitting.pieces import Pieces
 class Cutting:
     """Pieces of a family.
 
-    Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart` in memory, each with
-    all of its results, where a program has all of these, or where storing them is much of its time.
+    Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart`
+    in memory, each with all of its results, where a program has all of these, or where storing them is much
+    of its time.
     """
 
     pieces: Pieces

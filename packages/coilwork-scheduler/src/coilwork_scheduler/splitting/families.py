@@ -16,7 +16,9 @@ POSITIONS: Final = ("argmin", "argmax")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Reductions over the same ranges and axes; `rows` are what they load at points of the axes, each once."""
+    """Reductions over the same ranges and axes; `rows` are what they load at points of the axes,
+    each once.
+    """
 
     positions: tuple[int, ...]
     members: tuple[Reduce, ...]

@@ -1,4 +1,6 @@
-"""The likely figures of families of reductions, whole and in pieces: what they read, on how many programs, and how long that takes."""
+"""The likely figures of families of reductions, whole and in pieces: what they read, on how many programs,
+and how long that takes.
+"""
 
 from __future__ import annotations
 

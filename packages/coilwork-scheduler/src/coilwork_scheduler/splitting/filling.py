@@ -1,4 +1,6 @@
-"""Pieces that fill the device, which results alone leave idle: as many for each result as there is room for programs."""
+"""Pieces that fill the device, which results alone leave idle: as many for each result as there is room for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ _WHOLE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """`count` pieces for each result, and microseconds that one kernel for all takes and those of pieces and of their results do.
+    """`count` pieces for each result, and microseconds that one kernel for all takes and those of pieces and
+    of their results do.
 
-    `programs` are those of the one kernel. Pieces pay if they take less than the share `clear_win` of its time.
+    `programs` are those of the one kernel. Pieces pay if they take less than the share `clear_win` of its
+    time.
     """
 
     cutting: Cutting

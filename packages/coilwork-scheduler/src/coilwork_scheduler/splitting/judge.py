@@ -1,8 +1,8 @@
 """Whether a family of reductions is cut in pieces, and into which.
 
-There are three ways, each in a room of its own: `walked.py`, where a kernel that reduces rows of the same matrix sums columns on the
-way; `short_runs.py`, where memory has neighbours along results and short runs together; `filling.py`, where results are too few to fill
-the device. The first that pays is taken.
+There are three ways, each in a room of its own: `walked.py`, where a kernel that reduces rows of the same
+matrix sums columns on the way; `short_runs.py`, where memory has neighbours along results and short runs
+together; `filling.py`, where results are too few to fill the device. The first that pays is taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from coilwork_scheduler.splitting.walked import Walked, walked_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Decides whether a family is cut, and into what. `rows` are the reductions that it may share a kernel with."""
+    """Decides whether a family is cut, and into what. `rows` are the reductions that it may share a kernel
+    with.
+    """
 
     figures: Figures
     options: ScheduleOptions
@@ -93,7 +95,8 @@ class Judge:
         return walked_of(self.figures, family, self.rows, otherwise_us=otherwise_us)
 
     def reads_again(self, node: Reduce) -> bool:
-        """Whether two reductions over the rows of `node`, one of which needs the other's result, read them twice.
+        """Whether two reductions over the rows of `node`, one of which needs the other's result, read them
+        twice.
 
         They do unless a program keeps its row on chip; rows of unknown length it does not keep.
         """
@@ -110,7 +113,9 @@ class Judge:
         return not self.figures.rows(node).keeps(longest, across=self.across(node))
 
     def across(self, node: Reduce) -> bool:
-        """Whether the results of `node`, rather than the points that it reduces, lie side by side in memory."""
+        """Whether the results of `node`, rather than the points that it reduces, lie side by side
+        in memory.
+        """
         return self.figures.shape(alone(node)).across
 
     def direction(self, node: Reduce, access: Load) -> str | None:

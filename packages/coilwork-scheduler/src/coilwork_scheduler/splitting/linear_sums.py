@@ -2,10 +2,11 @@
 
     sum over c of w[c] * (x[c] - s)  =  sum of w[c] * (x[c] - p)  +  (p - s) * sum of w[c]
 
-Where `s` is a statistic of the row, as the logarithm of a sum of exponentials is in a cross-entropy with smoothed or soft labels, the sum
-on the left begins once the whole row was read. Those on the right do not wait for it: one pass over rows that are too long to stay on
-chip, not two. `p` is the row's first element, if finite: what all elements have in common then cancels in each term, exactly, and not in
-what is left of large sums. Rounded otherwise, hence only with `fast` numerics. A sum over several rows is one of sums of rows.
+Where `s` is a statistic of the row, as the logarithm of a sum of exponentials is in a cross-entropy with
+smoothed or soft labels, the sum on the left begins once the whole row was read. Those on the right do not
+wait for it: one pass over rows that are too long to stay on chip, not two. `p` is the row's first element, if
+finite: what all elements have in common then cancels in each term, exactly, and not in what is left of large
+sums. Rounded otherwise, hence only with `fast` numerics. A sum over several rows is one of sums of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _DEEPEST: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Term:
-    """`weight * (value + fixed[0] + ...)`: the first two vary along the sum, others do not. None is 1 for a weight, else 0."""
+    """`weight * (value + fixed[0] + ...)`: the first two vary along the sum, others do not. None is 1 for a
+    weight, else 0.
+    """
 
     weight: Scalar | None = None
     value: Scalar | None = None
@@ -101,7 +104,9 @@ class _Search:
     targets: Targets
 
     def linear(self, position: int, node: Reduce) -> _Along | None:
-        """What `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on chip, and need not."""
+        """What `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on chip,
+        and need not.
+        """
         (output, *_) = node.outputs
         if node.kind != "sum" or node.checks or output is None or output.dtype is not node.body.dtype:
             return None
@@ -146,7 +151,9 @@ class _Search:
         return longest is not None and self.targets.capabilities_of(device).rows.keeps(longest)
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
-        """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum, which were there before."""
+        """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum,
+        which were there before.
+        """
         if not term.fixed or (term.weight is None and term.value is None):
             return False
         read = {
@@ -238,7 +245,9 @@ def _negated(term: _Term) -> _Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sums:
-    """Makes the sums `along` rows that take the place of `whole`, of which `output` is the result; `name` gives fresh names."""
+    """Makes the sums `along` rows that take the place of `whole`, of which `output` is the result; `name`
+    gives fresh names.
+    """
 
     along: _Along
     whole: Reduce
@@ -247,7 +256,9 @@ class _Sums:
     plain: list[Reduce] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes in order, the last of which makes `output`. A term without a value or a fixed part is 0."""
+        """The nodes in order, the last of which makes `output`. A term without a value or a fixed
+        part is 0.
+        """
         total: Scalar | None = None
         for term in self.along.terms:
             total = _added(total, self._one(term))

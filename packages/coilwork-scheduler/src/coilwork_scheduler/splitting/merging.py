@@ -1,7 +1,7 @@
 """Axes that lie in memory like one, made one: there are more ways to cut them evenly.
 
-256 images of 49 points, channels last, are cut in 49 pieces of 256 points, of which none is idle in a block of a power of two; by
-images alone they could be cut in 32 pieces of 392.
+256 images of 49 points, channels last, are cut in 49 pieces of 256 points, of which none is idle in a block
+of a power of two; by images alone they could be cut in 32 pieces of 392.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from coilwork_scheduler.joining import joined
 
 
 def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
-    """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over the merged ones."""
+    """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over
+    the merged ones.
+    """
     runs: list[list[Expr]] = []
     wholes: list[Expr] = []
     seen = tuple(offsets)

@@ -1,7 +1,8 @@
 """Softmax over rows that are split or long: the maximum and the sum of exponentials below it, in one reading.
 
-As written, the sum needs the maximum of its whole row first, so a row that does not stay on chip would be read for the one
-and again for the other. As one `online_softmax` (Milakov and Gimelshein 2018) each piece, or each loop, gives both.
+As written, the sum needs the maximum of its whole row first, so a row that does not stay on chip would be
+read for the one and again for the other. As one `online_softmax` (Milakov and Gimelshein 2018) each piece, or
+each loop, gives both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from coilwork_ir.scalar import Load, Op, Scalar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Positions of a maximum and of a sum of exponentials, and the reduction that gives both, at that of the maximum."""
+    """Positions of a maximum and of a sum of exponentials, and the reduction that gives both, at that of the
+    maximum.
+    """
 
     maximum: int
     total: int

@@ -1,8 +1,9 @@
 """How the axes of a reduction are cut into pieces: index arithmetic, no nodes.
 
-Axes are cut from the outside inwards, in the order of memory: whole outer axes become ranges of pieces, then one more
-axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies together. Pieces depend on
-extents and on the device, never on what runs when, so that results are the same from run to run.
+Axes are cut from the outside inwards, in the order of memory: whole outer axes become ranges of pieces, then
+one more axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies
+together. Pieces depend on extents and on the device, never on what runs when, so that results are the same
+from run to run.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ _EXCESS: Final = 1.5
 _MISS: Final = 2.0
 # So many times the pieces asked for cost less than that others, who have two ranges, read everything again.
 _MANY: Final = 8.0
-# What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
+# What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest
+# blocks that should be full.
 _PADDING: Final = 2.0
 _FILLED: Final = 128
-# Pieces of unequal size that are longer have a multiple of so many points, by which loops walk them: blocks then need no mask of their own.
+# Pieces of unequal size that are longer have a multiple of so many points, by which loops walk them: blocks
+# then need no mask of their own.
 _LONG: Final = 512
 _BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """`axis` in `count` pieces of `length` points; the last ones have fewer, or none, unless the cut is `even`."""
+    """`axis` in `count` pieces of `length` points; the last ones have fewer, or none, unless the cut is
+    `even`.
+    """
 
     axis: Expr
     count: Expr
@@ -62,7 +67,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """The axes of a reduction in pieces: `cuts` are of different `axes`, in their order; at most one is uneven."""
+    """The axes of a reduction in pieces: `cuts` are of different `axes`, in their order; at most one is
+    uneven.
+    """
 
     axes: tuple[Expr, ...]
     cuts: tuple[Cut, ...]
@@ -132,10 +139,12 @@ def cut_axes(
         order: the same ones, outermost in memory first.
         sizes: their likely extents.
         wanted: likely number of pieces.
-        skip: an axis of unknown size may stay whole in each piece if the axes inside it have enough points. Without
-            it the cut axes are the first ones of `order`.
-        miss: a divisor may miss the number of pieces by this factor, before pieces of unequal size are better.
-        held: pieces of up to so many points are held on chip, in blocks of a power of two: they should fill them.
+        skip: an axis of unknown size may stay whole in each piece if the axes inside it have enough points.
+            Without it the cut axes are the first ones of `order`.
+        miss: a divisor may miss the number of pieces by this factor, before pieces of unequal size are
+            better.
+        held: pieces of up to so many points are held on chip, in blocks of a power of two: they should fill
+            them.
         unit: pieces of an axis of unknown size, the last of `order`, have a multiple of so many points.
     """
     cuts: dict[Expr, Cut] = {}
@@ -176,7 +185,8 @@ def _divided(
 ) -> Cut:
     """`axis`, likely of `size` points with so many `within` each, in about `need` pieces, two at least.
 
-    Those of up to `held` points fill a power of two as far as they can. Of an axis of unknown size they have a multiple of `unit` points.
+    Those of up to `held` points fill a power of two as far as they can. Of an axis of unknown size they have
+    a multiple of `unit` points.
     """
     extent = extent_of(axis)
     count = max(2, round(need))
@@ -202,10 +212,11 @@ def _divided(
 
 
 def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
-    """`axis`, whose extent is a number times open ones, in about `need` pieces of one length; `None` if that number does not do it.
+    """`axis`, whose extent is a number times open ones, in about `need` pieces of one length; `None` if that
+    number does not do it.
 
-    An axis that two ranges were merged to, of pictures and the points of each, say, is cut within each picture where there are not
-    too many: then those who have two ranges can share the kernel.
+    An axis that two ranges were merged to, of pictures and the points of each, say, is cut within each
+    picture where there are not too many: then those who have two ranges can share the kernel.
     """
     extent = extent_of(axis)
     match node(extent):

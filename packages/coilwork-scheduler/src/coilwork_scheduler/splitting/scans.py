@@ -1,10 +1,13 @@
-"""Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces before it combine to.
+"""Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces before it
+combine to.
 
-A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are fewer than
-fill the device, programs share them: in a single pass where that can be (`single_pass`), else in three kernels: a reduction of each piece, a scan of the pieces' results, which are few, and a
-scan of each piece that starts with them. Rows are then read twice and written once, by as many programs as there are pieces.
-Columns, whose neighbours in memory are those of other columns, are alike, but a program has several of them: as few as fill a sector.
-Pieces depend on extents and the device alone, and combine in one order: results are the same from run to run.
+A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are
+fewer than fill the device, programs share them: in a single pass where that can be (`single_pass`), else in
+three kernels: a reduction of each piece, a scan of the pieces' results, which are few, and a scan of each
+piece that starts with them. Rows are then read twice and written once, by as many programs as there are
+pieces. Columns, whose neighbours in memory are those of other columns, are alike, but a program has several
+of them: as few as fill a sector. Pieces depend on extents and the device alone, and combine in one order:
+results are the same from run to run.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def split_scans(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with scans of few long rows done in pieces, where `model` says that it pays, and generators do not do it."""
+    """`graph` with scans of few long rows done in pieces, where `model` says that it pays, and generators do
+    not do it.
+    """
     if not options.split or options.batch_invariant or not targets.have_whole_rows:
         return graph
     weigher = _Weigher(
@@ -81,7 +86,9 @@ class _Weigher:
     journal: Journal
 
     def cut(self, node: Scan, fresh: FreshNames) -> tuple[Node, ...]:
-        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `fresh` knows all buffers' names."""
+        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `fresh`
+        knows all buffers' names.
+        """
         names = tuple(b.name for b in node.outputs if b is not None)
         size = as_int(extent_of(node.axis))
         assert size is not None
@@ -174,7 +181,9 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
 
 
 def _may_be_cut(node: Scan, targets: Targets) -> bool:
-    """True if the rows of `node` are of known length, combine by a kind that has a name, and are whole if left so."""
+    """True if the rows of `node` are of known length, combine by a kind that has a name, and are whole if
+    left so.
+    """
     if node.checks or isinstance(node.kind, Combine) or targets.capabilities_of(_device(node)).cuts_rows:
         return False
     return as_int(extent_of(node.axis)) is not None and all(
@@ -187,7 +196,8 @@ def _combines(node: Scan) -> bool:
     if _kind(node) not in _COMBINE or node.outputs[0] is None:
         return False
     if node.kind == "prod" and node.body.dtype.is_float:
-        # a reduction multiplies points that do not lie together, whose product may leave the range that no running product leaves
+        # a reduction multiplies points that do not lie together, whose product may leave the range that no
+        # running product leaves
         return False
     return all(b is None for b in node.outputs[1:]) and not node.body.dtype.is_bool
 
@@ -199,13 +209,16 @@ def _kind(node: Scan) -> ScanKind:
 
 
 def _across(node: Scan) -> bool:
-    """Whether neighbours are those of another range than the scan's, so that pieces of it do not lie one behind the other."""
+    """Whether neighbours are those of another range than the scan's, so that pieces of it do not lie one
+    behind the other.
+    """
     real = [r for r in node.ranges if as_int(extent_of(r)) != 1]
     return real[-1:] != [node.axis]
 
 
 def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -> int | None:
-    """As `piece_length`, for pieces of columns, of which there are `rows`: they stay in registers, and there are enough to fill `target`.
+    """As `piece_length`, for pieces of columns, of which there are `rows`: they stay in registers, and there
+    are enough to fill `target`.
 
     `None` for columns that stay as a whole, and for such as have no divisor that will do.
     """
@@ -220,7 +233,9 @@ def column_piece_length(size: int, rows: int, target: Target, walks: RowWalks) -
 
 
 def piece_length(size: int, target: Target) -> int | None:
-    """The divisor of `size` that fills most of a power of two; the longest piece if no divisor will do, `None` if that is too short."""
+    """The divisor of `size` that fills most of a power of two; the longest piece if no divisor will do,
+    `None` if that is too short.
+    """
     scans = target.machine.scans
     shortest = max(scans.shortest_piece, -(-size // scans.most_pieces))
     return _fullest(size, shortest, scans.longest_piece) or (

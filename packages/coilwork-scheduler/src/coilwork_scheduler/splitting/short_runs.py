@@ -1,8 +1,10 @@
-"""Reductions whose results have short runs of memory each: the pixels of a small image, the channels of a group.
+"""Reductions whose results have short runs of memory each: the pixels of a small image, the channels of a
+group.
 
-Of 98 bytes that start anywhere, threads load two at a time, which takes an H200 more than twice as long as loads of 16 bytes. So the points
-of a run are pieces first: memory has neighbours along results and runs together, the first reduction goes across them, and the second one
-adds up each run. Batch norm's statistics of 256 by 2,048 channels of 7 by 7 pixels and group norm's of 10 channels, channels last, are such.
+Of 98 bytes that start anywhere, threads load two at a time, which takes an H200 more than twice as long as
+loads of 16 bytes. So the points of a run are pieces first: memory has neighbours along results and runs
+together, the first reduction goes across them, and the second one adds up each run. Batch norm's statistics
+of 256 by 2,048 channels of 7 by 7 pixels and group norm's of 10 channels, channels last, are such.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from coilwork_scheduler.splitting.pieces import Cut, Pieces, cut_axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Pieces that begin with the points of runs, how many they are, and microseconds that this saves and costs."""
+    """Pieces that begin with the points of runs, how many they are, and microseconds that this saves and
+    costs.
+    """
 
     cutting: Cutting
     count: int
@@ -51,7 +55,9 @@ class Runs:
 
 
 def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
-    """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once for all that needs them."""
+    """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once
+    for all that needs them.
+    """
     if any(member.kind not in SELF_COMBINING | {"welford"} for member in family.members):
         return None
     reductions = figures.target(family.members[0]).machine.reductions
@@ -89,7 +95,9 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
 
 
 def _short(figures: Figures, family: Family, access: Load, innermost: Expr, points: int) -> bool:
-    """Whether `access` goes through short runs, which wide loads do not fit, of results that lie side by side."""
+    """Whether `access` goes through short runs, which wide loads do not fit, of results that lie side by
+    side.
+    """
     buffer = figures.facts.buffers[access.buffer]
     target = figures.target(family.members[0])
     reductions, wide = target.machine.reductions, target.vector_bytes

@@ -1,8 +1,10 @@
-"""Scans in a single pass: programs share a row, and each starts with what those before it say of their pieces.
+"""Scans in a single pass: programs share a row, and each starts with what those before it say of their
+pieces.
 
-Rows are read once, where a reduction of the pieces before their scan reads them twice. A program waits for the ones before it: it
-takes its number when it starts, so that these have started, too. It asks all of them at once, and combines their answers in
-one order, so that results are the same from run to run. What it asks for grows with the number of pieces.
+Rows are read once, where a reduction of the pieces before their scan reads them twice. A program waits for
+the ones before it: it takes its number when it starts, so that these have started, too. It asks all of them
+at once, and combines their answers in one order, so that results are the same from run to run. What it asks
+for grows with the number of pieces.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def single_pass_us(
     rows: int,
     model: CostModel,
 ) -> float:
-    """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its workspace."""
+    """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its
+    workspace.
+    """
     size = as_int(extent_of(node.axis))
     assert size is not None and not isinstance(node.kind, Combine)
     told = _WORD * scan_words(node.kind, node.body.dtype) * rows * pieces

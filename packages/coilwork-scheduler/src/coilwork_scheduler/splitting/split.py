@@ -1,12 +1,12 @@
 """Splitting: a long reduction to few results becomes a reduction of pieces and one of their results.
 
-A GPU kernel has a program per result, or per block of neighbouring results. Where these are far fewer than fill the
-device, as for the statistics of a batch norm or the gradient of a bias, memory idles however long the rows are. What is
-inlined into the reduction moves along into the first of the two.
+A GPU kernel has a program per result, or per block of neighbouring results. Where these are far fewer than
+fill the device, as for the statistics of a batch norm or the gradient of a bias, memory idles however long
+the rows are. What is inlined into the reduction moves along into the first of the two.
 
-Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can still give
-them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`. So they do where the
-row is not split, but is too long to be kept on chip.
+Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can
+still give them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
+So they do where the row is not split, but is too long to be kept on chip.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def split_reductions(
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
-    """`graph` with long reductions to few results cut in pieces, where `model` says that it pays, and generators do not do it.
+    """`graph` with long reductions to few results cut in pieces, where `model` says that it pays, and
+    generators do not do it.
 
     Linear in the size of the graph.
     """
@@ -92,7 +93,8 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
             continue
         rows[position] = rows_of(node)
         parent[position] = position
-        # the pieces of positions of extremes follow the axes, not memory; rows and columns of a square have equal extents
+        # the pieces of positions of extremes follow the axes, not memory; rows and columns of a square have
+        # equal extents
         domain = (node.ranges, node.axes, node.kind in POSITIONS)
         for access in rows[position]:
             lies = judge.direction(node, access)

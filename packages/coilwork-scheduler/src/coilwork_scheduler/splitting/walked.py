@@ -1,4 +1,5 @@
-"""Pieces of columns, as many as programs walk rows with: each sums its columns of what it reduces rows of, from one read.
+"""Pieces of columns, as many as programs walk rows with: each sums its columns of what it reduces rows of,
+from one read.
 
 Which reductions of rows may have columns beside them, `beside_rows.py` says.
 """
@@ -24,7 +25,8 @@ from coilwork_scheduler.splitting.pieces import cut_axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """`count` pieces, bytes that the rows' kernel has read already, and microseconds that a kernel of its own and a share of that take.
+    """`count` pieces, bytes that the rows' kernel has read already, and microseconds that a kernel of its own
+    and a share of that take.
 
     Pieces pay if they take less than the share `clear_win` of the other's time.
     """
@@ -104,7 +106,9 @@ def walked_of(
 
 
 def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> float:
-    """What `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and the time to reduce their results."""
+    """What `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and the time
+    to reduce their results.
+    """
     shape = figures.shape(family)
     alone = KernelWork(
         read_bytes=shared,
@@ -123,7 +127,9 @@ def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> flo
 def _partner(
     figures: Figures, family: Family, rows: RowReductions, member: Reduce, access: Load
 ) -> Reduce | None:
-    """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums of `family`."""
+    """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums
+    of `family`.
+    """
     found = rows.partner(member, access)
     if found is None:
         return None
@@ -140,7 +146,8 @@ def _refined(
 ) -> tuple[tuple[Expr, ...], Mapping[Expr, Expr]]:
     """`axes` in as many parts as some of `partners` goes through rows with, and what they are over the parts.
 
-    So that all that joins one kernel is cut alike, though it sums `[batch * tokens]` here and `[batch, tokens]` there.
+    So that all that joins one kernel is cut alike, though it sums `[batch * tokens]` here and `[batch,
+    tokens]` there.
     """
     extents = tuple(extent_of(axis) for axis in axes)
     best: tuple[tuple[Expr, ...], Mapping[Expr, Expr]] = (axes, {})

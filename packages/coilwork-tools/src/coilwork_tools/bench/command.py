@@ -44,8 +44,9 @@ def bench(
     """Measure a function of yours under several backends.
 
     FUNCTION, of a file or of a module by its dotted name, takes nothing and returns what is to be compiled, a
-    function or a module, and a tuple of its arguments. Each backend compiles in a process of its own with empty caches; its results are judged by eager's and float64's before
-    they are timed. The exit status is 1 if a backend failed.
+    function or a module, and a tuple of its arguments. Each backend compiles in a process of its own with
+    empty caches; its results are judged by eager's and float64's before they are timed. The exit status is 1
+    if a backend failed.
     """
     script, colon, name = subject.rpartition(":")
     if not colon or not script or not name:

@@ -1,4 +1,6 @@
-"""`coilwork bench`: a function of the user's under several backends, each in a fresh process with empty caches."""
+"""`coilwork bench`: a function of the user's under several backends, each in a fresh process with empty
+caches.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def _finding(command: Sequence[str], backend: str, folder: Path, timeout_s: floa
 
 
 def reason(said: str) -> str:
-    """Why a process failed, in one line, by what it `said` at last: the error below the traceback, without Dynamo's advice."""
+    """Why a process failed, in one line, by what it `said` at last: the error below the traceback, without
+    Dynamo's advice.
+    """
     lines = [line for line in said.splitlines() if line.strip()]
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     if not frames:

@@ -47,13 +47,15 @@ class Finding:
         device: where it ran.
         failure: why nothing was measured, or what is wrong with the results.
         first_call_s: seconds of the first call, compilation and the compiler's imports included.
-        busy_us: median GPU-busy microseconds of a call, second-level cache emptied before it; wall time on the CPU.
+        busy_us: median GPU-busy microseconds of a call, second-level cache emptied before it; wall time on
+            the CPU.
         host_us: median microseconds for the host to issue a call to an idle GPU.
         kernels: GPU kernels per call.
         peak_bytes: of torch's allocator, above inputs and parameters.
         fewest_bytes: inputs and parameters read once, results written once.
         copy_us: what a copy that moves as many bytes takes.
-        error: distance of the results from float64, as a share of their norm; None where float64 does not run.
+        error: distance of the results from float64, as a share of their norm; None where float64 does not
+            run.
         eager_error: eager's.
     """
 
@@ -182,7 +184,9 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
 def judge(
     script: str, name: str, results: list[Tensor], *, backward: bool
 ) -> tuple[str, float | None, float | None]:
-    """What is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in case calls change them."""
+    """What is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in case
+    calls change them.
+    """
     eager = build(script, name, backward=backward)
     expected = eager.call(eager.function)
     if [(r.dtype, r.shape) for r in results] != [(e.dtype, e.shape) for e in expected]:

@@ -1,4 +1,6 @@
-"""What `batch_invariant` promises of a whole program: no call of torch's whose sums run in an order that the batch decides."""
+"""What `batch_invariant` promises of a whole program: no call of torch's whose sums run in an order that the
+batch decides.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Check mode for what was rewritten: a call beside the program as Dynamo captured it, before any rewrite or pass."""
+"""Check mode for what was rewritten: a call beside the program as Dynamo captured it, before any rewrite or
+pass.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ def with_captured_check(
     passes: Sequence[str],
     same_numbers: bool,
 ) -> Callable[..., Any]:
-    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `captured` gives in eager.
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `captured`
+    gives in eager.
 
-    Gradients are compared with the graphs behind the rewrites alone. Without `same_numbers`, `call` draws other random
-    numbers than eager, and what draws any cannot be compared.
+    Gradients are compared with the graphs behind the rewrites alone. Without `same_numbers`, `call` draws
+    other random numbers than eager, and what draws any cannot be compared.
     """
 
     def checked(*args: Any) -> Any:

@@ -1,7 +1,8 @@
 """Is a value what eager computes? Floats are measured by eager's own distance from float64.
 
-Two correct programs in f32 differ in the order of their sums, and no fixed tolerance fits every model. Eager's error
-against float64 says how much rounding a value suffers at all; a right value is about as far off.
+Two correct programs in f32 differ in the order of their sums, and no fixed tolerance fits every model.
+Eager's error against float64 says how much rounding a value suffers at all; a right value is about as far
+off.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FLOOR_ULPS: Final = 64.0
 def disagreement(ours: object, eager: object, wide: object) -> str:
     """What is wrong with `ours`, in words; empty if nothing is.
 
-    `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong unless
-    float64 gives it: where a rounding decided, either may be right.
+    `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong
+    unless float64 gives it: where a rounding decided, either may be right.
     """
     if not isinstance(eager, Tensor):
         return "" if ours == eager or _both_nan(ours, eager) else f"{ours!r} instead of {eager!r}"

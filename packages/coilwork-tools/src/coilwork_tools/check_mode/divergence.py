@@ -1,4 +1,6 @@
-"""Check mode: every call runs beside eager and float64; the first difference names the kernel that made it."""
+"""Check mode: every call runs beside eager and float64; the first difference names the kernel
+that made it.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ from coilwork_tools.errors import DivergenceError
 def with_check(
     call: Call, gm: fx.GraphModule, stepped: Stepper, name: str, *, donated: Sequence[int] = ()
 ) -> Call:
-    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `gm` gives in eager.
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `gm` gives in
+    eager.
 
-    `call` takes one list of inputs, which it empties. It runs as ever; eager, float64 and the search for the kernel run
-    on copies, with the random numbers that it drew. Inputs at the positions `donated` are the call's, to leave as it likes.
+    `call` takes one list of inputs, which it empties. It runs as ever; eager, float64 and the search for the
+    kernel run on copies, with the random numbers that it drew. Inputs at the positions `donated` are the
+    call's, to leave as it likes.
     """
 
     def checked(args: list[Any]) -> Sequence[Any]:
@@ -131,7 +135,9 @@ class _Search:
         self._count += 1
 
     def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
-        """What eager and float64 give for the buffer `name`. Of several results, the first has the name of their node."""
+        """What eager and float64 give for the buffer `name`. Of several results, the first has the name of
+        their node.
+        """
         nodes = [
             origin.node
             for origin in step.origins

@@ -33,7 +33,9 @@ class Reference:
 
 
 def run_reference(gm: fx.GraphModule, inputs: Sequence[Any], *, keep: bool = False) -> Reference:
-    """Run `gm` on `inputs`, which it may overwrite, and on float64 copies; with `keep`, every node's value is kept."""
+    """Run `gm` on `inputs`, which it may overwrite, and on float64 copies; with `keep`, every node's value is
+    kept.
+    """
     wide_inputs = [widened(value) for value in copied(inputs)]
     pair = _Pair(gm, wide_inputs, keep=keep)
     with torch.no_grad():
@@ -48,7 +50,9 @@ def run_reference(gm: fx.GraphModule, inputs: Sequence[Any], *, keep: bool = Fal
 
 
 class _Pair(fx.Interpreter):
-    """Runs each node twice. A node that float64 cannot do, or that draws random numbers, gets the widened native value."""
+    """Runs each node twice. A node that float64 cannot do, or that draws random numbers, gets the widened
+    native value.
+    """
 
     def __init__(self, gm: fx.GraphModule, wide_inputs: Sequence[Any], *, keep: bool) -> None:
         super().__init__(gm)

@@ -105,7 +105,9 @@ def steps_of(program: Program) -> list[Step]:
 
 
 def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:
-    """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch, what is in it."""
+    """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch,
+    what is in it.
+    """
     found: list[Launch | ExternCall] = []
     for instruction in program.instructions:
         match instruction:

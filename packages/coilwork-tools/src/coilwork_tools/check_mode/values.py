@@ -1,4 +1,6 @@
-"""Calls that end when a NaN or an infinity turns up: in what they return, or in what any kernel reads or writes."""
+"""Calls that end when a NaN or an infinity turns up: in what they return, or in what any kernel reads or
+writes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Wanted:
 
 
 def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str) -> Call:
-    """`call`, which raises `NotFiniteError` when a result, or an input that the program writes, holds what is not wanted."""
+    """`call`, which raises `NotFiniteError` when a result, or an input that the program writes, holds what is
+    not wanted.
+    """
     program = stepped.program
     returned = program.instructions[-1]
     assert isinstance(returned, Return)
@@ -80,7 +84,9 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
 
 
 def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
-    """`call`, which runs a graph in eager mode, with its results and the inputs that it writes checked likewise."""
+    """`call`, which runs a graph in eager mode, with its results and the inputs that it writes checked
+    likewise.
+    """
 
     def refuse(what: str, fault: str, why: str) -> None:
         raise NotFiniteError("not-finite", f"{name}: {what} holds {fault}", reason=why)
@@ -105,7 +111,9 @@ def _version(value: object) -> int:
 
 
 def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
-    """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at fault."""
+    """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at
+    fault.
+    """
 
     def refuse(who: str, buffer: str, fault: str, *, read: bool) -> None:
         verb, whose = ("reads", "the caller's") if read else ("writes", "that kernel's")

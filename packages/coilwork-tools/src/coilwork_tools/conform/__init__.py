@@ -1,2 +1,3 @@
-"""What shows that an installed back end keeps its contract: `kits.py` runs all kits on it, `command.py` is the
-command around that."""
+"""What shows that an installed back end keeps its contract: `kits.py` runs all kits on it, `command.py` is
+the command around that.
+"""

@@ -19,9 +19,9 @@ def make_conform_command(backends: Registry[Backend[Any, KernelCompiler, Device]
     def conform(name: str) -> None:
         """Run all conformance kits against an installed back end, on its first device.
 
-        Every kind of kernel is generated, built and run, and compared with the reference interpreter; then its
-        device is tried: order, streams, events, memory, threads, faults. It takes some minutes. The exit status
-        is 1 if a case failed.
+        Every kind of kernel is generated, built and run, and compared with the reference interpreter; then
+        its device is tried: order, streams, events, memory, threads, faults. It takes some minutes. The exit
+        status is 1 if a case failed.
         """
         # the kits are no small import
         from coilwork_tools.conform.kits import check_backend

@@ -46,7 +46,9 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Where this demo runs and keeps its files. `subject` is the compiler on show, `coilwork` unless testing."""
+    """Where this demo runs and keeps its files. `subject` is the compiler on show, `coilwork`
+    unless testing.
+    """
 
     device: str
     folder: Path
@@ -86,7 +88,9 @@ def status(title: str) -> Iterator[Callable[[str], None]]:
 
 
 class Measurement:
-    """One worker process. `until_ready` and `finish` show its progress and raise WorkerError if it ends badly."""
+    """One worker process. `until_ready` and `finish` show its progress and raise WorkerError if it ends
+    badly.
+    """
 
     def __init__(self, demo: Demo, task: str, backend: str, trace: Path) -> None:
         self._stem = demo.folder / f"{task}-{backend}"

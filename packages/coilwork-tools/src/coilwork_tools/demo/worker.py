@@ -1,9 +1,10 @@
-"""The demo's measurements of one backend, in a process of its own so that caches and memory peaks are its own.
+"""The demo's measurements of one backend, in a process of its own so that caches and memory peaks are its
+own.
 
 `python -m coilwork_tools.demo.worker TASK BACKEND DEVICE FOLDER` runs `infer`, `again` (a second process's
 first call) or
-`train`, tells its progress on stdout line by line, and writes FOLDER/TASK-BACKEND.json. Tensors that later tasks
-compare with go to FOLDER too.
+`train`, tells its progress on stdout line by line, and writes FOLDER/TASK-BACKEND.json. Tensors that later
+tasks compare with go to FOLDER too.
 """
 
 from __future__ import annotations
@@ -35,17 +36,21 @@ INFERENCE_TOKENS: Final = 256
 # The line that says: waiting for the parent.
 READY: Final = "ready"
 TRAINING_TOKENS: Final = 64
-# Units in the last place (of the largest element) that any float32 program may be off by; see `within_bounds`.
+# Units in the last place (of the largest element) that any float32 program may be off by; see
+# `within_bounds`.
 FLOOR: Final = 16 * torch.finfo(torch.float32).eps
-# AdamW's first step is a sign function of every gradient above eps. Gradients that are zero in exact arithmetic (the
-# key projection's bias) hold rounding noise; this eps keeps that noise from becoming full-sized updates, in eager too.
+# AdamW's first step is a sign function of every gradient above eps. Gradients that are zero in exact
+# arithmetic (the key projection's bias) hold rounding noise; this eps keeps that noise from becoming
+# full-sized updates, in eager too.
 LEARNING_RATE: Final = 1e-3
 EPSILON: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """Distance from the float64 reference: largest absolute difference, and L2 norm relative to the reference's."""
+    """Distance from the float64 reference: largest absolute difference, and L2 norm relative to the
+    reference's.
+    """
 
     max_abs: float
     relative_l2: float
@@ -54,7 +59,9 @@ class Error:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What one worker found. Seconds and milliseconds are wall time; None where the task does not measure it."""
+    """What one worker found. Seconds and milliseconds are wall time; None where the task does not
+    measure it.
+    """
 
     first_call_s: float
     ms: float | None = None
@@ -90,7 +97,9 @@ def show_compiler_progress() -> None:
 
 
 def build_model(device: str) -> torch.nn.Module:
-    """GPT-2 with 124 million random parameters, the same in every process; no dropout, so that runs compare."""
+    """GPT-2 with 124 million random parameters, the same in every process; no dropout, so that
+    runs compare.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel  # an optional dependency, needed here alone
 
     torch.manual_seed(0)
@@ -108,7 +117,8 @@ def compile_function(function: Callable[..., Any], backend: str, place: str = ""
 
     `place`, MODULE:FUNCTION, is where a backend stands that torch has not been told of.
 
-    `backend` may name a mode (`coilwork:reduce-overhead`); `NAME-max` is short for `NAME:max-autotune-no-cudagraphs`.
+    `backend` may name a mode (`coilwork:reduce-overhead`); `NAME-max` is short for
+    `NAME:max-autotune-no-cudagraphs`.
     """
     name, _, mode = backend.partition(":")
     if name.endswith("-max"):
@@ -165,7 +175,9 @@ def reports(trace: Path) -> list[dict[str, Any]]:
 
 
 def launches(call: Callable[[], object], backend: str, device: str) -> int:
-    """Kernels and library calls per call: by the profiler on a GPU, by each compiler's own account on the CPU."""
+    """Kernels and library calls per call: by the profiler on a GPU, by each compiler's own account on the
+    CPU.
+    """
     if device == "cuda":
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             call()
@@ -212,8 +224,8 @@ def within_bounds(error: Error, eager: Error) -> bool:
 def rounds(call: Callable[[], object], device: str) -> list[float]:
     """Seconds of two calls per line on stdin, until its end.
 
-    The parent sends the lines to one worker after the other, so that whatever else slows the machine down slows every
-    backend alike.
+    The parent sends the lines to one worker after the other, so that whatever else slows the machine down
+    slows every backend alike.
     """
     say(READY)
     times: list[float] = []

@@ -20,7 +20,9 @@ class AddedGuard(Protocol):
 
 
 def announced(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
-    """The guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION` characters of each."""
+    """The guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION`
+    characters of each.
+    """
     for guard in guards[:SHOWN]:
         log.warning("graph %s: compiling added a guard: %s", graph_id, _shortened(guard))
     if len(guards) > SHOWN:

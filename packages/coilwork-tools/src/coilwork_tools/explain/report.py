@@ -29,13 +29,13 @@ class CompileReport:
         executor: who runs the program: `native`, `python`, or the wrapper that was asked for.
         executor_reason: why it is not the native executor.
         python_calls: operators that the native executor calls through Python, with the reason for each.
-        rewrites: what rewrites did to the graph: of each the name, the level of the graph, how often, and the places in
-            the user's code.
+        rewrites: what rewrites did to the graph: of each the name, the level of the graph, how often, and the
+            places in the user's code.
         prepared: how many values are computed once, from frozen parameters, instead of in each call.
         prepared_bytes: the memory that they take.
         mappings: how each kernel runs, as text that parses, by name; empty without a trace.
-        saved_strides: strides of results of a forward graph that lie otherwise for its backward graph than captured, by
-            position.
+        saved_strides: strides of results of a forward graph that lie otherwise for its backward graph than
+            captured, by position.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
             line; there should be none.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.

@@ -1,6 +1,8 @@
-"""Functions that combine, as a kernel's scans have them: device functions of the kernel's own, named after what they do.
+"""Functions that combine, as a kernel's scans have them: device functions of the kernel's own, named after
+what they do.
 
-Such a function has no neutral element. Where one is needed a flag comes behind the values, which says whether there are any.
+Such a function has no neutral element. Where one is needed a flag comes behind the values, which says whether
+there are any.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def function_name(kind: Combine, *, flagged: bool = False) -> str:
 
 
 def exclusive_name(kind: Combine) -> str:
-    """What the function is called that keeps what comes before runs beside what they combine to, with flags."""
+    """What the function is called that keeps what comes before runs beside what they combine to,
+    with flags.
+    """
     return f"exclusive_{function_name(kind)}"
 
 

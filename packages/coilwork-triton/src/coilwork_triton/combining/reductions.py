@@ -1,7 +1,8 @@
 """How each row of the reduction table is written, in registers (persistent) and over a loop.
 
-A looped reduction keeps one accumulator per lane of its block and combines the lanes once, after the loop: that costs
-no communication per step. `REDUCTIONS` covers `coilwork_ir.ops.REDUCE_OPS`; a test shows that there is no hole.
+A looped reduction keeps one accumulator per lane of its block and combines the lanes once, after the loop:
+that costs no communication per step. `REDUCTIONS` covers `coilwork_ir.ops.REDUCE_OPS`; a test shows that
+there is no hole.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Site:
         position: flat position along the reduced ranges (argmin and argmax only).
         ascending: positions grow from one step of a loop to the next.
         lanes: position in a loop's first block, along the reduction axis.
-        chunk: neighbours along the reduction axis, the only axis, that one thread has together in a block of a loop.
+        chunk: neighbours along the reduction axis, the only axis, that one thread has together in a block of
+            a loop.
         index_dtype: type of positions.
     """
 
@@ -126,7 +128,9 @@ def _simple(
     collapse: Callable[[Site, Writer, Expression], Expression],
     stem: str,
 ) -> Reduction:
-    """A kind with one accumulator that starts at an identity, which also stands in for values that don't count."""
+    """A kind with one accumulator that starts at an identity, which also stands in for values that don't
+    count.
+    """
 
     def fill(site: Site) -> Expression:
         return free_constant(identity(site.dtype), site.dtype)
@@ -204,8 +208,8 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
     def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
-        # the extremum, then the first position that has it: a third of the instructions of comparing pairs. If it is a NaN, all
-        # NaNs have it, and there are none beside any other
+        # the extremum, then the first position that has it: a third of the instructions of comparing pairs.
+        # If it is a NaN, all NaNs have it, and there are none beside any other
         _, dtype = comparable(site)
         kept, where = masked(site)
         value = kept if isinstance(kept, Name) else writer.bind("value", kept)
@@ -295,7 +299,8 @@ def _welford() -> Reduction:
             writer.assign((weight,), Binary("+", weight, number(1.0)))
         else:
             writer.assign((weight,), Binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
-        # one division for all lanes of a row of the mask; before its first point a lane has a weight of 0, and what follows is not taken
+        # one division for all lanes of a row of the mask; before its first point a lane has a weight of 0,
+        # and what follows is not taken
         share = writer.bind("share", Binary("/", number(1.0), weight))
         delta = writer.bind("delta", Binary("-", site.value, mean))
         moved = writer.bind("moved", Binary("+", mean, Binary("*", delta, share)))

@@ -1,14 +1,16 @@
 """How each kind of scan is written: within one block, and with a carried prefix over a loop.
 
-A running log of a sum of exponentials is carried as two values, the largest so far and the sum of exponentials relative to it:
-combining takes no logarithm, and one is taken per point when the scan is done.
+A running log of a sum of exponentials is carried as two values, the largest so far and the sum of
+exponentials relative to it: combining takes no logarithm, and one is taken per point when the scan is done.
 
-Where memory has neighbours along other ranges than the scan's, threads that load 16 bytes each have points of one position, and a scan would
-be an exchange between threads at every point. A block in runs deals positions out so that a thread has several neighbours: it scans its run
-alone, only the runs' results are scanned across threads, and each point is combined once with what comes before its run.
+Where memory has neighbours along other ranges than the scan's, threads that load 16 bytes each have points of
+one position, and a scan would be an exchange between threads at every point. A block in runs deals positions
+out so that a thread has several neighbours: it scans its run alone, only the runs' results are scanned across
+threads, and each point is combined once with what comes before its run.
 
-What a function combines are tuples. It has no neutral element (`functions`): the first block of a loop is combined with nothing, and where lanes
-out of range come first, or runs before which there is nothing, each tuple has a flag behind its values.
+What a function combines are tuples. It has no neutral element (`functions`): the first block of a loop is
+combined with nothing, and where lanes out of range come first, or runs before which there is nothing, each
+tuple has a flag behind its values.
 """
 
 from __future__ import annotations
@@ -192,7 +194,9 @@ def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple
 
 
 def kept_values(site: ScanSite) -> tuple[Expression, ...]:
-    """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the end."""
+    """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the
+    end.
+    """
     if isinstance(site.kind, Combine):
         return _kept_tuples(site)
     kept: Expression = site.value
@@ -262,7 +266,9 @@ def _own_scan(
 
 
 def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
-    """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is moved past the block."""
+    """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is
+    moved past the block.
+    """
     axis, run = site.axis, Name(site.run)
     runs = Binary("//", Name(site.shape[axis]), run)
     dealt = Tuple((*(extent(s) for s in site.shape[:axis]), run, runs))
@@ -340,7 +346,8 @@ def last_of(length: Expression, site: ScanSite) -> Expression:
 
 def picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
     """The element of `value` along `axis` for which `edge` is true."""
-    # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and infinity too
+    # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and
+    # infinity too
     args = (tl("where", edge, value, tl("zeros_like", value)), Number(axis))
     total: Expression = Call(tl_name("sum"), args, (("keep_dims", Number(True)),) if keep else ())
     if dtype.is_integer and dtype.itemsize < 4:

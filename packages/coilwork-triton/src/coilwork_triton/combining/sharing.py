@@ -1,7 +1,9 @@
-"""Scans whose rows programs share: each tells the others of its piece, and combines its piece with what those before it tell.
+"""Scans whose rows programs share: each tells the others of its piece, and combines its piece with what those
+before it tell.
 
-What a piece combines to is told as soon as it is known. The pieces before are then asked for at once, one per lane, the nearest in the
-first; lanes without a piece hold what changes nothing. They are combined in one order, whichever came first.
+What a piece combines to is told as soon as it is known. The pieces before are then asked for at once, one per
+lane, the nearest in the first; lanes without a piece hold what changes nothing. They are combined in one
+order, whichever came first.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from coilwork_triton.text.writer import Writer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One of the values of `dtype` that are carried from point to point, told as `told`; `nothing` changes nothing."""
+    """One of the values of `dtype` that are carried from point to point, told as `told`; `nothing` changes
+    nothing.
+    """
 
     dtype: DType
     told: DType
@@ -52,7 +56,9 @@ def _parts(site: ScanSite) -> tuple[_Part, ...]:
 
 
 def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer: Writer) -> tuple[Name, ...]:
-    """The running value of the program's piece, after those before it; its words begin with number `first`. `block` is a piece's length."""
+    """The running value of the program's piece, after those before it; its words begin with number `first`.
+    `block` is a piece's length.
+    """
     kept = tuple(writer.bind("kept", value) for value in kept_values(site))
     early = _in_any_order(site)
     if early:
@@ -70,7 +76,9 @@ def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer
 
 
 def _in_any_order(site: ScanSite) -> bool:
-    """Whether values may be combined in any order: of floats, products of points that do not lie together may leave the range."""
+    """Whether values may be combined in any order: of floats, products of points that do not lie together may
+    leave the range.
+    """
     return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
 
 

@@ -1,4 +1,6 @@
-"""How a sort of a row that stays in registers is written: keys from values, a network, values and positions from keys."""
+"""How a sort of a row that stays in registers is written: keys from values, a network, values and positions
+from keys.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 <<
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortSite:
-    """One sort of a kernel: `value`, of which every row of blocks of extents `shape` is sorted along the last axis.
+    """One sort of a kernel: `value`, of which every row of blocks of extents `shape` is sorted along the last
+    axis.
 
     `positions` is a block with the position along that axis, `valid` is true where it lies in range, and
     `rows` in lanes that are rows. With `count`, a power of two, only so many of each row are wanted, in

@@ -1,4 +1,6 @@
-"""The statements of a contraction: a loop that multiplies blocks of the factors, then what becomes of the sums."""
+"""The statements of a contraction: a loop that multiplies blocks of the factors, then what becomes of the
+sums.
+"""
 
 from __future__ import annotations
 

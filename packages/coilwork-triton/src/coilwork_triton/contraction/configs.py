@@ -1,5 +1,5 @@
-"""Launches of a contraction: those that its blocks are, by its sizes or as a template names them, and what a search
-may try around them.
+"""Launches of a contraction: those that its blocks are, by its sizes or as a template names them, and what a
+search may try around them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
 
 
 def fixed(work: Work, target: Target) -> tuple[Config, ...]:
-    """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and columns there are."""
+    """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and
+    columns there are.
+    """
     block = Blocks(rows=64, columns=64, depth=32, warps=4, stages=2)
     if work.dtype is not DType.F32:
         block = Blocks(rows=64, columns=128, depth=64, warps=4, stages=3)
@@ -99,7 +101,9 @@ def fixed(work: Work, target: Target) -> tuple[Config, ...]:
 def space_of(
     work: Work, target: Target, *, whole: Mapping[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
-    """What a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of points."""
+    """What a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of
+    points.
+    """
     values: dict[str, tuple[int, ...]] = {}
     for letter, most in (("y", MOST_RESULTS), ("x", MOST_RESULTS), ("r", MOST_DEPTH)):
         name = BLOCKS[letter]

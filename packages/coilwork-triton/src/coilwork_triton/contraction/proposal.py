@@ -1,5 +1,5 @@
-"""How a matrix product is to run, as an open mapping: blocks by its sizes and the device, and what a search may
-try around them.
+"""How a matrix product is to run, as an open mapping: blocks by its sizes and the device, and what a search
+may try around them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _check_launch(
 def plan_given_product(
     kernel: Kernel, mapping: Mapping, target: Target, *, check: Callable[[Mapping], None], most: int
 ) -> PlannedProduct:
-    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each of
-    its choices if it is open; of these `most` are the first.
+    """How `kernel`, which contracts, runs as `mapping` says, whoever chose that. `check` judges it, and each
+    of its choices if it is open; of these `most` are the first.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.

@@ -1,8 +1,8 @@
 """The shape of a contraction's text, as its mapping says: three spaces that share its tiles, blocks, grid.
 
-The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x), results
-of y by x. The batch is one point per program (z). An open mapping has the shape that is right for each of its
-choices: a side has a mask unless all blocks divide it.
+The left factor lies in blocks of rows (y) by the sum's positions (r), the right one of r by columns (x),
+results of y by x. The batch is one point per program (z). An open mapping has the shape that is right for
+each of its choices: a side has a mask unless all blocks divide it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Exponentials that only sums of at least 1 see: of distances from the largest of what is summed.
 
-The sum of a softmax has a term exp(0). Terms that f32 could only hold as subnormal numbers, below 2^-126, are nothing beside
-it, so they may be 0: the hardware's exponential flushes them, and takes three instructions less where it may.
+The sum of a softmax has a term exp(0). Terms that f32 could only hold as subnormal numbers, below 2^-126, are
+nothing beside it, so they may be 0: the hardware's exponential flushes them, and takes three instructions
+less where it may.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Selections between loads, as joining tensors makes them, as one load through a selected pointer.
 
-A join reads each of its tensors under a mask, and selects. Where the places of the joints and the rows of all tensors are whole
-vectors of 16 bytes, so is what a thread reads, from one tensor: then one address is chosen per vector, not one value per element.
+A join reads each of its tensors under a mask, and selects. Where the places of the joints and the rows of all
+tensors are whole vectors of 16 bytes, so is what a thread reads, from one tensor: then one address is chosen
+per vector, not one value per element.
 """
 
 from __future__ import annotations

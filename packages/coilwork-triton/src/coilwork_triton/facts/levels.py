@@ -40,7 +40,8 @@ def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[E
 def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Expr | None = None) -> Levels:
     """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
 
-    Sorts vary along `chosen` instead of their axis if it is given: see `coilwork_triton.kernel_passes.topk_range`.
+    Sorts vary along `chosen` instead of their axis if it is given: see
+    `coilwork_triton.kernel_passes.topk_range`.
     """
     varies: dict[Scalar, frozenset[Expr]] = {}
     stage: dict[Scalar, int] = {}
@@ -58,7 +59,8 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Exp
                 own -= frozenset(node.axes)
                 at += 1
             case Scan():
-                # of a block that is one point along an axis, Triton's threads have copies, and scan these as well
+                # of a block that is one point along an axis, Triton's threads have copies, and scan these as
+                # well
                 own |= ranges
             case Sort():
                 own = (own - {node.axis}) | {node.axis if chosen is None else chosen}

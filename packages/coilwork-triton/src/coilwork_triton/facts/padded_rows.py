@@ -1,11 +1,13 @@
 """Rows that nearly fill a power of two of lanes, and are walked with the lanes left over empty.
 
-Where elements are read in an order of their own, at reflected or clamped places, say, or from the end, every point has to
-know its row and its column, and over flat positions that takes it a division or two. Rows of 118 that stand in 128 lanes each
-have their columns in the last seven bits of a position. A thread has the same columns in all of its rows, so that it finds
-out once what they read, and a warp's rows are the same for all of its threads.
+Where elements are read in an order of their own, at reflected or clamped places, say, or from the end, every
+point has to know its row and its column, and over flat positions that takes it a division or two. Rows of 118
+that stand in 128 lanes each have their columns in the last seven bits of a position. A thread has the same
+columns in all of its rows, so that it finds out once what they read, and a warp's rows are the same for all
+of its threads.
 
-Blocks stay lines: neighbouring threads have neighbouring columns, whatever a compiler makes of blocks with two axes.
+Blocks stay lines: neighbouring threads have neighbouring columns, whatever a compiler makes of blocks with
+two axes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _FEWEST_LANES: Final = 32
 
 
 def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> int:
-    """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth while; else 0.
+    """How many lanes each row along the innermost range of `kernel` is to stand in, where that is worth
+    while; else 0.
 
     `touched` are its accesses.
     """

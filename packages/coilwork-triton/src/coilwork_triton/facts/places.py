@@ -1,4 +1,6 @@
-"""What a kernel stores at given places of its ranges: where these are known, so are quotients, comparisons and weights."""
+"""What a kernel stores at given places of its ranges: where these are known, so are quotients, comparisons
+and weights.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def stores_at(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Sto
 
 
 def _decided(node: Scalar) -> Scalar:
-    """`node`, or the constant or operand that it is known to be now that a point's place in its step is known."""
+    """`node`, or the constant or operand that it is known to be now that a point's place in its step is
+    known.
+    """
     match node:
         case Op(op="cast", operands=(IndexValue(operands=(), expr=expr),)) if node.dtype is DType.F32:
             exact = as_int(expr)

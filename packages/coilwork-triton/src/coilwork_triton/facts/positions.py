@@ -1,7 +1,8 @@
-"""Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by type.
+"""Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by
+type.
 
-So it is with floats that are rounded to integers, as the weights of an upsampling are made: to convert from and to 64
-bits takes several times as long as what else there is to do.
+So it is with floats that are rounded to integers, as the weights of an upsampling are made: to convert from
+and to 64 bits takes several times as long as what else there is to do.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Interval: TypeAlias = tuple[float, float]
 def narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
     """Those index values among `order`, all scalars of a kernel, whose width nothing depends on.
 
-    A comparison with a position or a constant is the same in whatever width holds both, and an integer becomes the same
-    float. Anything else, wrapping arithmetic above all, wants 64 bits.
+    A comparison with a position or a constant is the same in whatever width holds both, and an integer
+    becomes the same float. Anything else, wrapping arithmetic above all, wants 64 bits.
     """
     found = {node for node in order if isinstance(node, IndexValue)}
     found.difference_update(root for root in roots if isinstance(root, IndexValue))
@@ -45,7 +46,8 @@ def _any_width(node: Scalar) -> bool:
 
 
 def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those casts of floats to 64 bit integers among `order` that only become floats again, of numbers that fit 32 bits.
+    """Those casts of floats to 64 bit integers among `order` that only become floats again, of numbers that
+    fit 32 bits.
 
     Such numbers are known to where they are computed from positions.
     """
@@ -61,7 +63,9 @@ def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) 
 
 
 def idle_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
-    """Those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that fraction."""
+    """Those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that
+    fraction.
+    """
     fractions: set[Scalar] = set()
     found: dict[Scalar, Scalar] = {}
     for node in order:

@@ -24,9 +24,11 @@ def is_ragged(roots: Iterable[Scalar]) -> bool:
 
 
 def along_rows(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
-    """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if none is.
+    """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if
+    none is.
 
-    These are most of what such a kernel reads, and the scheduler, which chose the order of the ranges, did not count them.
+    These are most of what such a kernel reads, and the scheduler, which chose the order of the ranges, did
+    not count them.
     """
     long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
     looked_up = [access.index[0] for access in loads(roots) if access.indirect]

@@ -1,8 +1,8 @@
 """Values that only reach memory rounded to 16 bits or fewer: cheaper functions do for them.
 
-A function of f32 that is off by a few units of f32 is far below what the rounding to bf16 or f16 takes away, which is
-2^-9 or 2^-12 of the result. In "fast" kernels such values are computed with the hardware's approximations, which take a
-fraction of the instructions; results of 32 bits keep the accurate ones.
+A function of f32 that is off by a few units of f32 is far below what the rounding to bf16 or f16 takes away,
+which is 2^-9 or 2^-12 of the result. In "fast" kernels such values are computed with the hardware's
+approximations, which take a fraction of the instructions; results of 32 bits keep the accurate ones.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Const, Op, Reduce, Scalar
 from coilwork_triton.facts.users import Users
 
-# What passes a relative error of an operand on without enlarging it, but for sums of opposite signs: those lose no more
-# of the result than rounding each operand to 16 bits, as eager does, would.
+# What passes a relative error of an operand on without enlarging it, but for sums of opposite signs: those
+# lose no more of the result than rounding each operand to 16 bits, as eager does, would.
 _PASSING: Final = frozenset(
     {"add", "sub", "mul", "div", "fma", "neg", "abs", "minimum", "maximum", "where", "sigmoid", "tanh", "erf"}
 )  # fmt: skip
 
 
 def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds to 16 bits or fewer.
+    """Those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds to 16
+    bits or fewer.
 
     Comparisons, reductions and indices keep full values.
     """
@@ -36,7 +37,9 @@ def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users)
 
 
 def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
-    """Those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that function."""
+    """Those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
+    function.
+    """
     found: dict[Scalar, Op] = {}
     for node in rounded:
         if isinstance(node, Op) and node.op == "add":

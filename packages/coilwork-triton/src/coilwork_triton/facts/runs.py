@@ -1,7 +1,8 @@
 """Loads of neighbouring elements by one point: runs, of which one access brings all.
 
-Where a point of a kernel in steps (see `coilwork_triton.kernel_passes.thread_coarsening`) loads the elements 4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them
-are at most 16 bytes, it loads them together. What lies before or behind a run is loaded by itself.
+Where a point of a kernel in steps (see `coilwork_triton.kernel_passes.thread_coarsening`) loads the elements
+4*x0, 4*x0 + 1, 4*x0 + 2 and 4*x0 + 3, and 4 of them are at most 16 bytes, it loads them together. What lies
+before or behind a run is loaded by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _BYTES: Final = 16
 
 
 def load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
-    """The loads among `order` that are part of a run, and that run: two elements, or four, or more, from a multiple of so many.
+    """The loads among `order` that are part of a run, and that run: two elements, or four, or more, from a
+    multiple of so many.
 
     They are under one mask, and vary along `inner`.
     """
@@ -38,7 +40,9 @@ def load_runs(order: Iterable[Scalar], inner: Expr) -> Mapping[Load, Run]:
 
 
 def _runs_of(row: Mapping[int, Load]) -> list[Run]:
-    """The runs among loads that differ in their last term alone, from the first on, each as long as may be."""
+    """The runs among loads that differ in their last term alone, from the first on, each as long
+    as may be.
+    """
     found: list[Run] = []
     end: int | None = None
     for place in sorted(row):

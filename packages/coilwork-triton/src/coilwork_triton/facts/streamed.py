@@ -1,9 +1,10 @@
-"""Tensors that pass through the second-level cache: larger than it, and read once by a kernel that writes little.
+"""Tensors that pass through the second-level cache: larger than it, and read once by a kernel that writes
+little.
 
-Their lines are the first to be evicted, so that what kernels before left in the cache stays there: some of it has yet to be written
-to memory, which takes time from reading. On an H200 sums of columns of 134 MB take 38.4 us instead of 42.3 after a kernel that filled
-the cache with zeros. But reading so is a few percent slower: 537 MB take 134.8 us instead of 128.8, and kernels that write as much as
-they read take up to 7 % longer.
+Their lines are the first to be evicted, so that what kernels before left in the cache stays there: some of it
+has yet to be written to memory, which takes time from reading. On an H200 sums of columns of 134 MB take 38.4
+us instead of 42.3 after a kernel that filled the cache with zeros. But reading so is a few percent slower:
+537 MB take 134.8 us instead of 128.8, and kernels that write as much as they read take up to 7 % longer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from coilwork_ir.target import Target
 
 
 def streamed(kernel: Kernel, roots: Sequence[Scalar], target: Target) -> frozenset[str]:
-    """The arguments of `kernel` that it reads once, element by element, and whose lines had better not stay in `target`'s cache."""
+    """The arguments of `kernel` that it reads once, element by element, and whose lines had better not stay
+    in `target`'s cache.
+    """
     memory = target.machine.memory
     size = {a.name: (as_int(a.span) or 0) * a.dtype.itemsize for a in kernel.args}
     read = sum(size[a.name] for a in kernel.args if a.role == "in")

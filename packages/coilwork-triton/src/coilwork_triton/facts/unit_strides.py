@@ -1,7 +1,7 @@
 """Along which ranges of a kernel neighbours in memory lie: shares of all bytes that it accesses.
 
-Proposals rest on them: which tile is along memory, how wide its accesses are, whether a row stays on chip. They
-are a guess where sizes are open, by what these likely are, and correctness rests on none of them.
+Proposals rest on them: which tile is along memory, how wide its accesses are, whether a row stays on chip.
+They are a guess where sizes are open, by what these likely are, and correctness rests on none of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from coilwork_triton.facts.kernel_analysis import roots_of
 def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> Mapping[str, float]:
     """The share of bytes at unit stride along each range of `kernel`, by its name, 0 to 1.
 
-    Each load or store counts once, with as many elements as the ranges have points along which its place varies.
-    `likely` is what sizes likely are, and `unknown` what others count as.
+    Each load or store counts once, with as many elements as the ranges have points along which its place
+    varies. `likely` is what sizes likely are, and `unknown` what others count as.
     """
     ranges = tuple(r.symbol for r in kernel.ranges)
     guess = _Guess(likely, unknown)
@@ -41,7 +41,9 @@ def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """What a load or store touches, at which offset, and the ranges along which what is looked up of it varies."""
+    """What a load or store touches, at which offset, and the ranges along which what is looked up of it
+    varies.
+    """
 
     name: str
     index: Expr

@@ -1,13 +1,13 @@
 """Which accesses can be 16 bytes wide per thread, and what follows where most cannot.
 
-Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that is not
-aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its cache lines are
-asked for again and again. So do the windows of a pooling. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
-neighbouring elements.
+Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that
+is not aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its
+cache lines are asked for again and again. So do the windows of a pooling. Where much is of that kind it is
+better that no access is wide: then neighbouring threads touch neighbouring elements.
 
-Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat positions,
-for each element then costs a division. Long ones are walked row by row, as are rows of whole blocks that something is
-read once for.
+Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat
+positions, for each element then costs a division. Long ones are walked row by row, as are rows of whole
+blocks that something is read once for.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
 
 
 def loads_apart(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel) -> bool:
-    """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of their own.
+    """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of
+    their own.
 
-    Either its places are that far apart, or they are looked up for each point. What stays in a cache next to the
-    threads does not count.
+    Either its places are that far apart, or they are looked up for each point. What stays in a cache next to
+    the threads does not count.
     """
     real = _real(kernel.ranges)
     if not real:
@@ -114,11 +115,13 @@ def in_rows(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
+    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost
+    one.
 
-    That is where flat positions would keep accesses from being wide, and where something is read once per row and rows
-    are of whole blocks, or of many: then that is one element for all threads. It is also where flat positions would have to be
-    divided by a number that is not known, if rows are not short by what is `likely` of sizes.
+    That is where flat positions would keep accesses from being wide, and where something is read once per row
+    and rows are of whole blocks, or of many: then that is one element for all threads. It is also where flat
+    positions would have to be divided by a number that is not known, if rows are not short by what is
+    `likely` of sizes.
     """
     real = _real(ranges)
     if len(real) < 2:
@@ -134,9 +137,9 @@ def in_rows(
     lanes = max((a.lanes for a in _whole(real, touched)), default=1)
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes, grids):
         return True
-    # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
-    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it does not: `padded_rows.py`. To divide
-    # by unknown numbers takes longer than that
+    # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads
+    # have neighbouring columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it
+    # does not: `padded_rows.py`. To divide by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_in_own_order(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, grids, flat=True)
@@ -148,10 +151,12 @@ def in_pieces(
     grids: Grids,
     likely: Mapping[Expr, int] = MappingProxyType({}),
 ) -> bool:
-    """True if columns over `ranges`, along whose innermost one memory has neighbours, are better walked row by row of their numbers.
+    """True if columns over `ranges`, along whose innermost one memory has neighbours, are better walked row
+    by row of their numbers.
 
-    Where they are cut in pieces, say, and a row of them is no multiple of a vector: of flat positions that are divided by the row's length
-    Triton does not see that neighbours are neighbours, and lets those of other rows load together.
+    Where they are cut in pieces, say, and a row of them is no multiple of a vector: of flat positions that
+    are divided by the row's length Triton does not see that neighbours are neighbours, and lets those of
+    other rows load together.
     """
     real = _real(ranges)
     if len(real) < 2:
@@ -175,7 +180,8 @@ def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
 
 
 def _in_blocks(extent: Expr, lanes: int, grids: Grids) -> bool:
-    """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one is little.
+    """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one
+    is little.
 
     The mask has to be the same for each `lanes` points, or no access is wide.
     """
@@ -207,10 +213,12 @@ def needs_scalar_access(
 
 
 def even_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids, *, flat: bool) -> int:
-    """How many neighbours along the last of `ranges` each access may have at a time, where that is one number for all; else 1.
+    """How many neighbours along the last of `ranges` each access may have at a time, where that is one number
+    for all; else 1.
 
-    Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See `needs_scalar_access`. What is read
-    again along other ranges counts as well: threads have as many as the widest access takes.
+    Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See
+    `needs_scalar_access`. What is read again along other ranges counts as well: threads have as many as the
+    widest access takes.
     """
     real = _real(ranges)
     if not real or any(_near(a, real[-1], grids) for a in _whole(real, touched)):
@@ -220,7 +228,9 @@ def even_width(ranges: Sequence[Range], touched: Sequence[Access], grids: Grids,
 
 
 def row_width(inner: Expr, touched: Sequence[Access]) -> int:
-    """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no load has more; else 0."""
+    """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no
+    load has more; else 0.
+    """
     narrowest = min(_widths([inner], [a for a in touched if a.store], flat=False), default=0)
     return narrowest if max(_widths([inner], touched, flat=False), default=0) == narrowest else 0
 
@@ -258,10 +268,11 @@ def together_along(access: Access, position: Expr) -> int:
 
 
 def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
-    """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the positions end.
+    """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the
+    positions end.
 
-    The last 16 bytes then hold elements behind the end. To read them is safe: they lie in the same aligned 16 bytes as
-    one that exists, if the buffer starts at such a boundary.
+    The last 16 bytes then hold elements behind the end. To read them is safe: they lie in the same aligned 16
+    bytes as one that exists, if the buffer starts at such a boundary.
     """
     if access.lanes == 1 or stride_of(access.index, position) is not _ONE:
         return False
@@ -285,7 +296,8 @@ def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], grids: Grids
 
 
 def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grids) -> bool:
-    """True if points take most of their time to find out where they are, as those of a padding do, and stores could be wide.
+    """True if points take most of their time to find out where they are, as those of a padding do, and stores
+    could be wide.
 
     Threads whose elements are neighbours share some of that, and store them at once.
     """
@@ -301,8 +313,9 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access], grids: Grid
 def _near(access: Access, inner: Expr, grids: Grids) -> bool:
     """True if neighbouring points touch elements that are near each other, but no neighbours in order.
 
-    As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be had, and where a
-    thread has many such points its own are next to each other, and those of the threads that load together far apart.
+    As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be
+    had, and where a thread has many such points its own are next to each other, and those of the threads that
+    load together far apart.
     """
     if access.store:
         return False

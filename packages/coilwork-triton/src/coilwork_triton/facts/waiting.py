@@ -8,7 +8,9 @@ from coilwork_ir.scalar import Load, Scalar, postorder
 
 
 def loads_in_turn(roots: Iterable[Scalar]) -> int:
-    """How many loads below `roots` come one after the other at most, each at a place that the one before decides."""
+    """How many loads below `roots` come one after the other at most, each at a place that the one before
+    decides.
+    """
     turns: dict[Scalar, int] = {}
     for node in postorder(tuple(roots)):
         before = max((turns[operand] for operand in node.operands), default=0)

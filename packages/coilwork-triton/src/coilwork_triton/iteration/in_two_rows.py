@@ -79,7 +79,9 @@ def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
 
 
 def no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
-    """`configs` whose `block` is no longer than `length`; if there is none, the first with one that is not."""
+    """`configs` whose `block` is no longer than `length`; if there is none, the first with one
+    that is not.
+    """
     fitting = tuple(c for c in configs if dict(c.meta)[block] <= length)
     if fitting:
         return fitting

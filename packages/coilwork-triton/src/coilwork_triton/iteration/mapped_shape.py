@@ -56,8 +56,8 @@ _PARALLEL: Final[tuple[Letter, ...]] = ("x", "y", "z")
 
 
 def shape_of(kernel: Kernel, mapping: Mapping, target: Target, *, program: str = "") -> Shape:
-    """The shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where others share
-    its grid.
+    """The shape of `kernel` as `mapping` runs it on `target`; `program` counts its programs where others
+    share its grid.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.

@@ -1,9 +1,10 @@
-"""Open mappings that somebody hands in, as launches take them: numbers by the names of parameters, and candidates.
+"""Open mappings that somebody hands in, as launches take them: numbers by the names of parameters, and
+candidates.
 
     tile x0 by 1    loop r0 by ?rows in 512 1024    warps ?w in 4 8
 
-is `?R0_BLOCK in 512 1024` and `?num_warps in 4 8`. A number that stands in two places is two parameters, which
-are chosen together.
+is `?R0_BLOCK in 512 1024` and `?num_warps in 4 8`. A number that stands in two places is two parameters,
+which are chosen together.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def plan_choices(
 ) -> tuple[Mapping, tuple[Config, ...]]:
     """`mapping` of `kernel` as launches take it, and its candidates, `most` of them.
 
-    `places` are the parameters among its numbers, `launch` gives the configuration of a closed mapping, `limits`
-    those of a search around candidates, and `check` judges closed mappings.
+    `places` are the parameters among its numbers, `launch` gives the configuration of a closed mapping,
+    `limits` those of a search around candidates, and `check` judges closed mappings.
 
     Raises:
         EmitError: a number is no parameter, or a choice is not legal, by the name of the directive.
@@ -71,7 +72,8 @@ def plan_choices(
 
 
 def _name_numbers(kernel: Kernel, mapping: Mapping, places: Iterable[Place]) -> Mapping:
-    """`mapping` of `kernel` with its open numbers called as the parameters that they are, which are at `places`.
+    """`mapping` of `kernel` with its open numbers called as the parameters that they are, which are at
+    `places`.
 
     Raises:
         EmitError: a number is no parameter of a launch, by the name of its directive.
@@ -159,8 +161,8 @@ def _first_choices(kernel: Kernel, mapping: Mapping, limit: int) -> tuple[dict[s
 
 
 def _choices_to_check(mapping: Mapping, first: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Choices of the open numbers of `mapping`, if they are few; else those that differ from the `first` in one
-    number.
+    """Choices of the open numbers of `mapping`, if they are few; else those that differ from the `first` in
+    one number.
     """
     numbers = mapping.open_numbers
     count = 1

@@ -1,4 +1,5 @@
-"""The numbers of a mapping as the parameters of a launch: each has a name, and its place in the kernel's signature.
+"""The numbers of a mapping as the parameters of a launch: each has a name, and its place in the kernel's
+signature.
 
 tile x0 by 1            XBLOCK
 tile x1 by 16           YBLOCK: tiles are the axes of the grid, innermost first
@@ -85,7 +86,9 @@ _SIGNATURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The number of a mapping that is the parameter `name` of a launch: in the field `field` of directive `at`."""
+    """The number of a mapping that is the parameter `name` of a launch: in the field `field` of directive
+    `at`.
+    """
 
     name: str
     at: int

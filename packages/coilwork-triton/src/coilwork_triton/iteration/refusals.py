@@ -1,4 +1,5 @@
-"""Mappings that are legal, and that no Triton text is written for: what the generator takes, each refusal by the directive's name.
+"""Mappings that are legal, and that no Triton text is written for: what the generator takes, each refusal by
+the directive's name.
 
 A mapping that passes, and is legal by the IR's rules, gives the interpreter's results.
 """

@@ -28,7 +28,8 @@ class Shape:
 
     Attributes:
         grids: what was measured of the device.
-        tiles: in block order: z, y, x, w, r, those present; r is first where threads are to lie along x whatever is looked up.
+        tiles: in block order: z, y, x, w, r, those present; r is first where threads are to lie along x
+            whatever is looked up.
         walk: how the r tile is walked.
         parameters: names of the compile-time parameters of a launch, in the order of the kernel's signature.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
@@ -40,13 +41,16 @@ class Shape:
         zeros: what loads find outside of the tiles is 0.
         streamed: arguments that pass through the second-level cache.
         scalar_access: no access is to be wide, so that neighbouring threads touch neighbouring elements.
-        step: points of a step, where the kernel is in steps (`coilwork_triton.kernel_passes.thread_coarsening`); else 1.
+        step: points of a step, where the kernel is in steps
+            (`coilwork_triton.kernel_passes.thread_coarsening`); else 1.
         sharing: how programs share rows, if they do.
-        chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
+        chunk: neighbours along r that one thread has together in every candidate's block, where r is the only
+            axis.
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
         vectors: how rows that begin or end anywhere are accessed in whole vectors, if they are.
         two_rows: the line whose blocks lie in two rows at most, if it is one.
-        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
+        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes
+            idle; else 0.
     """
 
     grids: Grids

@@ -19,7 +19,8 @@ PIECE = Name("piece")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """`count` pieces of `length` points of each of `rows`; programs tell each other of them in the argument `workspace`.
+    """`count` pieces of `length` points of each of `rows`; programs tell each other of them in the argument
+    `workspace`.
 
     With `reverse` the last piece comes first. No program has more than `most_threads`.
     """
@@ -39,8 +40,8 @@ class Sharing:
     def start(self, offset: str, block: str) -> tuple[Statement, ...]:
         """Takes a number; `offset` is then where the program's piece, of `block` points, begins.
 
-        Programs with neighbouring numbers have pieces of different rows: few wait for each other. Who runs the kernel again, to time it,
-        gets the numbers behind the last one.
+        Programs with neighbouring numbers have pieces of different rows: few wait for each other. Who runs
+        the kernel again, to time it, gets the numbers behind the last one.
         """
         number = tl("atomic_add", Name(self.workspace), Number(1), sem=Text("relaxed"))
         ticket = Name("ticket")
@@ -61,7 +62,9 @@ class Sharing:
 
 
 def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sharing | None:
-    """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its own."""
+    """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its
+    own.
+    """
     length = find_piece_length(kernel)
     rows = as_int(product(r.extent for r in kernel.ranges if r.kind == "parallel"))
     points = as_int(product(r.extent for r in kernel.ranges if r.kind == "reduction"))

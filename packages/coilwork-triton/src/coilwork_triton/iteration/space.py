@@ -143,7 +143,9 @@ class Space:
         ]
 
     def positions(self, programs: Callable[[Tile], Expression]) -> list[Statement]:
-        """Definitions of the parallel tiles' positions and masks; `programs` gives a program's number along a tile."""
+        """Definitions of the parallel tiles' positions and masks; `programs` gives a program's number along a
+        tile.
+        """
         lines: list[Statement] = []
         for tile in self.shape.parallel:
             if tile.index not in self._used and not self._parts_used(tile):

@@ -98,7 +98,9 @@ def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: b
 
 
 def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
-    """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges in terms of it."""
+    """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges
+    in terms of it.
+    """
     extents = [r.extent for r in ranges]
     real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
     if len(real) == 1:
@@ -120,8 +122,8 @@ def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, 
 
 
 def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
-    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in 32 bits, and so does
-    what the offsets of stores and of loads among `values` and below are computed from.
+    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in
+    32 bits, and so does what the offsets of stores and of loads among `values` and below are computed from.
     """
     fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
     if not (fits and all(provably_le(n, MOST_POINTS) for n in numels)):

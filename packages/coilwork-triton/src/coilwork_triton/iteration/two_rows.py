@@ -1,8 +1,9 @@
 """Lines of points whose blocks lie in one row or in two.
 
-Rows of 50,257 that follow each other in memory are walked as one line, since a row that begins anywhere has no vectors of its own. To
-find the row of each point by a division, and to load for each what is one number per row, takes longer than to move the rows. A block
-that is no longer than a row has points of two rows at most:
+Rows of 50,257 that follow each other in memory are walked as one line, since a row that begins anywhere has
+no vectors of its own. To find the row of each point by a division, and to load for each what is one number
+per row, takes longer than to move the rows. A block that is no longer than a row has points of two rows at
+most:
 
     xrow = xoffset // 50257
     xnext = tl.minimum(xrow + 1, 8191)

@@ -1,4 +1,6 @@
-"""Which kernels access rows that begin or end anywhere in whole vectors: `coilwork_triton.iteration.whole_vectors`."""
+"""Which kernels access rows that begin or end anywhere in whole vectors:
+`coilwork_triton.iteration.whole_vectors`.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _ONE: Final = as_expr(1)
 
 
 def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> WholeVectors | None:
-    """The accesses of whole vectors along rows that begin or end anywhere, if `kernel`, which stores or checks
-    `roots`, and is in `shape`, is to have any. Its least block along rows has `least` lanes.
+    """The accesses of whole vectors along rows that begin or end anywhere, if `kernel`, which stores or
+    checks `roots`, and is in `shape`, is to have any. Its least block along rows has `least` lanes.
     """
     found = find_whole_vectors(kernel, shape, roots)
     if found is None or not has_room(shape, found, least):
@@ -39,7 +41,9 @@ def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least:
 
 
 def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
-    """Whether all accesses that vary along the tile are of whole vectors: else it was for the others that none is to be wide."""
+    """Whether all accesses that vary along the tile are of whole vectors: else it was for the others that
+    none is to be wide.
+    """
     along = {found.tile.index, *(part for part, _ in found.tile.parts)}
     looked_up = any(isinstance(node, Load) and node.indirect for node in postorder(tuple(roots)))
     known = all(place in found.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
@@ -53,8 +57,8 @@ def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: i
 
 
 def lanes_lacking(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> int:
-    """How many lanes a row that begins anywhere would take before its first element, if its block of `least` may
-    not have them; else 0.
+    """How many lanes a row that begins anywhere would take before its first element, if its block of `least`
+    may not have them; else 0.
     """
     if shape.walk != "persistent":
         return 0
@@ -73,7 +77,8 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
         return None
     roots = tuple(roots)
     if is_ragged(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
-        # lanes are counted from a row's first element on: by the end that data give it, and by what is carried from block to block
+        # lanes are counted from a row's first element on: by the end that data give it, and by what is
+        # carried from block to block
         return None
     aligned = {a.name for a in kernel.args if a.aligned}
     itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
@@ -109,7 +114,8 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
     if tile.letter != "r" or any(place not in rows for place in own):
         return None
     if len(own) < len(found):
-        # a thread's neighbours would lie within a vector of weights, which all rows read, and none of those loads be wide
+        # a thread's neighbours would lie within a vector of weights, which all rows read, and none of those
+        # loads be wide
         return None
     return WholeVectors(tile=tile, start=start, lanes=lanes, shifted=True, rows=rows)
 

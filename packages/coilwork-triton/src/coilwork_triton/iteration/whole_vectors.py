@@ -1,8 +1,9 @@
 """Rows that begin or end within 16 bytes, and are accessed 16 bytes at a time all the same.
 
-A row of 50,257 elements begins anywhere, and no vector of Triton's may: an access that is not aligned, or whose mask may change
-within 16 bytes, goes element by element. So lanes stand on the multiples of a vector: the first one on the last multiple that is not
-behind the row's beginning, and positions are lanes less that `shift`.
+A row of 50,257 elements begins anywhere, and no vector of Triton's may: an access that is not aligned, or
+whose mask may change within 16 bytes, goes element by element. So lanes stand on the multiples of a vector:
+the first one on the last multiple that is not behind the row's beginning, and positions are lanes less that
+`shift`.
 
     row = x0 * n // 8 * 8
     shift = x0 * n & 7
@@ -32,7 +33,9 @@ Place = tuple[str, Expr]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One access along a row: `lanes` of its elements are 16 bytes, and it is `apart` elements from where the rows begin."""
+    """One access along a row: `lanes` of its elements are 16 bytes, and it is `apart` elements from where the
+    rows begin.
+    """
 
     lanes: int
     apart: Expr

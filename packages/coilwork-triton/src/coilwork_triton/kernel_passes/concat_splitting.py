@@ -9,8 +9,9 @@ becomes
     store %out0[x0] = f(%in0[x0], %in1[x0])                                                          x0 < 256
     store %out0[x0 + 256] = g(%in0[x0], %in1[x0])
 
-What both read is read once, and neither is computed where it is not wanted. Where the parts of other tensors are copied, or the same
-is computed of all, there is nothing to gain: one load through a selected pointer does (`coilwork_triton.facts.joined`).
+What both read is read once, and neither is computed where it is not wanted. Where the parts of other tensors
+are copied, or the same is computed of all, there is nothing to gain: one load through a selected pointer does
+(`coilwork_triton.facts.joined`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _CHOOSING: Final = frozenset({"where", "lt", "le", "gt", "ge", "bitwise_and"})
 
 
 def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
-    """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to gain."""
+    """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to
+    gain.
+    """
     if (
         not are_plain(kernel.stores)
         or kernel.checks
@@ -70,7 +73,9 @@ def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
 
 
 def _gains(kernel: Kernel, each: list[tuple[Store, ...]], part: Expr) -> bool:
-    """Whether parts read some element alike that varies along them, or compute less than all points of the whole range do."""
+    """Whether parts read some element alike that varies along them, or compute less than all points of the
+    whole range do.
+    """
     orders = [_order(stores) for stores in each]
     reads = [
         {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders

@@ -1,4 +1,5 @@
-"""Kernels that deal neighbours out to places far apart, as the pixels of a block to images of their own, point by point of what they read.
+"""Kernels that deal neighbours out to places far apart, as the pixels of a block to images of their own,
+point by point of what they read.
 
     store %out0[64*x0 + x1] = load %in0[2*x1 + x0]          x0 < 2, x1 < 64
 
@@ -7,7 +8,8 @@ reads every other element along its rows, once for each x0. With all of the neig
     store %out0[x1] = load %in0[2*x1]                       x1 < 64
     store %out0[64 + x1] = load %in0[2*x1 + 1]
 
-what is read lies together, and in steps (`coilwork_triton.kernel_passes.thread_coarsening`) both are 16 bytes at a time.
+what is read lies together, and in steps (`coilwork_triton.kernel_passes.thread_coarsening`) both are 16 bytes
+at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _COUNTS: Final = (2, 4)
 
 
 def deinterleave(kernel: Kernel) -> Kernel | None:
-    """`kernel`, in lines, over points that read a few neighbours and store each to a place of its own; None if it does nothing of the kind."""
+    """`kernel`, in lines, over points that read a few neighbours and store each to a place of its own; None
+    if it does nothing of the kind.
+    """
     if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
         return None
     loads = [v for v in postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
@@ -42,7 +46,9 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
 
 
 def _are_dealt(stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int) -> bool:
-    """Whether neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where they are stored."""
+    """Whether neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where
+    they are stored.
+    """
     varying = [load for load in loads if not load.index[0].free_symbols.isdisjoint((dealt, inner))]
     read = all(_step(load.index[0], dealt) == 1 and _step(load.index[0], inner) == count for load in varying)
     return bool(varying) and read and all(_step(store.index, inner) == 1 for store in stores)

@@ -1,17 +1,20 @@
-"""Kernels that count: each point adds one number at a place that data choose among few. A program counts its points first.
+"""Kernels that count: each point adds one number at a place that data choose among few. A program counts its
+points first.
 
 One atomic update of memory for each point is slow, and no faster where many points hit one place. In
 
     store %io0[@0 + 256*x0] using (t1) add = 1
 
-the place is `x0` and a number below 256, as a check says. A program that has points of one `x0` alone counts how often each of the
-256 numbers occurs among them (`tl.histogram`), and adds the counts: a few hundred updates for thousands of points. Integers add up to the
-same in whatever order, so results are the same to the bit.
+the place is `x0` and a number below 256, as a check says. A program that has points of one `x0` alone counts
+how often each of the 256 numbers occurs among them (`tl.histogram`), and adds the counts: a few hundred
+updates for thousands of points. Integers add up to the same in whatever order, so results are the same to the
+bit.
 
-To count takes instructions that grow with the number of bins. For 32 points on sm_90, in blocks of 8,192 with 8 warps, they are
-27 for up to 32 bins, 34 for 64, 58 for 256, 135 for 1,024 and 216 for 2,048. One for each 32 bins is a population count, which takes as
-long as eight others: about 110 in all for 256 bins, 360 for 1,024 and 660 for 2,048. 32 updates of memory take as long as about 1,200
-(17 ms on an H200 for 403M points). Beyond 1,024 bins little of that is left, and a thread's registers are full.
+To count takes instructions that grow with the number of bins. For 32 points on sm_90, in blocks of 8,192 with
+8 warps, they are 27 for up to 32 bins, 34 for 64, 58 for 256, 135 for 1,024 and 216 for 2,048. One for each
+32 bins is a population count, which takes as long as eight others: about 110 in all for 256 bins, 360 for
+1,024 and 660 for 2,048. 32 updates of memory take as long as about 1,200 (17 ms on an H200 for 403M points).
+Beyond 1,024 bins little of that is left, and a thread's registers are full.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """Where a store counts: at the numbers from 0 to `count - 1`. They are `certain` if no other ones have to be left out."""
+    """Where a store counts: at the numbers from 0 to `count - 1`. They are `certain` if no other ones have to
+    be left out.
+    """
 
     count: int
     certain: bool
@@ -51,8 +56,8 @@ class Bins:
 def privatize_histogram(
     kernel: Kernel, grids: Grids, likely: Mapping[Expr, int] = MappingProxyType({})
 ) -> Histogram | None:
-    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while by what
-    is `likely` of its sizes.
+    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while by
+    what is `likely` of its sizes.
     """
     if not kernel.stores or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
         return None
@@ -72,7 +77,8 @@ def privatize_histogram(
 
 
 def find_bins(kernel: Kernel, store: Store) -> Bins | None:
-    """The numbers that `store` counts, if it adds one integer at a place that is a row and a number that data choose; else None.
+    """The numbers that `store` counts, if it adds one integer at a place that is a row and a number that data
+    choose; else None.
 
     Each of them is at least 0: by its type, by a check, or because what lies before a buffer is not in it.
     """
@@ -121,14 +127,18 @@ def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Ex
 
 
 def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> int:
-    """What `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that it may be."""
+    """What `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that it may
+    be.
+    """
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
     return (bounds(number).lo or 0) if unknown is None else unknown
 
 
 def _values_of_type(node: Scalar) -> int | None:
-    """The numbers from 0 on that `node` can be by the types that it comes from; None if it may be negative, or of many."""
+    """The numbers from 0 on that `node` can be by the types that it comes from; None if it may be negative,
+    or of many.
+    """
     while isinstance(node, Op) and node.op == "cast" and node.dtype.is_integer:
         below = node.operands[0].dtype
         if not (below.is_integer or below.is_bool) or below.itemsize > node.dtype.itemsize:

@@ -41,7 +41,9 @@ def pair_rows(kernel: Kernel, loads: Callable[[Kernel], int], most: float) -> Ke
 
 
 def _paired(kernel: Kernel, count: int, ahead: int) -> Kernel | None:
-    """Rows 2*k - `ahead` and the next, of `count`; None if rows that are none could not be told from others by their numbers."""
+    """Rows 2*k - `ahead` and the next, of `count`; None if rows that are none could not be told from others
+    by their numbers.
+    """
     if not ahead and count % 2:
         return None
     place = len(kernel.ranges) - 2

@@ -1,7 +1,8 @@
 """The rewrites of kernels, in order and with reasons: `LEGALIZATION` by target, then `KERNEL_PASSES`.
 
 A kernel is legalized as a whole; comments and arguments of the text show the result. The passes behind that
-work on one computation. Some of them settle a part of how it runs as well, which a `Draft` says beside the kernel.
+work on one computation. Some of them settle a part of how it runs as well, which a `Draft` says beside the
+kernel.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class Draft:
 
     Attributes:
         kernel: what is computed.
-        likely: what its sizes likely are, one number for each: they likely do not exceed it, and are multiples
-            of 16 where it is one. 0 if nothing is known of a size.
+        likely: what its sizes likely are, one number for each: they likely do not exceed it, and are
+            multiples of 16 where it is one. 0 if nothing is known of a size.
         topk: the range of the first elements of sorted rows, if that is all that is kept of them.
-        unit_strides: the share of bytes at unit stride along each range, by its name, before points were in steps.
+        unit_strides: the share of bytes at unit stride along each range, by its name, before points were in
+            steps.
         coarsening: points of the original kernel that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """

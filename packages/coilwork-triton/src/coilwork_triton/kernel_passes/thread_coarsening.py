@@ -1,7 +1,7 @@
 """Kernels in steps: a point does what several neighbours did, and loads once what these share.
 
-In a row that is enlarged or made smaller, neighbours read the same elements, or every other one, and no thread reads or
-writes 16 bytes at a time. In steps of as many points as 16 bytes of the result hold,
+In a row that is enlarged or made smaller, neighbours read the same elements, or every other one, and no
+thread reads or writes 16 bytes at a time. In steps of as many points as 16 bytes of the result hold,
 
     store %out0[x0] = load %in0[x0 // 2]                    x0 < 256
 
@@ -9,8 +9,9 @@ becomes
 
     store %out0[8*x0 + k] = load %in0[4*x0 + k // 2]        x0 < 32, k from 0 to 7
 
-Quotients turn into products, clamps are left where a row ends, and weights that repeat are constants. What several of the
-eight load is loaded once, neighbours are one load (`coilwork_triton.facts.runs`), and the stores are one.
+Quotients turn into products, clamps are left where a row ends, and weights that repeat are constants. What
+several of the eight load is loaded once, neighbours are one load (`coilwork_triton.facts.runs`), and the
+stores are one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _MOST_SCALARS: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarseKernel:
-    """`kernel` over steps of `points` points each; each store of before is as many stores there, of neighbours in order, or twice as many."""
+    """`kernel` over steps of `points` points each; each store of before is as many stores there, of
+    neighbours in order, or twice as many.
+    """
 
     kernel: Kernel
     points: int

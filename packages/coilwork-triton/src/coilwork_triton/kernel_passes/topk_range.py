@@ -4,8 +4,8 @@ A sort gives a whole row, and a store of its first elements is masked:
 
     store %out[64*x0 + r0] = sort(...)[r0] mask r0 < 64
 
-Where every use of a kernel's sorts is of that kind, r0 becomes another range there, of 64 points. The sort then need not
-order the rest of the row, and what follows it is computed for 64 points instead of thousands.
+Where every use of a kernel's sorts is of that kind, r0 becomes another range there, of 64 points. The sort
+then need not order the rest of the row, and what follows it is computed for 64 points instead of thousands.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class TopKRange:
 
 
 def split_topk_range(kernel: Kernel) -> TopKRange | None:
-    """`kernel` with a range for the first elements of its rows, if these are all that it uses of its sorts."""
+    """`kernel` with a range for the first elements of its rows, if these are all that it uses of
+    its sorts.
+    """
     sorts = {
         v.axis for s in kernel.stores for root in _roots(s) for v in postorder((root,)) if isinstance(v, Sort)
     }

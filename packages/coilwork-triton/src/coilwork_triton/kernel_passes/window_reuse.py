@@ -23,9 +23,11 @@ from coilwork_triton.facts.places import stores_at
 
 
 def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kernel | None:
-    """`kernel` without the range along which `loads` slide as they do along its innermost range; None if there is none.
+    """`kernel` without the range along which `loads` slide as they do along its innermost range; None if
+    there is none.
 
-    Its stores have no masks. Of a window of more than `longest` points a thread has more to store than registers.
+    Its stores have no masks. Of a window of more than `longest` points a thread has more to store than
+    registers.
     """
     inner = kernel.ranges[-1].symbol
     for place, r in enumerate(kernel.ranges[:-1]):

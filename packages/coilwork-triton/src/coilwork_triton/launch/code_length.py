@@ -17,7 +17,8 @@ from coilwork_triton.launch.parameters import BLOCKS, Facts
 
 
 def shortened(proposed: Config, facts: Facts, target: Target) -> Config:
-    """`proposed`, with fewer elements per thread where its machine code, which has all operations once for each, would be too long.
+    """`proposed`, with fewer elements per thread where its machine code, which has all operations once for
+    each, would be too long.
 
     Blocks of points are made smaller; rows, whose blocks are what they are, get more threads. Memory does
     not notice: it has long delivered the next elements when so much has been computed.

@@ -1,11 +1,14 @@
-"""Block sizes of scans along columns: memory has neighbours along x, and what comes before a point lies in other rows.
+"""Block sizes of scans along columns: memory has neighbours along x, and what comes before a point lies in
+other rows.
 
-A program walks its columns from end to end, a block of rows at a time, and nothing else does: columns divided by the width of a block
-are all the programs that there are. Few programs have to ask for much at a time: about 40 kB per multiprocessor keep an H200's memory busy,
-and later blocks can be on their way while one is scanned. Blocks span a line of cache as long as every multiprocessor has one.
+A program walks its columns from end to end, a block of rows at a time, and nothing else does: columns divided
+by the width of a block are all the programs that there are. Few programs have to ask for much at a time:
+about 40 kB per multiprocessor keep an H200's memory busy, and later blocks can be on their way while one is
+scanned. Blocks span a line of cache as long as every multiprocessor has one.
 
-Threads load 16 bytes of a row each, so that neighbouring rows are other threads', unless a block's rows are dealt out in runs
-(`combining/scans.py`): 42 instructions per element of a running sum of 16-bit columns, and 10 in runs.
+Threads load 16 bytes of a row each, so that neighbouring rows are other threads', unless a block's rows are
+dealt out in runs (`combining/scans.py`): 42 instructions per element of a running sum of 16-bit columns, and
+10 in runs.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
         width * widest == grids.line_bytes
         and programs >= 2 * grids.enough_programs * target.multiprocessors * width
     ):
-        # two lines at a time still leave work for all: running sums of 32,768 columns of f32 in 139 us instead of 152
+        # two lines at a time still leave work for all: running sums of 32,768 columns of f32 in 139 us
+        # instead of 152
         shapes[1] = (2 * width, 4, each, 4)
     found = []
     for size, warps, per_thread, stages in shapes:
@@ -69,7 +73,9 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
 
 
 def in_runs(configs: Sequence[Config], facts: Facts, target: Target) -> list[Config]:
-    """`configs` with the length of threads' runs along a scan, if there is one and all of them have runs for all threads."""
+    """`configs` with the length of threads' runs along a scan, if there is one and all of them have runs for
+    all threads.
+    """
     grids = target.machine.grids
     sizes = [dict(c.meta) for c in configs]
     if not facts.work.scan_words or any(

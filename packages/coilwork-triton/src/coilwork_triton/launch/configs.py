@@ -2,31 +2,35 @@
 
 The reasoning, per kind of kernel (measured on an H200; other devices differ in degree):
 
-- A thread moves most when its loads are 16 bytes wide, and a few of them are in flight. Sixteen elements per thread and
-  four warps do that for two- and four-byte elements, or eight and eight where threads have much to compute.
-- Two candidates do if they differ much; there is a third where, over the kernels of models and of benchmarks, it was now and then
-  faster than both by more than a few percent.
+- A thread moves most when its loads are 16 bytes wide, and a few of them are in flight. Sixteen elements per
+  thread and four warps do that for two- and four-byte elements, or eight and eight where threads have much to
+  compute.
+- Two candidates do if they differ much; there is a third where, over the kernels of models and of benchmarks,
+  it was now and then faster than both by more than a few percent.
 - A grid smaller than two blocks per multiprocessor leaves some idle, so small work gets small blocks.
-- A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
-  or with a mask that a divisible row does not need, it loses a third.
-- Threads work on lanes behind a row's end in vain, unless all of them have such lanes: half as many threads, or half as
-  wide accesses, leave fewer (`idle_lanes.py`).
-- A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
-- Rows that are walked, for sums of columns too, need the next ones on their way while some are reduced. Few threads with
-  many elements each are best: two blocks of 128 threads per multiprocessor, whose 255 registers hold 32 elements and two
-  sums for each, wait for fewer others at each row's barriers than blocks of 256 do, and do the same work with fewer
-  instructions. Rows within a warp need no barriers, and go to registers without a detour through shared memory.
-- Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as many
-  elements each.
-- Code has each operation once per element of a thread, and compilers take time for each: where a point takes hundreds, threads
-  have as many fewer (`code_length.py`).
-- Where points read what their neighbours read, memory waits for loads from the cache: threads with many points share the
-  arithmetic of positions, and small blocks share lines of cache that few others drive out.
-- A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let threads share the
-  arithmetic of positions, and larger blocks the rows that their neighbours read.
-- Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
-- Rows in lanes of which some are empty: a warp alone has all of a row, and the same columns of many, which share what finds
-  their elements; more warps wait for fewer loads each.
+- A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32
+  warps, or with a mask that a divisible row does not need, it loses a third.
+- Threads work on lanes behind a row's end in vain, unless all of them have such lanes: half as many threads,
+  or half as wide accesses, leave fewer (`idle_lanes.py`).
+- A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128
+  bytes of x.
+- Rows that are walked, for sums of columns too, need the next ones on their way while some are reduced. Few
+  threads with many elements each are best: two blocks of 128 threads per multiprocessor, whose 255 registers
+  hold 32 elements and two sums for each, wait for fewer others at each row's barriers than blocks of 256 do,
+  and do the same work with fewer instructions. Rows within a warp need no barriers, and go to registers
+  without a detour through shared memory.
+- Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as
+  many elements each.
+- Code has each operation once per element of a thread, and compilers take time for each: where a point takes
+  hundreds, threads have as many fewer (`code_length.py`).
+- Where points read what their neighbours read, memory waits for loads from the cache: threads with many
+  points share the arithmetic of positions, and small blocks share lines of cache that few others drive out.
+- A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let
+  threads share the arithmetic of positions, and larger blocks the rows that their neighbours read.
+- Where every point loads a sector of its own, one point per thread is best: what counts is how many threads
+  wait at a time.
+- Rows in lanes of which some are empty: a warp alone has all of a row, and the same columns of many, which
+  share what finds their elements; more warps wait for fewer loads each.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
 
@@ -68,7 +72,9 @@ def _rule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Proposes the launches of one kind of kernel; blocks with a `has_code_limit` shrink where a point takes hundreds of instructions."""
+    """Proposes the launches of one kind of kernel; blocks with a `has_code_limit` shrink where a point takes
+    hundreds of instructions.
+    """
 
     propose: Callable[[Facts, Target], list[Config]]
     has_code_limit: bool
@@ -130,10 +136,11 @@ def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
 
 
 def fixed(tiles: Iterable[str], target: Target, *, staged: bool) -> tuple[Config, ...]:
-    """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of one length.
+    """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of
+    one length.
 
-    How threads share a block's sum follows from its shape, so no block may hold several rows, nor a whole row of some
-    lengths alone. A short row wastes most of its block.
+    How threads share a block's sum follows from its shape, so no block may hold several rows, nor a whole row
+    of some lengths alone. A short row wastes most of its block.
     """
     blocks = {tile: FIXED_ROW if tile == "r" else 1 for tile in tiles}
     one = config(blocks, 4, target)

@@ -1,7 +1,8 @@
 """Block sizes of kernels whose programs count their points: see `coilwork_triton.kernel_passes.histogram`.
 
-What a program takes beside its points are a barrier, sums over its warps, and an update of memory for each bin. With 32 points for each
-thread the former are a seventh of what 16 take (58 instructions for 32 points and 256 bins, and 70), and loads of bytes are 16 wide.
+What a program takes beside its points are a barrier, sums over its warps, and an update of memory for each
+bin. With 32 points for each thread the former are a seventh of what 16 take (58 instructions for 32 points
+and 256 bins, and 70), and loads of bytes are 16 wide.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import Facts, config, next_power_of_two, other_tiles, warps_for
 
-# Points of a program at least: a thread has one in whatever launch is tried, and so mappings with fewer are refused.
+# Points of a program at least: a thread has one in whatever launch is tried, and so mappings with fewer are
+# refused.
 LEAST_BLOCK: Final = 1024
 
 

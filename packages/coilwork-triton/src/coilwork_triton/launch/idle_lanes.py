@@ -1,9 +1,11 @@
-"""Lanes behind the ends of rows in registers: how many of them take instructions all the same, and what leaves few.
+"""Lanes behind the ends of rows in registers: how many of them take instructions all the same, and what
+leaves few.
 
-A row stands in a power of two of lanes. A thread has them in vectors, as many neighbours as it accesses at once. What all
-threads have behind the row's end is known to be empty when a kernel is compiled, and takes nothing; a vector that some thread
-has elements in takes the instructions of all warps. So 1,152 elements of two bytes, which stand in 2,048 lanes, are worked on
-in 2,048 by four warps, in 1,536 by two, and in 1,280 by one, or in 1,152 where its vectors are of 8 bytes.
+A row stands in a power of two of lanes. A thread has them in vectors, as many neighbours as it accesses at
+once. What all threads have behind the row's end is known to be empty when a kernel is compiled, and takes
+nothing; a vector that some thread has elements in takes the instructions of all warps. So 1,152 elements of
+two bytes, which stand in 2,048 lanes, are worked on in 2,048 by four warps, in 1,536 by two, and in 1,280 by
+one, or in 1,152 where its vectors are of 8 bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def together(facts: Facts, target: Target) -> int:
 
 
 def worked_lanes(row: int, threads: int, width: int) -> int:
-    """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a time."""
+    """Lanes that take instructions where `threads` have a row of so many points, `width` neighbours at a
+    time.
+    """
     step = min(threads * width, next_power_of_two(row))
     return -(-row // step) * step
 
@@ -30,8 +34,8 @@ def worked_lanes(row: int, threads: int, width: int) -> int:
 def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     """Half of `warps`, if they are for one row and leave fewer lanes idle; `warps` if not.
 
-    Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in 16 bits, normalised
-    and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
+    Rows have to be many, and little enough for the registers of as few threads. For 65,536 rows of 1,152 in
+    16 bits, normalised and modulated, that is 14.6 instructions per element instead of 20.8, and no barriers.
     """
     grids = target.machine.grids
     half, width = warps // 2, together(facts, target)
@@ -49,10 +53,12 @@ def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
 
 
 def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
-    """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some are reduced.
+    """(lanes of a program, lanes of a thread) for short rows, so that there is something to load while some
+    are reduced.
 
-    Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of a row, and waits for
-    no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead of 27.
+    Where a good part of the lanes of rows that are spread over several warps is idle, a warp alone has all of
+    a row, and waits for no other: softmax of rows of 384 in 16 bits takes 17 instructions per element instead
+    of 27.
     """
     grids = target.machine.grids
     row = next_power_of_two(facts.row)
@@ -73,10 +79,11 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
 
 
 def narrower(facts: Facts, first: Config, target: Target) -> int:
-    """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes idle; else 0.
+    """Neighbours along a row that threads should access at once, in 8 bytes, because that leaves fewer lanes
+    idle; else 0.
 
-    `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that are wider than two
-    bytes few enough come at a time for all that is computed of them.
+    `first` is how the kernel is launched. Threads lie along a row first, then along several. Of elements that
+    are wider than two bytes few enough come at a time for all that is computed of them.
     """
     grids = target.machine.grids
     width, narrowest = together(facts, target), min(facts.work.stream_bytes, default=target.vector_bytes)

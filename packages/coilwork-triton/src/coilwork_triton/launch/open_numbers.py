@@ -1,4 +1,5 @@
-"""Candidates and the search space around them, as the open numbers of a mapping, and the limits between these.
+"""Candidates and the search space around them, as the open numbers of a mapping, and the limits between
+these.
 
     ?XBLOCK in 512 64 128 256 1024
     ?num_warps in 4 1 2 8

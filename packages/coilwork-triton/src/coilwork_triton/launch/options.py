@@ -19,18 +19,20 @@ class TritonOptions:
     """Settings of `TritonCodegen.emit`. All of them change the text, hence belong in a cache key.
 
     Attributes:
-        index_dtype: type of offsets and sizes. `auto` takes 32 bits where every offset provably fits, else 64.
-            `i32` is the caller's promise that they fit at run time (say, by a guard on sizes).
+        index_dtype: type of offsets and sizes. `auto` takes 32 bits where every offset provably fits, else
+            64. `i32` is the caller's promise that they fit at run time (say, by a guard on sizes).
         max_configs: most candidates to offer; 1 gives the best guess alone.
         persistent_limit: longest reduction, in elements, kept in registers as one tile.
-        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch configuration per kind of
-            kernel that reduces or multiplies, whatever the sizes, and nothing for a search to vary.
+        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch
+            configuration per kind of kernel that reduces or multiplies, whatever the sizes, and nothing for a
+            search to vary.
         mappings: how kernels run, by their names or patterns of names, as text (`coilwork_ir.mapping.given`).
-        likely: what the sizes of the kernel likely are, one number for each of its size symbols: they likely do
-            not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. A mapping
-            is proposed by it; results are the same.
-        candidates: how the template that made the kernel, a product, wants it to run: texts of directives, best guess
-            first (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one launch for all sizes.
+        likely: what the sizes of the kernel likely are, one number for each of its size symbols: they likely
+            do not exceed it, and are multiples of 16 where it is one. 0 if nothing is known of a size. A
+            mapping is proposed by it; results are the same.
+        candidates: how the template that made the kernel, a product, wants it to run: texts of directives,
+            best guess first (`coilwork_ir.kernels.Proposal`). Not under `batch_invariant`, which has one
+            launch for all sizes.
     """
 
     index_dtype: IndexChoice = "auto"

@@ -18,23 +18,26 @@ Walk = Literal["pointwise", "persistent", "looped", "shared"]
 BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
     {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
 )
-# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
+# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such
+# kernels.
 STAGES: Final = "STAGES"
 # Rows of blocks of a product whose programs follow each other: one more parameter of products.
 GROUP: Final = "GROUP"
 # What a launcher is told beside compile-time parameters: warps of a program.
 WARPS: Final = "num_warps"
-# Neighbours along a scan that one thread is to have together, where memory has neighbours along other ranges. Any power of two that leaves
-# two such runs to a block is right.
+# Neighbours along a scan that one thread is to have together, where memory has neighbours along other ranges.
+# Any power of two that leaves two such runs to a block is right.
 RUN: Final = "RUN"
-# How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
-# time, and so many of them hold a run of its first elements. Any powers of two are right; these are fast.
+# How the threads of a program hold a row to sort: so many threads share it, each of them having so many
+# neighbours at a time, and so many of them hold a run of its first elements. Any powers of two are right;
+# these are fast.
 SORT_THREADS: Final = "SORT_THREADS"
 SORT_WIDTH: Final = "SORT_WIDTH"
 SORT_SHARE: Final = "SORT_SHARE"
-# Where the first elements are looked for among a few that reach a bound: how many may reach it, at least as many as are wanted, and 0 if
-# it is not tried; of how many groups of elements, each one thread's, the best give the bound, again as many at least; and how many
-# threads the program has, of which any power of two is right.
+# Where the first elements are looked for among a few that reach a bound: how many may reach it, at least as
+# many as are wanted, and 0 if it is not tried; of how many groups of elements, each one thread's, the best
+# give the bound, again as many at least; and how many threads the program has, of which any power of two is
+# right.
 SORT_ROOM: Final = "SORT_ROOM"
 SORT_GROUPS: Final = "SORT_GROUPS"
 SORT_SPREAD: Final = "SORT_SPREAD"

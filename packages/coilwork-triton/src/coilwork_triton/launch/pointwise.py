@@ -30,7 +30,8 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     if transposing and facts.work.element_bytes <= 2:
         shapes = [(64, 64, 8), (128, 128, 16)]
     elif transposing and facts.coalescing["x"] >= grids.mostly_contiguous_share and extents["x"] >= 1024:
-        # little lies along another range, perhaps few neighbours, as of the three colours of pictures: 68 us instead of 80
+        # little lies along another range, perhaps few neighbours, as of the three colours of pictures: 68 us
+        # instead of 80
         shapes = [(64, 64, 8), (1024, 4, 4), (128, 16, 4)]
     for width, height, warps in shapes:
         x = min(width, next_power_of_two(extents.get("x", 1)))
@@ -85,7 +86,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
     if searches(facts, target) and extent < 1024 * 2 * target.multiprocessors:
         return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
-    # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
+    # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all
+    # does not count
     per_thread = 4 if max(facts.work.stream_bytes, default=facts.work.element_bytes) >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))

@@ -71,9 +71,11 @@ def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Conf
 
 
 def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
-    """Several rows for each warp, as well as `one` for each program of a warp, where as many programs as there is room for ask for little.
+    """Several rows for each warp, as well as `one` for each program of a warp, where as many programs as
+    there is room for ask for little.
 
-    So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and which take an H200 half as long again as a copy.
+    So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and
+    which take an H200 half as long again as a copy.
     """
     grids = target.machine.grids
     rows = facts.extents.get("x", 1)
@@ -91,7 +93,8 @@ def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> lis
 def shared(facts: Facts, target: Target) -> list[Config]:
     """A piece of a row per program, all of it in registers.
 
-    Few threads have fewer barriers to wait at: the running sums of 64 rows of 1M f32 take an H200 147 us with 4 warps, 154 with 8 and 167 with 16.
+    Few threads have fewer barriers to wait at: the running sums of 64 rows of 1M f32 take an H200 147 us with
+    4 warps, 154 with 8 and 167 with 16.
     """
     blocks = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents} | {"r": facts.piece}
     warps = max(1, min(2, warps_for(facts.piece, 8, target)), warps_for(facts.piece, 64, target))
@@ -99,7 +102,9 @@ def shared(facts: Facts, target: Target) -> list[Config]:
 
 
 def walked(facts: Facts, target: Target) -> list[Config]:
-    """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's sums."""
+    """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's
+    sums.
+    """
     grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])
     most = next_power_of_two(facts.extents["w"])
@@ -128,7 +133,9 @@ def walked(facts: Facts, target: Target) -> list[Config]:
 
 
 def _ragged(facts: Facts, target: Target) -> list[Config]:
-    """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are few."""
+    """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are
+    few.
+    """
     columns = facts.extents.get("x", 1)
     rows = facts.extents.get("y", 1)
     if "y" not in facts.extents:
@@ -141,7 +148,8 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     else:
         width = _ragged_width(columns)
         height = max(1, 512 // width)
-        # 8 results per thread, with all its points of r: no thread waits for another, and registers leave room for many
+        # 8 results per thread, with all its points of r: no thread waits for another, and registers leave
+        # room for many
         warps = max(1, height * width // 256)
         shapes = [(height, width, 2, warps), (height, width, 1, warps)]
     found = []
@@ -175,9 +183,11 @@ def looped(facts: Facts, target: Target) -> list[Config]:
 
 
 def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> list[Config]:
-    """`found`, or few threads, which have the next block on its way while they reduce one: where columns are few or several are read, last.
+    """`found`, or few threads, which have the next block on its way while they reduce one: where columns are
+    few or several are read, last.
 
-    Where lanes have much to gather, they are first: 16 million 16-bit numbers go into the log-sum-exps of columns in 49 us instead of 54.
+    Where lanes have much to gather, they are first: 16 million 16-bit numbers go into the log-sum-exps of
+    columns in 49 us instead of 54.
     """
     grids = target.machine.grids
     blocks: list[tuple[int, int, int, int]] = []
@@ -201,7 +211,9 @@ def _many_columns(facts: Facts, target: Target) -> bool:
 
 
 def _one_row_each_stays(facts: Facts, target: Target) -> bool:
-    """The second-level cache holds a row of every multiprocessor until it is read again, but not several of each."""
+    """The second-level cache holds a row of every multiprocessor until it is read again, but not several of
+    each.
+    """
     grids = target.machine.grids
     rows = _rows(facts)
     in_flight = facts.extents["r"] * sum(facts.work.stream_bytes) // 2 * target.multiprocessors
@@ -246,7 +258,8 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     deep = 2 if 0 < sum(facts.work.stream_bytes) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
     if _many_columns(facts, target) and facts.work.accumulators < grids.many_accumulators:
-        # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
+        # blocks of 64 need more registers than leave room for all of them at once; half as many run in one
+        # wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]

@@ -1,9 +1,9 @@
 """Which configurations beyond the proposed ones a kernel's text is right for.
 
-The text depends on the candidates in four ways: a tile whose block is one point in all of them has no axis; one whose
-blocks all divide its extent has no mask; y and z have a grid axis each if their programs fit its limit; and a loop over
-wide loads may count on 16 bytes per thread. A row in registers is one block. Beyond that any power of two will do, within
-limits that keep values in registers and threads busy.
+The text depends on the candidates in four ways: a tile whose block is one point in all of them has no axis;
+one whose blocks all divide its extent has no mask; y and z have a grid axis each if their programs fit its
+limit; and a loop over wide loads may count on 16 bytes per thread. A row in registers is one block. Beyond
+that any power of two will do, within limits that keep values in registers and threads busy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import RUN, STAGES, WARPS, next_power_of_two
 
-# Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40 s to compile.
+# Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40
+# s to compile.
 _MOST_PER_THREAD: Final = 64
 _LONGEST_SIDE: Final = 8192
 _MOST_STAGES: Final = 4
@@ -128,7 +129,8 @@ def _limits(
         found.append((threads * chunk, product(symbol(s.block, lo=1) for s in sides if s.reduced)))
     if any(name == RUN for name, _ in configs[0].meta):
         run = symbol(RUN, lo=1)
-        # of what runs combine to each thread has one, or Triton's scans mix up copies; one run would leave nothing to scan
+        # of what runs combine to each thread has one, or Triton's scans mix up copies; one run would leave
+        # nothing to scan
         found.append((threads * run, elements))
         found.append((run * _SHORTEST_SCAN, product(_size(s, configs[0]) for s in sides if s.reduced)))
     return tuple((left, right) for left, right in found if not provably_le(left, right))

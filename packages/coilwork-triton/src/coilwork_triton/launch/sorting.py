@@ -24,7 +24,8 @@ from coilwork_triton.launch.parameters import (
     reduces_across,
 )
 
-# Where first elements are looked for among those that reach a bound, there is room for twice as many as are wanted, and no less than this.
+# Where first elements are looked for among those that reach a bound, there is room for twice as many as are
+# wanted, and no less than this.
 _LEAST_ROOM: Final = 32
 
 
@@ -47,13 +48,16 @@ _BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
     {4: _Bounded(rooms=8, length=512, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
 )
 
-# Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps or more that share the
-# three dimensions of an exchange out among them bit by bit, Triton (3.6) takes one warp's elements for another's.
+# Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps
+# or more that share the three dimensions of an exchange out among them bit by bit, Triton (3.6) takes one
+# warp's elements for another's.
 MOST_WARPS: Final = 4
 
 
 def sorted_rows(facts: Facts, target: Target) -> list[Config]:
-    """As few threads per row as have room for it: an exchange within a thread costs a third of one between threads."""
+    """As few threads per row as have room for it: an exchange within a thread costs a third of one between
+    threads.
+    """
     grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])
     rows = next_power_of_two(facts.extents.get("x", 1))
@@ -105,7 +109,8 @@ def _shared(facts: Facts, target: Target, together: int, warps: int, *, across: 
 def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
     """A program that looks for the first elements of a row among those that reach a bound.
 
-    Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an element of all at a time.
+    Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an
+    element of all at a time.
     """
     grids = target.machine.grids
     row = next_power_of_two(facts.extents["r"])

@@ -1,4 +1,6 @@
-"""Block sizes where whole columns are on chip: memory has neighbours along x, and what is reduced lies in other rows."""
+"""Block sizes where whole columns are on chip: memory has neighbours along x, and what is reduced lies in
+other rows.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
             # blocks that are small have little in flight for each thread anyway
             warps = max(warps, min(4, warps_for(x * row, 8, target)))
         if few <= 2 and few < warps:
-            # few warps wait for few others: two sums each of 26 rows of 48 columns take 101 us with one, 545 with four
+            # few warps wait for few others: two sums each of 26 rows of 48 columns take 101 us with one, 545
+            # with four
             alone.append((x, few))
         if (x, warps) in blocks and width >= grids.wide_column_block and min(x, warps) > 1:
-            # both came to the same: half as much for half as many threads instead, or for one warp, which waits for no other
+            # both came to the same: half as much for half as many threads instead, or for one warp, which
+            # waits for no other
             x, warps = x // 2, warps // 2
             if warps == 2:
                 alone.append((x, 1))
@@ -46,7 +50,8 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
     line = 128 // max(facts.work.stream_bytes, default=facts.work.element_bytes)
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
-        # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
+        # few columns: a sector of memory is enough for a block, so that there are more of them, with little
+        # to do for each
         if searches(facts, target):
             return [(max(1, best // 4), 2)]
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
@@ -56,8 +61,9 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         and 0 < sum(facts.work.stream_bytes) <= grids.little_bytes
         and best * row <= grids.widest_column_points
     ):
-        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32;
-        # half as many threads have fewer instructions still, if registers leave room for enough of them
+        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points
+        # per thread, in 87 with 32; half as many threads have fewer instructions still, if registers leave
+        # room for enough of them
         return [(max(1, best // 2), 64), (best, 64), (max(1, best // 2), 128)]
     each = 64 if little and not _busy(facts, target) else 32
     fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
@@ -78,11 +84,12 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
 
 
 def both_ways(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
-    """(points of a program, points of a thread) where some tensors have neighbours along x and others along rows of `row` points.
+    """(points of a program, points of a thread) where some tensors have neighbours along x and others along
+    rows of `row` points.
 
-    So it is where pictures in planes are normalised over their channels and stored with channels last. A block spans whole sectors
-    of both, and few threads exchange what they have with few instructions: 12.6 per element of 96 channels, where 16 points
-    per thread take 28.8.
+    So it is where pictures in planes are normalised over their channels and stored with channels last. A
+    block spans whole sectors of both, and few threads exchange what they have with few instructions: 12.6 per
+    element of 96 channels, where 16 points per thread take 28.8.
     """
     grids = target.machine.grids
     width = grids.stored_column_bytes // max(facts.work.stream_bytes, default=grids.stored_column_bytes)
@@ -98,9 +105,11 @@ def both_ways(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
 
 
 def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
-    """Blocks of whole columns of points that are looked up: a warp has all of what it adds, and waits for no other.
+    """Blocks of whole columns of points that are looked up: a warp has all of what it adds, and waits for no
+    other.
 
-    Sums of 20 rows each of a table take an H200 133 us with one warp per 64 columns, 228 with two and 460 with four.
+    Sums of 20 rows each of a table take an H200 133 us with one warp per 64 columns, 228 with two and 460
+    with four.
     """
     grids = target.machine.grids
     found = []

@@ -153,7 +153,9 @@ def _threads(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
 
 
 def _chunk(configs: tuple[Config, ...], target: Target) -> int:
-    """Elements of 4 bytes in 16, which a thread loads at once, if all threads of every candidate then have some."""
+    """Elements of 4 bytes in 16, which a thread loads at once, if all threads of every candidate then have
+    some.
+    """
     blocks = [(dict(c.meta).get(BLOCKS["r"], 1), c.num_warps * target.warp_size) for c in configs]
     return WHOLE_VECTOR if all(block >= WHOLE_VECTOR * threads for block, threads in blocks) else 1
 

@@ -1,5 +1,5 @@
-"""How a kernel is to run, as an open mapping: what is proposed (`propose`), and the decisions that follow its tiles
-and masks (`REFINEMENTS`).
+"""How a kernel is to run, as an open mapping: what is proposed (`propose`), and the decisions that follow its
+tiles and masks (`REFINEMENTS`).
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def plan_proposal(setting: Setting, proposal: Proposal) -> Planned:
 def plan_given(
     setting: Setting, mapping: Mapping, *, check: Callable[[Mapping], None], program: str = ""
 ) -> Planned:
-    """How the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and each of its
-    choices if it is open; `program` counts the kernel's programs where others share its grid.
+    """How the kernel of `setting` runs as `mapping` says, whoever chose that. `check` judges it, and each of
+    its choices if it is open; `program` counts the kernel's programs where others share its grid.
 
     Raises:
         EmitError: there is no text for a directive, which the error names.
@@ -143,8 +143,8 @@ def plan_given(
 def space_around(
     setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
 ) -> SearchSpace:
-    """What a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says; `staged`:
-    several iterations of its loop may be in flight.
+    """What a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says;
+    `staged`: several iterations of its loop may be in flight.
     """
     work, kernel, looped = setting.analysis.work, setting.kernel, mapping.find(Loop) is not None
     flat = mapping.find(FlatGrid) is not None
@@ -182,7 +182,9 @@ def space_around(
 
 
 def insert(mapping: Mapping, directive: Directive, behind: tuple[type[Directive], ...]) -> Mapping:
-    """`mapping` with `directive` behind the last one of the classes `behind`; first of all if there is none."""
+    """`mapping` with `directive` behind the last one of the classes `behind`; first of all if
+    there is none.
+    """
     at = max((k + 1 for k, one in enumerate(mapping.directives) if isinstance(one, behind)), default=0)
     return replace(mapping, directives=(*mapping.directives[:at], directive, *mapping.directives[at:]))
 

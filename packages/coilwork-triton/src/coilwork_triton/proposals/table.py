@@ -1,4 +1,6 @@
-"""The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to those before it."""
+"""The decisions of how a kernel runs, in order and with reasons: `PROPOSALS`. Each adds to those
+before it.
+"""
 
 from __future__ import annotations
 

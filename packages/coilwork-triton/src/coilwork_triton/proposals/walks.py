@@ -107,7 +107,8 @@ WALKS: Final[RuleTable[_Question, Walk]] = RuleTable(
 
 
 def keeps_rows(setting: Setting, longest: int | None) -> bool:
-    """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number of them.
+    """True if rows of at most `longest` points stay in registers from one pass to the next; None: any number
+    of them.
 
     As costs have it that schedulers reckon with (`coilwork_triton.capabilities`). What is read once in blocks
     of neighbouring rows has nothing to keep.

@@ -37,8 +37,8 @@ _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(
 class Action:
     """A store or a check, with the values that it takes.
 
-    `stage` is the first pass over the reduced ranges in which it may happen. It is `reduced` if it happens at points of the
-    reduced ranges, and `walked` if at points of the walked ones.
+    `stage` is the first pass over the reduced ranges in which it may happen. It is `reduced` if it happens at
+    points of the reduced ranges, and `walked` if at points of the walked ones.
     """
 
     what: Store | Check
@@ -115,7 +115,9 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
 def _store_row(
     scope: Scope, row: RowAccess, pointer: Expression, value: Expression, mask: Expression
 ) -> None:
-    """Store `value` in whole vectors, and element by element what `mask` leaves of others at the ends of a row."""
+    """Store `value` in whole vectors, and element by element what `mask` leaves of others at the ends of a
+    row.
+    """
     if not isinstance(value, Name):
         value = scope.writer.bind("value", value)
     whole = row.whole
@@ -142,7 +144,9 @@ def _require_atomic(values: Values, store: Store) -> None:
 
 
 def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
-    """Reduced ranges that an update does not depend on, over whose points it would happen again: only the first counts."""
+    """Reduced ranges that an update does not depend on, over whose points it would happen again: only the
+    first counts.
+    """
     in_pass = scope.parent is not None or values.shape.walk != "looped"
     if not in_pass or not _along_reduction(values, varies):
         return []

@@ -1,10 +1,11 @@
 """Stores over memory that the same kernel reads: when threads have to wait for each other first.
 
-The threads of a program share a block's elements out among themselves. A store over the memory of a load is safe without
-more where each element is loaded by the thread that stores it. That is not so for a value that lacks a dimension of
-the block, such as one per row: every warp of the row loads it for itself, one thread stores, and a warp that is late would
-load what was stored. Nor is it certain where what is stored does not depend on what was loaded, for then the two may lie
-differently among the threads, and nothing orders them. A barrier between all loads and the store does.
+The threads of a program share a block's elements out among themselves. A store over the memory of a load is
+safe without more where each element is loaded by the thread that stores it. That is not so for a value that
+lacks a dimension of the block, such as one per row: every warp of the row loads it for itself, one thread
+stores, and a warp that is late would load what was stored. Nor is it certain where what is stored does not
+depend on what was loaded, for then the two may lie differently among the threads, and nothing orders them. A
+barrier between all loads and the store does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from coilwork_triton.values.values import Values
 
 
 def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
-    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they overwrite."""
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they
+    overwrite.
+    """
     stores = [action.what for action in actions if isinstance(action.what, Store)]
     if needs_barrier(values.kernel, values.shape, values.levels, stores):
         scope.writer.do(tl("debug_barrier"))
@@ -49,7 +52,9 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
 
 
 def _own_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Levels) -> bool:
-    """True if each element that the loads `found` have of one argument is loaded by the thread that `store` has write it."""
+    """True if each element that the loads `found` have of one argument is loaded by the thread that `store`
+    has write it.
+    """
     if not found:
         return True
     whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
@@ -62,7 +67,8 @@ def _own_elements(store: Store, found: Sequence[Load], shape: Shape, levels: Lev
 
 
 def _loads_of_elements(value: Scalar) -> Iterator[Load]:
-    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine many.
+    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine
+    many.
 
     A scan combines many as well, but each of its results depends on the element at its own place.
     """

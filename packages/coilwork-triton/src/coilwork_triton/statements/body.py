@@ -1,4 +1,6 @@
-"""The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and stores."""
+"""The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and
+stores.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,8 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
 
 
 def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
-    """The first pass in which each may happen: memory may be overwritten only after the last pass that reads it.
+    """The first pass in which each may happen: memory may be overwritten only after the last pass that reads
+    it.
 
     A store that waits for others' reads has its own done as late, for which others may have to wait in turn.
     """
@@ -129,7 +132,9 @@ def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
 
 
 def _last_reads(stages: Mapping[Check | Store, int], levels: Levels) -> dict[str, int]:
-    """The last pass in which each buffer is loaded along the reduction, if all happens in the passes that `stages` says."""
+    """The last pass in which each buffer is loaded along the reduction, if all happens in the passes that
+    `stages` says.
+    """
     last: dict[str, int] = {}
     for what, at in stages.items():
         pending: list[tuple[Scalar, int]] = [(root, at) for root in action_roots(what)]

@@ -1,4 +1,6 @@
-"""Updates of places that many points hit: a program counts how often, and adds the counts. See `coilwork_triton.kernel_passes.histogram`."""
+"""Updates of places that many points hit: a program counts how often, and adds the counts. See
+`coilwork_triton.kernel_passes.histogram`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from coilwork_triton.values.values import Values
 
 
 def add_counts(values: Values, scope: Scope, store: Store, bins: Bins) -> None:
-    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of them that is not 0."""
+    """Write `store`, which counts in `bins`, as counts of the program's points, and one update for each of
+    them that is not 0.
+    """
     space, (chosen,) = values.space, store.indirect
     assert isinstance(store.value, Const)
     conditions: list[Expression] = []

@@ -1,7 +1,7 @@
 """What the first reductions of a row in registers read is asked for before any thread waits.
 
-A reduction ends in barriers, over which no load moves: one that only the next reduction reads would leave memory idle while
-the program waits for this one.
+A reduction ends in barriers, over which no load moves: one that only the next reduction reads would leave
+memory idle while the program waits for this one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from coilwork_triton.values.values import Values
 
 
 def early_loads(values: Values, roots: Sequence[Scalar]) -> list[Scalar]:
-    """Loads along the row that come before the first reduction, converted if that is all they are for; none if they do anyway."""
+    """Loads along the row that come before the first reduction, converted if that is all they are for; none
+    if they do anyway.
+    """
     order = values.pending(values.top, roots)
     first = [node for node in order if isinstance(node, Reduce) and values.levels.stage[node] == 1]
     if len({node.operands for node in first}) < 2:

@@ -1,4 +1,5 @@
-"""Kernels of which data say, in a number that is one for all points, whether they do anything: a branch around all of it.
+"""Kernels of which data say, in a number that is one for all points, whether they do anything: a branch
+around all of it.
 
 Masks alone would keep every program from memory, but not from the arithmetic, which is most of what is left.
 """
@@ -14,7 +15,9 @@ from coilwork_triton.statements.actions import Action
 
 
 def needed(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
-    """Conditions without any of which `actions` do nothing: no store stores, and all checks hold. They are read from memory."""
+    """Conditions without any of which `actions` do nothing: no store stores, and all checks hold. They are
+    read from memory.
+    """
     stores = [action.what for action in actions if isinstance(action.what, Store)]
     checks = [action.what.condition for action in actions if not isinstance(action.what, Store)]
     masks = [() if store.mask is None else tuple(_operands("bitwise_and", store.mask)) for store in stores]

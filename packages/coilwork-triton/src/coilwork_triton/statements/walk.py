@@ -1,10 +1,11 @@
 """Rows and columns of one matrix: a loop over walked points around a row in registers.
 
-A program takes its rows one after the other, or a few at a time. Each is reduced along the row as in any persistent kernel.
-What is reduced along the walk has one accumulator per lane, which starts before the loop and is combined after it: with one
-row at a time there is nothing left to combine, hence no communication between threads for the column sums at all.
-What does not vary along the walk is computed before the loop, all loads of a row happen before its stores, and the loop's
-stages, where a candidate has several, bring in the next row while this one is reduced.
+A program takes its rows one after the other, or a few at a time. Each is reduced along the row as in any
+persistent kernel. What is reduced along the walk has one accumulator per lane, which starts before the loop
+and is combined after it: with one row at a time there is nothing left to combine, hence no communication
+between threads for the column sums at all. What does not vary along the walk is computed before the loop, all
+loads of a row happen before its stores, and the loop's stages, where a candidate has several, bring in the
+next row while this one is reduced.
 """
 
 from __future__ import annotations

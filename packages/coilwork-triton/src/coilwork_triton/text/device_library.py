@@ -1,4 +1,6 @@
-"""The Triton functions that kernels carry along: read from the `.triton` files in `functions/`, handed out by name."""
+"""The Triton functions that kernels carry along: read from the `.triton` files in `functions/`, handed out by
+name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What Triton adds to Python: `triton.language`, functions that it compiles, loops in stages, blocks' axes."""
+"""What Triton adds to Python: `triton.language`, functions that it compiles, loops in stages,
+blocks' axes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def conjunction(conditions: tuple[Expression, ...]) -> Expression | None:
 
 
 def insert_axes(block: Expression, is_kept: Sequence[bool]) -> Subscript:
-    """`block[:, None]`: an axis of `block` for each True, in order, and an axis of one element for each False."""
+    """`block[:, None]`: an axis of `block` for each True, in order, and an axis of one element for each
+    False.
+    """
     return Subscript(block, tuple(EVERYTHING if kept else NONE for kept in is_kept))
 
 
@@ -65,7 +69,9 @@ def define_function(
     doc: str = "",
     inline: bool = True,
 ) -> Function:
-    """A function that Triton compiles; `constants` are parameters known then. Without `inline` it stays one."""
+    """A function that Triton compiles; `constants` are parameters known then. Without `inline` it
+    stays one.
+    """
     return Function(
         name=name,
         parameters=(*map(Parameter, parameters), *(Parameter(c, _CONSTEXPR) for c in constants)),
@@ -82,7 +88,9 @@ def loop(
     *,
     stages: Expression | None = None,
 ) -> For:
-    """A loop over 0, `step`, … below `stop`; with `stages`, so many of its iterations are in flight at once."""
+    """A loop over 0, `step`, … below `stop`; with `stages`, so many of its iterations are in
+    flight at once.
+    """
     bounds = (Number(0), stop, step)
     return For(
         variable, call("range", *bounds) if stages is None else tl("range", *bounds, num_stages=stages), body

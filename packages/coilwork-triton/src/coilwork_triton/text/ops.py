@@ -1,7 +1,8 @@
 """How each row of the op table is written in Triton.
 
-`SCALAR_BUILDERS` has a builder for every name in `coilwork_ir.ops.SCALAR_OPS`; a test shows that there is no hole.
-Operands arrive as expressions of the types the row allows: compute types, except that `cast` also sees memory types.
+`SCALAR_BUILDERS` has a builder for every name in `coilwork_ir.ops.SCALAR_OPS`; a test shows that there is no
+hole. Operands arrive as expressions of the types the row allows: compute types, except that `cast` also sees
+memory types.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class OpContext:
     Attributes:
         operand: type of the operands (of the values, for `where`).
         result: type of the result.
-        numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32 functions
-            arrive here as f64 ones.
-        rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast` kernels.
-        factor: such a result, which is rounded, or multiplied with something else, before anything is added to it.
+        numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32
+            functions arrive here as f64 ones.
+        rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast`
+            kernels.
+        factor: such a result, which is rounded, or multiplied with something else, before anything is added
+            to it.
         library: names of device functions used so far; builders add to it.
         inside: makes the mask of the lanes that are points; its own result is None where all are.
     """
@@ -100,7 +103,9 @@ def _extremum(name: str, on_bool: str) -> Builder:
 
 
 def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
-    """A function of f32 has the hardware's or NVIDIA's form and an accurate one, `exact`; that of f64 is always accurate."""
+    """A function of f32 has the hardware's or NVIDIA's form and an accurate one, `exact`; that of f64 is
+    always accurate.
+    """
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if context.numerics == "fast" or context.operand is DType.F64:
@@ -149,7 +154,8 @@ def _tanh(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a)
 
 
-# By way of which integers a float becomes a narrow one in torch on a GPU: what is out of range wraps, as that of these would.
+# By way of which integers a float becomes a narrow one in torch on a GPU: what is out of range wraps, as that
+# of these would.
 _WIDE: Final[Mapping[DType, DType]] = MappingProxyType(
     {DType.U8: DType.I64, DType.I8: DType.I32, DType.I16: DType.I32, DType.U16: DType.U32}
 )
@@ -175,7 +181,8 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
 
 
 def converted_constant(value: float, source: DType, result: DType) -> int:
-    """What a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it: saturated, then cut to the width.
+    """What a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it: saturated, then
+    cut to the width.
 
     PTX ISA, `cvt`: NaN becomes 0, but the highest bit alone where floats or integers of 64 bits take part.
     """

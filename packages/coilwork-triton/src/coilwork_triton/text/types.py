@@ -99,7 +99,9 @@ def extents(shape: Iterable[str]) -> Tuple:
 
 
 def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
-    """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the last axis."""
+    """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the
+    last axis.
+    """
     block = list(map(extent, shape))
     if chunk > 1:
         block[-1] = Binary("//", block[-1], Number(chunk))
@@ -138,7 +140,9 @@ def largest(dtype: DType) -> Literal_:
 
 
 def reciprocal_of(value: float) -> float | None:
-    """1 / `value` if both are normal f32 numbers. A product with it is a quotient within 1.5 units in the last place."""
+    """1 / `value` if both are normal f32 numbers. A product with it is a quotient within 1.5 units in the
+    last place.
+    """
     if not _LEAST_NORMAL <= abs(value) <= 1 / _LEAST_NORMAL:
         return None
     return 1 / value

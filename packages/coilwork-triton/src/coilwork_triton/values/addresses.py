@@ -1,4 +1,6 @@
-"""Addresses that are cheaper in two steps: of the elements of a window, of those that an upsampling reads, and of columns."""
+"""Addresses that are cheaper in two steps: of the elements of a window, of those that an upsampling reads,
+and of columns.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def windows(order: Iterable[Scalar]) -> frozenset[Load]:
 
 
 def in_own_order(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
-    """The buffers that some load among `order` reads in an order of its own along `inner`: at clamped places, say.
+    """The buffers that some load among `order` reads in an order of its own along `inner`: at clamped places,
+    say.
 
     From the address of the row that it has, other loads of the row may start as well.
     """
@@ -47,8 +50,8 @@ def rows_and_columns(
 ) -> tuple[Expr, Expr] | None:
     """The offset `expr` from a buffer as that of a row and that from there, along the innermost range.
 
-    None where the sum is no more work: within one range, or, without `affine`, of elements at a fixed distance, whose
-    addresses the compiler computes from each other.
+    None where the sum is no more work: within one range, or, without `affine`, of elements at a fixed
+    distance, whose addresses the compiler computes from each other.
     """
     axes = [tile for tile in shape.tiles if tile.axis is not None]
     if not axes:
@@ -73,7 +76,9 @@ def rows_and_columns(
 def in_row(
     shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
 ) -> Expression | None:
-    """One address per row, and to it a column, which is one instruction, for `index` of the buffer of `load`."""
+    """One address per row, and to it a column, which is one instruction, for `index` of the
+    buffer of `load`.
+    """
     if load.indirect:
         return None
     apart = rows_and_columns(shape, space, index, affine=load.buffer in own_order)
@@ -84,10 +89,12 @@ def in_row(
 
 
 def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
-    """The addresses of elements of columns as those of the first row of a block, and to them the distance of its rows.
+    """The addresses of elements of columns as those of the first row of a block, and to them the distance of
+    its rows.
 
-    Where a loop goes down columns element by element, what its rows are apart within a block is then part of the instructions, as far as the
-    loop's own part is added first: 20 instructions per element of a sum without, 13 with. None where it does not, or rows are not apart.
+    Where a loop goes down columns element by element, what its rows are apart within a block is then part of
+    the instructions, as far as the loop's own part is added first: 20 instructions per element of a sum
+    without, 13 with. None where it does not, or rows are not apart.
     """
     tile = shape.reduced
     if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.scalar_access:

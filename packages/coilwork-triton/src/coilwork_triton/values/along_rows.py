@@ -94,7 +94,8 @@ def emit_reduce(values: Known, scope: Scope, node: Reduce) -> None:
 
 
 def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
-    """Bind the results of several sums, whose rows are all in registers: they are exchanged between threads at once.
+    """Bind the results of several sums, whose rows are all in registers: they are exchanged between threads
+    at once.
 
     Each is what it would be alone: the elements of a row are added in the same order.
     """

@@ -1,4 +1,6 @@
-"""Runs of neighbouring elements that one point has: a dimension of their own, of which the library takes them apart."""
+"""Runs of neighbouring elements that one point has: a dimension of their own, of which the library takes them
+apart.
+"""
 
 from __future__ import annotations
 

@@ -150,10 +150,11 @@ class Values:
             emit_sums(self, scope, sums)
 
     def _sums_with(self, scope: Scope, node: Scalar, later: Sequence[Scalar]) -> list[Reduce]:
-        """`node`, if it is a sum of a row in registers, and such sums among `later` that need no other reduction's result.
+        """`node`, if it is a sum of a row in registers, and such sums among `later` that need no other
+        reduction's result.
 
-        Threads then exchange them at once, and what all of them load is asked for before any thread waits. None if there
-        are no others.
+        Threads then exchange them at once, and what all of them load is asked for before any thread waits.
+        None if there are no others.
         """
         if self.shape.walk != "persistent" or not self._is_row_sum(node):
             return []
@@ -317,7 +318,9 @@ class Values:
         return found or pointer_of(node, self.offset(scope, node.index[0], node.indirect, block))
 
     def _runs_on(self, node: Load) -> Tile | None:
-        """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
+        """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide
+        everywhere.
+        """
         if (
             self.shape.scalar_access
             or self.shape.zeros

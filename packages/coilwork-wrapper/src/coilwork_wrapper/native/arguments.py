@@ -1,4 +1,6 @@
-"""Arguments of operator calls in binary form. What they mean to an operator's schema is found out where they are read."""
+"""Arguments of operator calls in binary form. What they mean to an operator's schema is found out where they
+are read.
+"""
 
 from __future__ import annotations
 

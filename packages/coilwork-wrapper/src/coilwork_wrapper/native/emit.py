@@ -30,7 +30,8 @@ class EncodedProgram:
     """A program as bytes.
 
     Attributes:
-        data: what `coilwork_runtime.executor` runs, in Python whatever the program does; `encoding` describes it.
+        data: what `coilwork_runtime.executor` runs, in Python whatever the program does; `encoding` describes
+            it.
         refusal: why the native executor does not run it, if it does not.
     """
 
@@ -86,7 +87,9 @@ def encode_program(program: Program) -> EncodedProgram:
 
 
 def _in_order(program: Program, *, checks_first: bool) -> Sequence[Instruction]:
-    """Instructions without bindings of what is bound already; checks of fixed layouts first, as the Python module does."""
+    """Instructions without bindings of what is bound already; checks of fixed layouts first, as the Python
+    module does.
+    """
     order: list[Instruction] = []
     fixed: list[Instruction] = []
     known = {entry.name for entry in program.inputs if isinstance(entry, Expr) and entry.is_symbol}

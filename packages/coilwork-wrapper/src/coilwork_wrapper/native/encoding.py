@@ -1,7 +1,8 @@
 """The binary form of a program: its codes, and a writer of its parts.
 
-Numbers are little-endian and unaligned: `u8`, `u32`, `i64`, `f64`. `text` is a `u32` into the table of strings; `list of X` a
-`u32` count and that many. `slot` (a buffer or pool), `register` (an integer) and `layout` are `u32` into the part at hand.
+Numbers are little-endian and unaligned: `u8`, `u32`, `i64`, `f64`. `text` is a `u32` into the table of
+strings; `list of X` a `u32` count and that many. `slot` (a buffer or pool), `register` (an integer) and
+`layout` are `u32` into the part at hand.
 
     file      "coilwork", u32 VERSION, u32 bytes that follow
               list of string (u32 bytes, UTF-8), list of key (text), list of kernel (text),
@@ -9,16 +10,20 @@ Numbers are little-endian and unaligned: `u8`, `u32`, `i64`, `f64`. `text` is a 
     call      text target, text kind of node it implements or "", list of argument,
               list of (text keyword, argument), list of (text keyword, slot),
               text device (of the first tensor, "" if there is none), u32 results, u8 single,
-              list of path (list of u32: where each result lies in what the operator returns; none: result k is item k)
+              list of path (list of u32: where each result lies in what the operator returns; none: result k
+              is item k)
     argument  u8 `Tag`, then what the tag says
-    part      text name, list of slot name (text), u32 registers, list of i64 (constants: a register with bit 31 set is one),
+    part      text name, list of slot name (text), u32 registers, list of i64 (constants: a register with bit
+    31 set is one),
               list of register (sizes that the caller passes on), list of input, list of (slot, u32 key),
               list of layout, list of instruction
     input     u8 `Input`, slot or register (0 if it is neither)
     layout    text dtype, text device, u32 rank, rank registers (sizes), rank registers (strides)
-    instruction  u8 `Code`, text place (what it does and which source lines it implements), then what the code says
+    instruction  u8 `Code`, text place (what it does and which source lines it implements), then what the code
+    says
 
-Part 0 is the program, the others are nested in it. Strings, calls, layouts and registers that are equal occur once.
+Part 0 is the program, the others are nested in it. Strings, calls, layouts and registers that are equal occur
+once.
 """
 
 from __future__ import annotations
@@ -64,8 +69,9 @@ class Code(IntEnum):
     REQUIRE = 11
     """register, u8 `Relation`, register, text message"""
     COND = 12
-    """slot predicate, nested then, nested otherwise, list of (slot, layout); nested: u32 part, list of operand,
-    list of register; operand: u8 is a number, slot or register"""
+    """slot predicate, nested then, nested otherwise, list of (slot, layout); nested: u32 part, list of
+    operand, list of register; operand: u8 is a number, slot or register
+    """
     WHILE = 13
     """nested condition, nested body, list of (slot, layout); operands: those carried come first"""
     FREE = 14
@@ -73,7 +79,9 @@ class Code(IntEnum):
     RETURN = 15
     """list of (u8 `Result`, slot or register)"""
     SETTLE = 16
-    """slot, layout, u8 aligned: a call's result, which is copied if it has other strides or should be aligned and is not"""
+    """slot, layout, u8 aligned: a call's result, which is copied if it has other strides or should be aligned
+    and is not
+    """
 
     STREAM = 32
     """u8 `Ordering`, u32 number of a stream or event, u32 number of another stream, text device or "";

@@ -1,4 +1,6 @@
-"""Each instruction of a program in binary form. Total: a new instruction has to be added here to be executed."""
+"""Each instruction of a program in binary form. Total: a new instruction has to be added here to
+be executed.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,8 @@ def _extern(part: Part, call: ExternCall) -> None:
         call.binds, lambda bind: u32(part.registers.symbol(bind[0])) + u32(bind[1]) + u32(bind[2])
     )
     place = _place(f"call {call.target}", call.origins)
-    # layouts may depend on sizes that the results bind; others are worked out before, for who makes the results
+    # layouts may depend on sizes that the results bind; others are worked out before, for who makes the
+    # results
     settled = [] if call.binds else _settled(part, call)
     part.add(Code.CALL, place, operands)
     for operands in settled or _settled(part, call):

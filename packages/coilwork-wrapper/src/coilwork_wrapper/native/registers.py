@@ -1,4 +1,6 @@
-"""Index expressions as register code: every distinct (sub)expression has a register, computed once before its first use."""
+"""Index expressions as register code: every distinct (sub)expression has a register, computed once before its
+first use.
+"""
 
 from __future__ import annotations
 

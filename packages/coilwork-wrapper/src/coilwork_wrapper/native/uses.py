@@ -1,4 +1,6 @@
-"""Which buffers are plain memory: only kernels and further views touch them, so no tensor has to stand for them."""
+"""Which buffers are plain memory: only kernels and further views touch them, so no tensor has to stand for
+them.
+"""
 
 from __future__ import annotations
 

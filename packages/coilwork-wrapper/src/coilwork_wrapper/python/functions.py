@@ -43,8 +43,8 @@ def functions(
 ) -> tuple[Function, ...]:
     """Function definitions, `call` last.
 
-    `operators`, `kernels` and `constants` (by key) are identifiers of what all functions share; what else they use of
-    torch and the runtime is entered into `used`.
+    `operators`, `kernels` and `constants` (by key) are identifiers of what all functions share; what else
+    they use of torch and the runtime is entered into `used`.
     """
     # a program that two instructions share becomes one function
     nested = {id(part): part for part in walk(program) if part is not program}

@@ -28,7 +28,9 @@ from coilwork_wrapper.python.expressions import index_expression, quoted, torch_
 from coilwork_wrapper.python.names import identifiers
 
 SIZES: Final = (16, 32, 64, 8, 4, 128, 2, 1, 3, 0)
-"""What size symbols are taken to be, in order of preference, where their bounds and the program's checks allow."""
+"""What size symbols are taken to be, in order of preference, where their bounds and the program's checks
+allow.
+"""
 MOST_TRIES: Final = 10_000
 
 
@@ -55,7 +57,9 @@ def make_constants(constants: Iterable[Constant]) -> Function:
 
 
 def sample_sizes(program: Program) -> Mapping[str, int]:
-    """A value for each size symbol of the inputs: within its bounds, and such that checks of sizes pass if some do."""
+    """A value for each size symbol of the inputs: within its bounds, and such that checks of sizes pass if
+    some do.
+    """
     symbols = _input_symbols(program)
     names = {symbol.name for symbol in symbols}
     checks = [

@@ -1,4 +1,6 @@
-"""Each instruction of a program as Python statements. Total: a new instruction has to be added here to be emitted."""
+"""Each instruction of a program as Python statements. Total: a new instruction has to be added here to be
+emitted.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ from coilwork_wrapper.python.scope import Scope
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 RESULTS: Final = Name("results")
-# By type of device, what the runtime allocates there by without asking the dispatcher, and if it takes a number.
+# By type of device, what the runtime allocates there by without asking the dispatcher, and if it takes a
+# number.
 QUICK_ALLOCATIONS: Final[Mapping[str, tuple[str, bool]]] = MappingProxyType(
     {"cpu": ("empty_strided_cpu", False), "cuda": ("empty_strided_cuda", True)}
 )

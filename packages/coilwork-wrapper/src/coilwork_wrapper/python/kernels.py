@@ -29,7 +29,9 @@ FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "tri
 
 
 def specification(source: KernelSource, text_name: str) -> Rows:
-    """`rt.CppKernel(...)`, `rt.TritonKernel(...)` or `rt.DeviceKernel(...)`; the text itself is the constant `text_name`."""
+    """`rt.CppKernel(...)`, `rt.TritonKernel(...)` or `rt.DeviceKernel(...)`; the text itself is the constant
+    `text_name`.
+    """
     kind = FUNCTIONS.get(source.language, "DeviceKernel")
     fields: list[tuple[str, Expression]] = [
         *([] if source.language in FUNCTIONS else [("language", quoted(source.language))]),

@@ -56,9 +56,10 @@ def emit_python(
 ) -> str:
     """Text of the module that runs `program`.
 
-    The module defines `KERNELS`; `make_call(kernels, constants)`, which takes built kernels by name and constants by key,
-    and returns the boxed `call(args)`; and `make_inputs()`. Run as a script it builds the kernels, calls itself on made-up
-    inputs and prints times. `runtime` names the module that provides what `coilwork_wrapper.surface` lists.
+    The module defines `KERNELS`; `make_call(kernels, constants)`, which takes built kernels by name and
+    constants by key, and returns the boxed `call(args)`; and `make_inputs()`. Run as a script it builds the
+    kernels, calls itself on made-up inputs and prints times. `runtime` names the module that provides what
+    `coilwork_wrapper.surface` lists.
 
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.

@@ -27,7 +27,8 @@ class Scope:
         kernel: identifier bound to a kernel's launcher.
         function: identifier of the function that a nested program becomes.
         outer: symbols that a nested program's function takes after its list of arguments.
-        used: functions of the runtime, and element types, that the emitted text mentions; it is filled by emission.
+        used: functions of the runtime, and element types, that the emitted text mentions; it is filled by
+            emission.
     """
 
     name: Callable[[str], str]

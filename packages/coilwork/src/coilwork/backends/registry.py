@@ -81,7 +81,7 @@ def codegen_for(target: Target) -> Codegen:
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
-    """Who builds and launches kernels of the language `name`, if it is a back end's; `store` keeps what is built.
+    """Who builds and launches kernels of the language `name`, if a back end's; `store` keeps its builds.
 
     Raises:
         RegistrationError: a back end that was asked cannot be imported.

@@ -1,7 +1,8 @@
 """The device `queued`, an example of one that Coilwork does not know.
 
-`queued.cpp` is the device as torch sees it, `device.py` how kernels are launched on it, `products.py` its library
-for matrices, and `backend.py` the value that Coilwork finds by its entry point. Torch calls `register` when it is imported.
+`queued.cpp` is the device as torch sees it, `device.py` how kernels are launched on it, `products.py` its
+library for matrices, and `backend.py` the value that Coilwork finds by its entry point. Torch calls
+`register` when it is imported.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """Implements `coilwork_scheduler.contractions.implementations.Implementation` for products of two matrices."""
+    """Implements `coilwork_scheduler.contractions.implementations.Implementation` for products of two
+    matrices.
+    """
 
     around: Surroundings
     kind: ClassVar[Literal["library", "kernel"]] = "library"

@@ -37,7 +37,9 @@ Causal: TypeAlias = Literal["", "first", "last"]
 
 ATTENTION: Final = "attention"
 ATTENTION_GRADIENT: Final = "attention gradient"
-"""What calls of a library implement whose first arguments are query, key and value, and those of its gradient."""
+"""What calls of a library implement whose first arguments are query, key and value, and those of its
+gradient.
+"""
 
 _RANK: Final = 4
 

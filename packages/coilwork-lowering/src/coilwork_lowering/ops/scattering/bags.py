@@ -1,6 +1,7 @@
 """The lists of indices whose rows an embedding combines: which elements belong to a bag, and which count.
 
-Bag `b` holds the elements from `offsets[b]` up to the next offset, or to the end. Elements of the row for padding do not count.
+Bag `b` holds the elements from `offsets[b]` up to the next offset, or to the end. Elements of the row for
+padding do not count.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Bags:
         count: how many bags there are.
         padding: the row that does not count; negative if all do.
         device: where all is.
-        in_bounds: whether the offsets are known to begin at 0, never to go down, and to end among the elements.
+        in_bounds: whether the offsets are known to begin at 0, never to go down, and to end among the
+            elements.
         error: what eager raises where an offset is out of range.
     """
 
@@ -94,7 +96,9 @@ class Bags:
         return sub(self._clamp_to_elements(self.read_end(builder, bag)), self.start(builder, bag))
 
     def read_start(self, builder: Builder, bag: Expr) -> Scalar:
-        """The bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset says, as in eager mode."""
+        """The bag's offset, in `i64`. On accelerators the first bag begins at 0, whatever its offset says, as
+        in eager mode.
+        """
         offset = cast(builder.read(self.offsets, (bag,)), DType.I64)
         if has_trait(self.device, ATEN_CPU) or self.in_bounds:
             return offset
@@ -112,7 +116,9 @@ class Bags:
         return select(more, following, index(self.elements))
 
     def _clamp_to_elements(self, offset: Scalar) -> Scalar:
-        """`offset`; on accelerators bags are read while they are checked, by one kernel, and stay among the elements."""
+        """`offset`; on accelerators bags are read while they are checked, by one kernel, and stay among the
+        elements.
+        """
         if has_trait(self.device, ATEN_CPU) or self.in_bounds:
             return offset
         return op("minimum", op("maximum", offset, const(0, DType.I64)), index(self.elements))
@@ -126,7 +132,9 @@ class Bags:
         dtype: DType,
         value: Callable[[Element], Scalar],
     ) -> TensorValue:
-        """`value` of each bag's elements that count, combined, for every point of `inner`; `neutral` for bags without any."""
+        """`value` of each bag's elements that count, combined, for every point of `inner`; `neutral` for bags
+        without any.
+        """
         if not self.by_bag(builder):
             return self._in_memory(builder, kind, inner, neutral, dtype, value)
 
@@ -204,7 +212,9 @@ class Bags:
 
 
 def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
-    """The bag of each element: the last that begins at it or before. What lies behind the last bag has none, and their number."""
+    """The bag of each element: the last that begins at it or before. What lies behind the last bag has none,
+    and their number.
+    """
     if not bags.by_bag(builder):
         return _counted_along(builder, bags)
     (count,) = bags.offsets.shape
@@ -226,7 +236,9 @@ def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
 
 
 def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
-    """One pass over the elements counts the bags that have begun; on accelerators each element searches by itself."""
+    """One pass over the elements counts the bags that have begun; on accelerators each element searches by
+    itself.
+    """
     behind = bags.elements + 1
     none = builder.pointwise((behind,), DType.I64, bags.device, lambda point: const(0, DType.I64))
 

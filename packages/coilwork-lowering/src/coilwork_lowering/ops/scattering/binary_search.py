@@ -19,12 +19,13 @@ def lower_bound(
     between: tuple[Scalar, Scalar] | None = None,
     most: int | None = None,
 ) -> Scalar:
-    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of `between` alone
-    are looked at if it is given, in front of which all are.
+    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of
+    `between` alone are looked at if it is given, in front of which all are.
 
-    Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as by halves. What
-    lies `between` two positions is near and short, hence in a cache: by halves, with fewer loads. Steps are as many as the largest
-    size takes, or `most` elements. The result, and what is `between`, are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
+    Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as
+    by halves. What lies `between` two positions is near and short, hence in a cache: by halves, with fewer
+    loads. Steps are as many as the largest size takes, or `most` elements. The result, and what is `between`,
+    are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
     """
     (count,) = ordered.shape
     width, bits = search_type(count), _bits(count if most is None else as_expr(most))

@@ -1,7 +1,8 @@
 """Atomic updates of a table that no cache holds, a few of its columns at a time, which one does.
 
-Rows that data say come in any order, so that each update finds its sector of memory in the cache only if all of the table is there. Of
-the same columns of every row it is: maxima of 16 million elements in 65,536 rows of 256 wait for memory otherwise.
+Rows that data say come in any order, so that each update finds its sector of memory in the cache only if all
+of the table is there. Of the same columns of every row it is: maxima of 16 million elements in 65,536 rows of
+256 wait for memory otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def group_width(
 
 
 def grouped(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
-    """`shape` with its columns in groups of `width`, groups outermost, and the point of `shape` at the ranges of that."""
+    """`shape` with its columns in groups of `width`, groups outermost, and the point of `shape` at the ranges
+    of that.
+    """
     columns = as_int(shape[-1])
     assert columns is not None
     ranges = (as_expr(columns // width), *shape[:-1], as_expr(width))

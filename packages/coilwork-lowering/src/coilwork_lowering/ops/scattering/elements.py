@@ -13,7 +13,9 @@ from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.values import Shape, TensorValue
 
 PIECE: Final = 32
-"""Sorted positions that are added up together: a power of two, the same everywhere, since sums depend on it."""
+"""Sorted positions that are added up together: a power of two, the same everywhere, since sums
+depend on it.
+"""
 
 # Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
 _KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
@@ -26,13 +28,16 @@ class Elements:
     Attributes:
         count: how many elements there are.
         rows: how many rows, or how many for each of the runs.
-        runs: elements come in so many runs of equal length, one behind the other. Those of run `k` with key `i` are added to row
-            `i * runs + k`, so that sorting by key alone sorts by row: elements of equal keys keep their order.
+        runs: elements come in so many runs of equal length, one behind the other. Those of run `k` with key
+            `i` are added to row `i * runs + k`, so that sorting by key alone sorts by row: elements of equal
+            keys keep their order.
         all_rows: every element belongs to a row; none is left out.
         inner: shape of an element and of a row.
-        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out. Of its run's, if there are several.
-        value: element `position` at a point of `inner`; `position` is an index expression over `placeholder(0)`, which the
-            scalar stands for. Where the last argument (bool) is false nothing may be read, and the value is 0.
+        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out. Of its run's,
+            if there are several.
+        value: element `position` at a point of `inner`; `position` is an index expression over
+            `placeholder(0)`, which the scalar stands for. Where the last argument (bool) is false nothing may
+            be read, and the value is 0.
         dtype: the type to add in, which `value` has.
         checks: run-time checks of element `n`.
         ordered: keys never decrease, so that there is nothing to sort.
@@ -101,7 +106,8 @@ def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """The sum of each row's elements, in a tensor of shape `(rows * runs, *inner)`; 0 for rows that have none.
+    """The sum of each row's elements, in a tensor of shape `(rows * runs, *inner)`; 0 for rows that have
+    none.
 
     `count_of` says how many elements a row has, as an `i64`.
     """

@@ -72,7 +72,9 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
 
 
 def _are_in_bounds(call: Call, indices: TensorValue, offsets: TensorValue) -> bool:
-    """True if offsets are counted up by the program, as those of indices in rows, and all of them are among the elements."""
+    """True if offsets are counted up by the program, as those of indices in rows, and all of them are among
+    the elements.
+    """
     assert isinstance(call.node.target, Overload)
     names = [argument.name for argument in call.node.target._schema.arguments]
     step = step_from_zero(call.node.args[names.index("offsets")])

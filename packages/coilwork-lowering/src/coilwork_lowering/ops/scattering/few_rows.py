@@ -1,7 +1,8 @@
 """Sums of few rows: each row looks at every element, and adds those that are its own.
 
-A table of two rows, or a histogram of a few bins, gets as many elements per row as there are programs to share them only if rows are
-cut in pieces, as other reductions are. That reads what is added once per row, from a cache mostly, and sorts nothing.
+A table of two rows, or a histogram of a few bins, gets as many elements per row as there are programs to
+share them only if rows are cut in pieces, as other reductions are. That reads what is added once per row,
+from a cache mostly, and sorts nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from coilwork_lowering.scalar_math import eq, index, select
 
 
 def are_few(elements: Elements, machine: MachineModel) -> bool:
-    """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it may not."""
+    """True if looking at every element for each row takes less time than sorting them. Of unknown sizes it
+    may not.
+    """
     count, rows, inner = (as_int(e) for e in (elements.count, elements.rows, product(elements.inner)))
     if count is None or rows is None or inner is None or not elements.one_run or elements.ordered:
         return False

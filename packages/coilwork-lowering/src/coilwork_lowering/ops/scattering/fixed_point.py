@@ -1,18 +1,23 @@
-"""Sums of single elements in fixed point: integers are added by atomics, in any order, and their sum is always the same.
+"""Sums of single elements in fixed point: integers are added by atomics, in any order, and their sum is
+always the same.
 
-Integers are multiples of a unit, a power of two. Which one, data say; there are two ways, both in the program, and what data say chooses:
+Integers are multiples of a unit, a power of two. Which one, data say; there are two ways, both in the
+program, and what data say chooses:
 
-- Usual: exponents of all elements that are not zero are close together. Then two units serve all sums. A sum has two words, and each
-  element is added to that of which it is a multiple: nothing of it is lost, and the sum is exact until it is rounded, to `f64` and then
-  to `f32`. The units follow from the largest exponent of all: for runs of 65,536 elements they are 2^-45 and 2^-68 of it, and the
-  smallest exponent may be 45 below it.
-- Any: each sum has a unit of its own, which follows from the largest exponent among what is added to it. Those are found first, by a
-  pass of atomic maxima. An element loses less than its sum's unit, which is 2^-30 of the sum's largest element or less, 2^-45 for
-  sums of up to 65,536; an addition in `f32` may lose 2^-24 of the sum so far. Infinities and NaN are counted.
+- Usual: exponents of all elements that are not zero are close together. Then two units serve all sums. A sum
+  has two words, and each element is added to that of which it is a multiple: nothing of it is lost, and the
+  sum is exact until it is rounded, to `f64` and then to `f32`. The units follow from the largest exponent of
+  all: for runs of 65,536 elements they are 2^-45 and 2^-68 of it, and the smallest exponent may be 45 below
+  it.
+- Any: each sum has a unit of its own, which follows from the largest exponent among what is added to it.
+  Those are found first, by a pass of atomic maxima. An element loses less than its sum's unit, which is 2^-30
+  of the sum's largest element or less, 2^-45 for sums of up to 65,536; an addition in `f32` may lose 2^-24 of
+  the sum so far. Infinities and NaN are counted.
 
-(The idea is that of Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH 2013, with bins of 64 bits: one per sum that is
-at the sum's height, or two that are where they are for all sums.) The kernels of the way that is not taken read two numbers. Few elements
-go the second way, whatever they are: it takes fewer launches. Elements of which the graph says that all are one number are counted.
+(The idea is that of Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH 2013, with bins of
+64 bits: one per sum that is at the sum's height, or two that are where they are for all sums.) The kernels of
+the way that is not taken read two numbers. Few elements go the second way, whatever they are: it takes fewer
+launches. Elements of which the graph says that all are one number are counted.
 
 Compared with sorting, nothing is moved but what is added, once, if it has to be (`scattered_points.py`).
 """
@@ -53,7 +58,9 @@ _COMMON_BYTES: Final = 16
 
 
 def fits_fixed_point(elements: Elements, machine: MachineModel) -> bool:
-    """True if the elements are such that this is better than sorting; where sizes are unknown it may not be."""
+    """True if the elements are such that this is better than sorting; where sizes are unknown it
+    may not be.
+    """
     figures = machine.scatters
     count, sums = as_int(elements.count), as_int(elements.sums)
     if count is None or sums is None or elements.ordered or elements.dtype is not DType.F32:
@@ -110,8 +117,8 @@ class _Common:
 
     Attributes:
         top: the largest biased exponent of an element.
-        step: how far the second unit is below the first one, as an exponent: elements whose exponent is less than that below the
-            `top` are multiples of the first, others of the second.
+        step: how far the second unit is below the first one, as an exponent: elements whose exponent is less
+            than that below the `top` are multiples of the first, others of the second.
         serve: whether they do, for all elements. Then there are no infinities and NaN.
         second: whether there are multiples of the second one.
     """
@@ -140,7 +147,9 @@ def _common_units(points: Points, bits: int) -> _Common:
 
 
 def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Expr], Scalar]:
-    """Append what adds elements up, with units of their sums' own unless the `common` ones serve; the sum of a row."""
+    """Append what adds elements up, with units of their sums' own unless the `common` ones serve; the sum of
+    a row.
+    """
     own = None if common is None else invert(common.serve)
     exponents = points.combined(
         DType.I32,
@@ -203,9 +212,12 @@ def _two_words(common: _Common) -> Words:
 
 
 def _joined(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
-    """The sum of multiples of two units, an `f64`: as if it had been made of integers as long as it takes, and rounded."""
+    """The sum of multiples of two units, an `f64`: as if it had been made of integers as long as it takes,
+    and rounded.
+    """
     shift = const(step, DType.I64)
-    # what is a multiple of the first unit goes there: what is left of the second cannot cancel what was rounded
+    # what is a multiple of the first unit goes there: what is left of the second cannot cancel what was
+    # rounded
     carried = op("rshift", second, shift)
     left = sub(second, op("lshift", carried, shift))
     below = sub(height, const(step, DType.I32))
@@ -218,10 +230,11 @@ def _adds(number: Scalar) -> Scalar:
 
 
 def _unit_bits(elements: Elements) -> int:
-    """The exponent of the largest element over that of its sum's unit, such that all elements together are below 2^62.
+    """The exponent of the largest element over that of its sum's unit, such that all elements together are
+    below 2^62.
 
-    There would be room for one bit more. But elements may be computed again for each pass, and then be rounded another way in one of
-    them: past the largest that another has seen.
+    There would be room for one bit more. But elements may be computed again for each pass, and then be
+    rounded another way in one of them: past the largest that another has seen.
     """
     most = as_int(elements.run_length)
     assert most is not None

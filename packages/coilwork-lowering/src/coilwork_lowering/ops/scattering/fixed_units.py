@@ -1,4 +1,6 @@
-"""Elements of sums in fixed point: the bits of an `f32`, units that are powers of two, and what stands for sums that are no number."""
+"""Elements of sums in fixed point: the bits of an `f32`, units that are powers of two, and what stands for
+sums that are no number.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from coilwork_lowering.scalar_math import add, both, lt, maximum, mul, select, s
 MANTISSA: Final = 23
 BIAS: Final = 127
 _WIDE_MANTISSA, _WIDE_BIAS = 52, 1023
-# The exponent of infinities and NaN. How many there are of either sign, a NaN for both, is counted in halves of the sum.
+# The exponent of infinities and NaN. How many there are of either sign, a NaN for both, is counted in halves
+# of the sum.
 NO_NUMBER: Final = 255
 _HALF: Final = 32
 # Of an `f32`, all bits but the sign. Those of the largest NaN are as many as there are.
@@ -20,7 +23,9 @@ _UNSIGNED: Final = (1 << 31) - 1
 
 
 def magnitude(number: Scalar) -> Scalar:
-    """The bits of an `f32` without its sign, an `i32`: ordered as magnitudes are, infinity behind all numbers, NaN behind it."""
+    """The bits of an `f32` without its sign, an `i32`: ordered as magnitudes are, infinity behind all
+    numbers, NaN behind it.
+    """
     return op("bitwise_and", op("bitcast", number, dtype=DType.I32), const(_UNSIGNED, DType.I32))
 
 
@@ -30,7 +35,9 @@ def last_if_zero(bits: Scalar) -> Scalar:
 
 
 def exponent_of(bits: Scalar) -> Scalar:
-    """The biased exponent of a `magnitude`, an `i32`: 1 for the numbers around zero, whose bits are multiples of the same unit."""
+    """The biased exponent of a `magnitude`, an `i32`: 1 for the numbers around zero, whose bits are multiples
+    of the same unit.
+    """
     return maximum(op("rshift", bits, const(MANTISSA, DType.I32)), const(1, DType.I32))
 
 
@@ -41,7 +48,9 @@ def power_of_two(exponent: Scalar) -> Scalar:
 
 
 def whole_units(number: Scalar, exponent: Scalar) -> Scalar:
-    """How many units of 2 to minus the `exponent` a number is, an `i64`; what is behind the point is left out."""
+    """How many units of 2 to minus the `exponent` a number is, an `i64`; what is behind the point is left
+    out.
+    """
     return cast(mul(cast(number, DType.F64), power_of_two(exponent)), DType.I64)
 
 

@@ -1,4 +1,6 @@
-"""Sums at positions from tensors, the same from run to run: which element belongs to which row, and where the sums go."""
+"""Sums at positions from tensors, the same from run to run: which element belongs to which row, and where the
+sums go.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
 def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
-    """Whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer sums are exact in any order."""
+    """Whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer sums
+    are exact in any order.
+    """
     chosen = builder.options.accumulation
     if not dtype.is_float or chosen == "atomic":
         return False
@@ -88,8 +92,8 @@ class _Entries:
         shape: of the tensor that is added to.
         positions: the index.
         whole_rows: the index is the same for all other dimensions; a row of the source is added as one.
-        columns: rows of one element, numbered column by column: of equal positions along the first dimension, those of one
-            column then stand together.
+        columns: rows of one element, numbered column by column: of equal positions along the first dimension,
+            those of one column then stand together.
     """
 
     shape: Shape
@@ -143,7 +147,8 @@ def scatter_repeatably(
 ) -> Value:
     """Rows along `dim` where the index is the same for all other dimensions, else rows of one element.
 
-    Along the first dimension these are sorted by their position in it alone, by columns: few bytes, hence few passes.
+    Along the first dimension these are sorted by their position in it alone, by columns: few bytes, hence few
+    passes.
     """
     size, wide = value.shape[dim], value.dtype.compute
     entries = _entries_of(value, positions, dim)
@@ -226,10 +231,11 @@ def _added(
     mean: bool = False,
     with_old: bool = True,
 ) -> TensorValue:
-    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in the sums.
+    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in
+    the sums.
 
-    With `mean` the sum is divided by the number of what was added. Without `with_old` the old element counts only where
-    nothing was added.
+    With `mean` the sum is divided by the number of what was added. Without `with_old` the old element counts
+    only where nothing was added.
     """
     old = builder.current(value)
     into = None

@@ -1,7 +1,9 @@
-"""Single elements as points of a space, and memory that numbers made of them are combined in by atomics, a few runs at a time.
+"""Single elements as points of a space, and memory that numbers made of them are combined in by atomics, a
+few runs at a time.
 
-What elements are combined with should stay in a cache while they are. So elements of several runs are taken a few neighbouring runs at
-a time, where they lie; or, where the memory of a few runs is too much for that, they are laid out run by run first.
+What elements are combined with should stay in a cache while they are. So elements of several runs are taken a
+few neighbouring runs at a time, where they lie; or, where the memory of a few runs is too much for that, they
+are laid out run by run first.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from coilwork_lowering.scalar_math import add, both, either, index, invert, lt, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The words of a row: how many, which of them an element is combined with, and, in a loop over them, whether one is used at all."""
+    """The words of a row: how many, which of them an element is combined with, and, in a loop over them,
+    whether one is used at all.
+    """
 
     count: int
     of: Callable[[Scalar], Scalar]
@@ -35,9 +39,9 @@ class Words:
 class Points:
     """The elements as points of a space, and memory for what their rows get, in groups of neighbouring runs.
 
-    Points are of `groups x run_length x width` and memory is of `groups x words x rows x width`: group by group, and within one as the
-    elements lie. `width` is 1 where they have been laid out run by run. `row_bytes` is how much memory a row has in all, which decides
-    about it.
+    Points are of `groups x run_length x width` and memory is of `groups x words x rows x width`: group by
+    group, and within one as the elements lie. `width` is 1 where they have been laid out run by run.
+    `row_bytes` is how much memory a row has in all, which decides about it.
     """
 
     def __init__(self, builder: Builder, device: str, elements: Elements, *, row_bytes: int) -> None:
@@ -77,11 +81,12 @@ class Points:
         only: Scalar | None = None,
         checked: bool = False,
     ) -> TensorValue:
-        """Zeros, with which `value` of every element and of its key is combined where its row is, in one of its `words`.
+        """Zeros, with which `value` of every element and of its key is combined where its row is, in one of
+        its `words`.
 
-        Elements of which `adds` does not hold are left out. Where `only`, which is the same for all of them, does not hold, nothing is
-        read and nothing is written: the result is memory that holds nothing. With `checked`, keys are checked on the way, unless they
-        were when they were stored.
+        Elements of which `adds` does not hold are left out. Where `only`, which is the same for all of them,
+        does not hold, nothing is read and nothing is written: the result is memory that holds nothing. With
+        `checked`, keys are checked on the way, unless they were when they were stored.
         """
         elements, builder = self._elements, self._builder
         shape = (self._groups, as_expr(1 if words is None else words.count), elements.rows, self._width)
@@ -111,7 +116,9 @@ class Points:
         return whole(output)
 
     def read(self, made: TensorValue, key: Scalar, *, only: Scalar | None = None) -> Scalar:
-        """What `combined` made for the row of the element whose key is `key`; 0 for one that is left out, and without `only`."""
+        """What `combined` made for the row of the element whose key is `key`; 0 for one that is left out, and
+        without `only`.
+        """
         group, _, neighbour = coordinate_symbols("i", self._shape)
         at = (group, as_expr(0), placeholder(0), neighbour)
         return self._builder.read(made, at, indirect=(key,), mask=_all_of(only, self._belongs(key)))
@@ -202,7 +209,9 @@ class Points:
         checks: Callable[[Expr], Sequence[Check]] | None = None,
         name: str,
     ) -> TensorValue:
-        """`value` of every element in memory, read as the runs may lie side by side, written one behind the other."""
+        """`value` of every element in memory, read as the runs may lie side by side, written one behind the
+        other.
+        """
         elements, builder = self._elements, self._builder
         length = elements.run_length
 
@@ -267,7 +276,9 @@ def _all_of(*conditions: Scalar | None) -> Scalar | None:
 
 
 def _reading_only(where: Scalar | None, value: Scalar) -> Scalar:
-    """`value`, that reads nothing but what `where` itself does where that does not hold; what it then is does not matter."""
+    """`value`, that reads nothing but what `where` itself does where that does not hold; what it then is does
+    not matter.
+    """
     if where is None:
         return value
     own = frozenset(node for node in postorder((where,)) if isinstance(node, Load))

@@ -1,6 +1,7 @@
 """Writes at positions that come from tensors. Each copies the target first, then scatters into the copy.
 
-Of a target that nobody has written, nothing is copied: what the positions leave out is as undefined as it was.
+Of a target that nobody has written, nothing is copied: what the positions leave out is as undefined as it
+was.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape
 def _destination(
     builder: Builder, call: Call, value: TensorValue, points: Shape, mode: StoreMode
 ) -> TensorValue:
-    """What is scattered into, from `points`: the argument's own memory, always for the in-place operators, or a copy."""
+    """What is scattered into, from `points`: the argument's own memory, always for the in-place operators, or
+    a copy.
+    """
     if not in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
         if stored and replaces_nothing(call.node, builder.options):
@@ -183,10 +186,11 @@ def _one_hot(
     dim: int,
     mode: StoreMode,
 ) -> TensorValue | None:
-    """A scatter of one element per row into a constant, as the gradients of a loss by labels and of `gather` begin: pointwise code.
+    """A scatter of one element per row into a constant, as the gradients of a loss by labels and of `gather`
+    begin: pointwise code.
 
-    Its readers then compute it where they need it, while a tensor to scatter into would lie in memory. None if the
-    scatter is another one. An index out of range is a check on the index alone, in a copy of it.
+    Its readers then compute it where they need it, while a tensor to scatter into would lie in memory. None
+    if the scatter is another one. An index out of range is a check on the index alone, in a copy of it.
     """
     filled = builder.number_everywhere(value)
     rows = [

@@ -2,14 +2,14 @@
 
 Few rows (`few_rows.py`) and single elements (`fixed_point.py`) have ways of their own.
 
-Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of a row side
-by side, in the order in which they stand in memory; a row's are found by binary search, and a row's sum is a reduction
-over them. So what is added is read once, each row is written once, rows without elements included, and equal inputs give
-equal bits.
+Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of
+a row side by side, in the order in which they stand in memory; a row's are found by binary search, and a
+row's sum is a reduction over them. So what is added is read once, each row is written once, rows without
+elements included, and equal inputs give equal bits.
 
-A row with very many elements would keep one program busy for long. Sorted positions are therefore also cut in pieces of
-`PIECE`, and those that lie within one row are summed first, by programs of their own. A row then is its elements before
-its first whole piece, the sums of its pieces, and its elements behind them.
+A row with very many elements would keep one program busy for long. Sorted positions are therefore also cut in
+pieces of `PIECE`, and those that lie within one row are summed first, by programs of their own. A row then is
+its elements before its first whole piece, the sums of its pieces, and its elements behind them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def _starts(builder: Builder, device: str, elements: Elements, order: _Order) ->
 def _starts_of_runs(
     builder: Builder, device: str, elements: Elements, order: _Order, starts: TensorValue
 ) -> TensorValue:
-    """Where each row's elements begin, given where each key's do: among those, places grow from run to run."""
+    """Where each row's elements begin, given where each key's do: among those, places grow from
+    run to run.
+    """
     width, places = starts.dtype, order.places
     assert places is not None
 
@@ -242,8 +244,8 @@ def _rows(
 class _Walk:
     """The steps of a row: `head` single elements, `pieces`, then single elements again, `count` steps in all.
 
-    Step `s` reads sorted position `start + s` in the head, piece `first_piece + s` among the pieces, and sorted position
-    `behind + s` behind them.
+    Step `s` reads sorted position `start + s` in the head, piece `first_piece + s` among the pieces, and
+    sorted position `behind + s` behind them.
     """
 
     head: Scalar
@@ -273,5 +275,7 @@ def _walk(start: Scalar, end: Scalar) -> _Walk:
 
 
 def _most_steps(count: Expr) -> Expr:
-    """The most steps that a row of `count` elements can take: two pieces less one element each, and the pieces."""
+    """The most steps that a row of `count` elements can take: two pieces less one element each, and the
+    pieces.
+    """
     return floordiv(count, PIECE) + 2 * (PIECE - 1)

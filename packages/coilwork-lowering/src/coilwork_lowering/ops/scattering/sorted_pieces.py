@@ -1,12 +1,13 @@
-"""A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ranks say where each key goes.
+"""A sort of some ten thousand keys on an accelerator: pieces of them are sorted on chip, and ranks say where
+each key goes.
 
-A key's rank is its place in its own piece and, for each other piece, how many of that come before it, by binary search: of
-pieces in front those that are not greater, of pieces behind those that are less. So the sort is stable. (Batcher's network and
-merge by ranks, as in Satish, Harris and Garland, Designing efficient sorting algorithms for manycore GPUs, IPDPS 2009, with all
-pieces merged at once.)
+A key's rank is its place in its own piece and, for each other piece, how many of that come before it, by
+binary search: of pieces in front those that are not greater, of pieces behind those that are less. So the
+sort is stable. (Batcher's network and merge by ranks, as in Satish, Harris and Garland, Designing efficient
+sorting algorithms for manycore GPUs, IPDPS 2009, with all pieces merged at once.)
 
-That is two kernels, where a radix sort of one byte per pass takes three or four for each pass, each of which waits for the last.
-What is searched grows with the square of the number of keys, hence there is a limit.
+That is two kernels, where a radix sort of one byte per pass takes three or four for each pass, each of which
+waits for the last. What is searched grows with the square of the number of keys, hence there is a limit.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def _pieces(count: int, figures: Sorts) -> tuple[int, int]:
 
 
 def _sorted_pieces(builder: Builder, device: str, keys: TensorValue, length: int, pieces: int) -> Ordered:
-    """Each piece in order, and where in the piece its keys were. Behind the last one's end are greatest numbers."""
+    """Each piece in order, and where in the piece its keys were. Behind the last one's end are greatest
+    numbers.
+    """
     shape = (as_expr(pieces), as_expr(length))
     ranges = node_ranges("i", shape)
     values, places = (
@@ -119,7 +122,9 @@ def _ranks(builder: Builder, device: str, values: TensorValue, length: int, piec
 def _scattered(
     builder: Builder, device: str, shape: Shape, value: Scalar, rank: Scalar, *, name: str
 ) -> TensorValue:
-    """`value` of each point of `shape` where its `rank` says. No two are equal, and together they are all positions."""
+    """`value` of each point of `shape` where its `rank` says. No two are equal, and together they are all
+    positions.
+    """
     count, name = shape[0] * shape[1], f"{builder.hint}_{name}"
     output = builder.declare((count,), value.dtype, device, name=name)
     builder.add(

@@ -1,4 +1,5 @@
-"""Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow factors.
+"""Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow
+factors.
 
 Everything is computed in `f64`. The forms are those of Cephes (Moshier 1989), the series `chebyshev_tables`.
 """
@@ -146,7 +147,9 @@ def _airy_ai(x: Scalar) -> Scalar:
 
 
 def _not_in_64_bits(rule: Rule) -> Rule:
-    """Eager's own in `f64` are off by up to 4e-7, which is more than may lie between eager and us: those are left to it."""
+    """Eager's own in `f64` are off by up to 4e-7, which is more than may lie between eager and us: those are
+    left to it.
+    """
 
     def lower(builder: Builder, call: Call) -> Value:
         if call.dtype is DType.F64:

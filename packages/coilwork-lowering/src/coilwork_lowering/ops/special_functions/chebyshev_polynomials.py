@@ -1,8 +1,8 @@
 """Chebyshev polynomials of four kinds, of degrees known at run time only: by angles, in 64 bits.
 
-Eager computes high degrees inside [-1, 1] like this and others by recurrence, which takes a loop as long as data says. Angles are as
-exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and Legendre's polynomials, which have no such form, are in
-`iterated`.
+Eager computes high degrees inside [-1, 1] like this and others by recurrence, which takes a loop as long as
+data says. Angles are as exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and
+Legendre's polynomials, which have no such form, are in `iterated`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, neg, select, sub
 
-# What the multiple of an angle is divided by, given functions of the angle, and whether the sign changes at -1.
+# What the multiple of an angle is divided by, given functions of the angle, and whether the sign changes at
+# -1.
 _Ratio = Callable[[Scalar, Scalar], Scalar]
 
 
 def _by_angle(
     x: Scalar, n: Scalar, inside: _Ratio, above: _Ratio, below: _Ratio, at_one: Scalar, at_minus_one: Scalar
 ) -> Scalar:
-    """`inside` of the angle whose cosine `x` is, `above` and (but for the sign) `below` of that whose hyperbolic cosine `|x|` is."""
+    """`inside` of the angle whose cosine `x` is, `above` and (but for the sign) `below` of that whose
+    hyperbolic cosine `|x|` is.
+    """
     one, size = like(1, x), op("abs", x)
     far = op("acosh", op("maximum", size, one))
     odd = eq(op("fmod", n, like(2, x)), one)

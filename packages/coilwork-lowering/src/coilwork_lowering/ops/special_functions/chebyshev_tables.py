@@ -1,4 +1,6 @@
-"""Chebyshev series of factors of special functions, lowest first; made by `python -m devtools.chebyshev_tables`."""
+"""Chebyshev series of factors of special functions, lowest first; made by `python -m
+devtools.chebyshev_tables`.
+"""
 
 from __future__ import annotations
 

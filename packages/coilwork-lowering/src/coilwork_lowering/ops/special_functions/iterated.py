@@ -1,7 +1,8 @@
-"""Functions that take a loop as long as their operands say: each is a row of the op table, and fuses as any other.
+"""Functions that take a loop as long as their operands say: each is a row of the op table, and fuses as any
+other.
 
-Common divisors and multiples, the incomplete gamma functions, Hurwitz' zeta function, and orthogonal polynomials whose degrees are
-tensors.
+Common divisors and multiples, the incomplete gamma functions, Hurwitz' zeta function, and orthogonal
+polynomials whose degrees are tensors.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def _cotangent_slope(x: Scalar, order: int) -> Scalar:
 
 
 def trigamma(x: Scalar) -> Scalar:
-    """The first derivative of digamma, by torch's own formula (`trigamma` in ATen/native/Math.h) and in its type: below 0, where
-    poles are, what eager gives depends on how far the type's pi is from pi.
+    """The first derivative of digamma, by torch's own formula (`trigamma` in ATen/native/Math.h) and in its
+    type: below 0, where poles are, what eager gives depends on how far the type's pi is from pi.
     """
     one, pi = like(1, x), like(math.pi, x)
     below = lt(x, like(0.5, x))

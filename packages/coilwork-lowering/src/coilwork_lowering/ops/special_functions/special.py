@@ -1,4 +1,6 @@
-"""Functions that are formulas over the op table: the inverse of erf, digamma, and the parts and neighbours of a float."""
+"""Functions that are formulas over the op table: the inverse of erf, digamma, and the parts and neighbours of
+a float.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _erfinv(y: Scalar) -> Scalar:
-    """In `f32` a polynomial: where erf is flat, the rounding of a step of Newton's method would be far larger than a step."""
+    """In `f32` a polynomial: where erf is flat, the rounding of a step of Newton's method would be far larger
+    than a step.
+    """
     one, size = like(1, y), op("abs", y)
     x = _erfinv_by_steps(y, size) if y.dtype is DType.F64 else _erfinv_of_f32(y)
     edge = select(eq(size, one), op("copysign", like(math.inf, y), y), like(math.nan, y))
@@ -110,7 +114,9 @@ def _nextafter(builder: Builder, call: Call) -> Value:
 
 
 def _neighbour(a: Scalar, b: Scalar, *, among: DType) -> Scalar:
-    """Floats of one sign are in the order of their bits. `a` and `b` may be wider than `among`, the result is as they are."""
+    """Floats of one sign are in the order of their bits. `a` and `b` may be wider than `among`, the result is
+    as they are.
+    """
     kinds = {DType.F32: DType.I32, DType.F64: DType.I64, DType.BF16: DType.U16, DType.F16: DType.U16}
     kind = kinds.get(among)
     if kind is None:
@@ -155,7 +161,9 @@ def digamma(x: Scalar) -> Scalar:
 
 
 def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
-    """`x` as a fraction from 0.5 up to 1 and an `i32` power of two; of 0 and what is not finite, itself and 0."""
+    """`x` as a fraction from 0.5 up to 1 and an `i32` power of two; of 0 and what is not finite, itself and
+    0.
+    """
     kind, mantissa, exponents = (DType.I32, 23, 0xFF) if x.dtype is DType.F32 else (DType.I64, 52, 0x7FF)
     bias = exponents // 2 - 1
     subnormal = lt(op("abs", x), like(2.0 ** (1 - exponents // 2), x))
