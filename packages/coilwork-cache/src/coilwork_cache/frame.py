@@ -25,7 +25,7 @@ def frame_head(kind: str, codec: str) -> bytes:
 
 
 def strip_head(data: bytes, kind: str, codec: str) -> bytes:
-    """What follows the head; CodecError if the head is not exactly that of `kind` and `codec`."""
+    """Return what follows the head; CodecError if the head is not exactly that of `kind` and `codec`."""
     head = frame_head(kind, codec)
     if not data.startswith(head):
         raise CodecError(f"{kind} entry", f"its head is not that of kind {kind!r} written by codec {codec!r}")

@@ -34,7 +34,7 @@ def content_key(kind: str, *parts: str | bytes) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether `text` has the form of a key."""
+    """Tell if `text` has the form of a key."""
     return _KEY.fullmatch(text) is not None
 
 

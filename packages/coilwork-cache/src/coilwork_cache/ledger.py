@@ -47,7 +47,7 @@ class Ledger:
         return sum(records)
 
     def mark(self) -> int:
-        """Where a walk begins, for `restart`. Raises OSError."""
+        """Return where a walk begins, for `restart`. Raises OSError."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:

@@ -213,7 +213,7 @@ class RedisStore:
         return data
 
     def _attempt(self, doing: str, operation: Callable[[], T]) -> T | None:
-        """What `operation` returns; None if the server failed or is being left alone."""
+        """Return what `operation` returns; None if the server failed or is being left alone."""
         if not self._breaker.closed():
             return None
         try:

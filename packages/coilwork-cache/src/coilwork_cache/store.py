@@ -34,7 +34,7 @@ class Store(Protocol):
         ...
 
     def contains(self, key: str) -> bool:
-        """Whether an entry seems to be there. A later `get` may still miss: it verifies, this does not."""
+        """Tell if an entry seems to be there. A later `get` may still miss: it verifies, this does not."""
         ...
 
 

@@ -201,7 +201,7 @@ def _through_dispatcher(
 
 
 def _by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
-    """What is declared of each result of the schema: the items of a list, or one thing."""
+    """Return what is declared of each result of the schema: the items of a list, or one thing."""
     count = len(schema.results)
     if call.paths:
         placed = tuple(zip(call.paths, call.outputs, strict=True))

@@ -118,7 +118,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
 
 
 def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall | Copy) -> Statement:
-    """Where a failure from here on comes from."""
+    """Return where a failure from here on comes from."""
     return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
 
 

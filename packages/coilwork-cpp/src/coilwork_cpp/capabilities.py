@@ -7,7 +7,7 @@ from coilwork_ir.target import Target
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """What kernels for `target`, a CPU, can do."""
+    """Return what kernels for `target`, a CPU, can do."""
     return Capabilities(
         # nothing is kept, but a row is read again at no cost from the share of the cache that a core has
         rows=RowWalks(kept_bytes=target.l2_bytes // target.multiprocessors),

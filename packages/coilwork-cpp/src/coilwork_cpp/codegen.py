@@ -29,7 +29,7 @@ class CppCodegen:
         return target.kind == "cpu"
 
     def capabilities(self, target: Target) -> Capabilities:
-        """What its kernels can do on `target`, and how they go through rows."""
+        """Return what its kernels can do on `target`, and how they go through rows."""
         return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:

@@ -100,7 +100,7 @@ def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
 
 
 def is_made_of_comparisons(position: Scalar) -> bool:
-    """Whether an integer counts or chooses by truth values, not only by numbers from memory."""
+    """Tell whether an integer counts or chooses by truth values, not only by numbers from memory."""
     stack, seen = [position], {position}
     while stack:
         node = stack.pop()

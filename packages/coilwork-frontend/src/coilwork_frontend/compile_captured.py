@@ -114,13 +114,13 @@ class Stages(Protocol):
 
     @property
     def decompositions(self) -> dict[Any, Callable[..., Any]]:
-        """What AOTAutograd takes apart, by operator."""
+        """Return what AOTAutograd takes apart, by operator."""
 
     def rewrite(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         """Rewrite Dynamo's graph in place, for its own sake."""
 
     def leave_out_rewrites(self, error: Exception) -> Stages | None:
-        """What compiles the graph without the rewrites that failed with `error`; None if that is to be
+        """Return what compiles the graph without the rewrites that failed with `error`; None if that is to be
         raised."""
 
     def partition(self, joint: fx.GraphModule, example_inputs: Sequence[Any], **rest: Any) -> Halves:

@@ -39,7 +39,7 @@ def likely_sizes(
 
 
 def likely_arguments(program: Program, known: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    """What kernels of `program` are likely called with, by name: one number for each size, 0 if it is
+    """Return what kernels of `program` are likely called with, by name: one number for each size, 0 if it is
     unknown.
 
     `known` are size symbols by name and what they likely are. Of several calls the first one decides. Kernels
@@ -62,7 +62,7 @@ def _argument(size: Expr, values: Mapping[str, int]) -> int:
 
 
 def likely_texts(gm: torch.fx.GraphModule) -> list[str]:
-    """What `likely_sizes` can say of the symbols in `gm`, as sorted texts."""
+    """Return what `likely_sizes` can say of the symbols in `gm`, as sorted texts."""
     return sorted(f"{name} ~ {rounded(value)}" for name, value in traced_values(gm).items())
 
 

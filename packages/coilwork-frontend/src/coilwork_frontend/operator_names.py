@@ -36,7 +36,7 @@ def check_fallback(names: Sequence[str], lowered: Iterable[str]) -> None:
 
 
 def _exists(name: str) -> bool:
-    """Whether ATen has the operator, or overload, `name`."""
+    """Tell whether ATen has the operator, or overload, `name`."""
     packet, _, overload = name.partition(".")
     return hasattr(torch.ops.aten, packet) and (
         not overload or hasattr(getattr(torch.ops.aten, packet), overload)

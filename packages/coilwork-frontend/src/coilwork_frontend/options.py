@@ -284,7 +284,7 @@ def _key_of(kind: Kind, value: Any) -> str:
 
 
 def _kinds(cls: Any) -> Mapping[str, Kind]:
-    """What each option of `cls` takes."""
+    """Return what each option of `cls` takes."""
     return _read_kinds(cls)
 
 

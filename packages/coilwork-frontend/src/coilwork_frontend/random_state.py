@@ -17,14 +17,14 @@ class RandomState:
     cuda: Sequence[Tensor]
 
     def has_moved(self) -> bool:
-        """Whether numbers have been drawn since."""
+        """Tell if numbers have been drawn since."""
         now = random_state()
         pairs = zip((self.cpu, *self.cuda), (now.cpu, *now.cuda))
         return len(self.cuda) != len(now.cuda) or not all(torch.equal(a, b) for a, b in pairs)
 
 
 def random_state() -> RandomState:
-    """What they are now."""
+    """Return what they are now."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
     return RandomState(cpu=torch.get_rng_state(), cuda=cuda)
 

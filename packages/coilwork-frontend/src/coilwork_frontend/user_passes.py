@@ -16,13 +16,14 @@ GraphPass = Callable[[torch.fx.GraphModule], torch.fx.GraphModule | None]
 
 
 def name_of(item: Any) -> str:
-    """What messages call a pass or rewrite."""
+    """Return what messages call a pass or rewrite."""
     name = getattr(item, "name", None) or getattr(item, "__qualname__", None)
     return name if isinstance(name, str) else type(item).__qualname__
 
 
 def uuid_of(item: Any) -> str | None:
-    """What tells a pass or rewrite from others and from its own earlier versions; `None` if it does not say.
+    """Return what tells a pass or rewrite from others and from its own earlier versions; `None` if it does
+    not say.
 
     That is its attribute `uuid`, or what its method `uuid` returns.
     """

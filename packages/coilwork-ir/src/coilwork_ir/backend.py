@@ -38,7 +38,9 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
 
     @property
     def traits(self) -> frozenset[str]:
-        """What these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them go."""
+        """Return what these devices are like (`coilwork_ir.device_traits`), as far as torch's tensors on them
+        go.
+        """
         ...
 
     @property
@@ -76,7 +78,9 @@ class Backend(Protocol[_Store, _Compiler, _Device]):
         ...
 
     def compiler(self, store: _Store | None) -> _Compiler | None:
-        """Who compiles kernels in its languages; None if it only generates. `store` keeps what that takes."""
+        """Return who compiles kernels in its languages; None if it only generates. `store` keeps what that
+        takes.
+        """
         ...
 
     def device(self, store: _Store | None) -> _Device | None:

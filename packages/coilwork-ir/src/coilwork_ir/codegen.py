@@ -31,7 +31,7 @@ class Codegen(Protocol):
         ...
 
     def capabilities(self, target: Target) -> Capabilities:
-        """What its kernels can do on `target`, which it supports, and how they run where costs
+        """Return what its kernels can do on `target`, which it supports, and how they run where costs
         depend on it.
         """
         ...

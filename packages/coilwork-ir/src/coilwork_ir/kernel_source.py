@@ -111,7 +111,7 @@ class KernelSource:
 
     @property
     def space(self) -> SearchSpace:
-        """What a search may try: the open numbers of the most particular version."""
+        """Return what a search may try: the open numbers of the most particular version."""
         return SearchSpace() if self.versions is None else search_space(self.versions.versions[0].mapping)
 
     @property
@@ -138,7 +138,9 @@ class KernelSource:
 
 
 def search_space(mapping: Mapping) -> SearchSpace:
-    """What a search may choose of the open `mapping`: numbers of their own, and the limits between them."""
+    """Return what a search may choose of the open `mapping`: numbers of their own, and the limits between
+    them.
+    """
     tied = {name for one in find_all(mapping.directives, Choose) for name in one.names}
     return SearchSpace(
         values=tuple(

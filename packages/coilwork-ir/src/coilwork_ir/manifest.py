@@ -167,7 +167,7 @@ def _config(config: Config) -> bytes:
 
 
 def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
-    """What is computed, each line and operator once: `model.py:12 aten.mul.Tensor`."""
+    """Return what is computed, each line and operator once: `model.py:12 aten.mul.Tensor`."""
     named = (f"{one.file.rsplit('/', 1)[-1]}:{one.line} {one.op}" if one.file else one.op for one in origins)
     return tuple(dict.fromkeys(named))
 

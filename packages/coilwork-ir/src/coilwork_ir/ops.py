@@ -47,7 +47,7 @@ class ScalarOp:
     cost: int = 1
 
     def takes(self, dtype: DType) -> bool:
-        """Whether operands (of a select: those that are chosen from) may be of `dtype`."""
+        """Tell if operands (of a select: those that are chosen from) may be of `dtype`."""
         if dtype.is_opaque:
             return False
         match self.accepts:

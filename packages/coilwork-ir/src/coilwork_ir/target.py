@@ -57,7 +57,7 @@ class Target:
 
     @property
     def machine(self) -> MachineModel:
-        """What is measured of it: `model`, or the figures of this package."""
+        """Return what is measured of it: `model`, or the figures of this package."""
         return machine_model(self) if self.model is None else self.model
 
     def has(self, trait: str) -> bool:
@@ -98,8 +98,8 @@ class Targets:
         return next((target for name, target in self.by_device if name == device), self.main)
 
     def capabilities_of(self, device: str) -> Capabilities:
-        """What the generator of kernels whose buffers are on `device` can do; the least, if it declares
-        nothing.
+        """Return what the generator of kernels whose buffers are on `device` can do; the least, if it
+        declares nothing.
         """
         name = self.of(device).name
         return next((found for declared, found in self.declared if declared == name), LEAST)

@@ -162,7 +162,7 @@ def _unused_symbol(name: str) -> Expr:
 
 
 def only_read(node: torch.fx.Node) -> bool:
-    """Whether no user of `node` writes into it or returns a view of it."""
+    """Tell whether no user of `node` writes into it or returns a view of it."""
     return all(
         isinstance(user.target, Overload) and not any(a.alias_info for a in schema_of(user.target).arguments)
         for user in node.users

@@ -98,7 +98,7 @@ def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions)
 
 
 def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
-    """Whether `function`, which combines two tuples of tensors, does so element by element."""
+    """Tell if `function`, which combines two tuples of tensors, does so element by element."""
     try:
         traced = _traced(function, options, SizeTable(passed_symbols(function), solved_terms(function)))
     except LoweringError:

@@ -85,7 +85,7 @@ _UNARY: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def is_number_function(target: Any) -> bool:
-    """Whether `target` is Python arithmetic rather than a torch operator."""
+    """Tell if `target` is Python arithmetic rather than a torch operator."""
     return (
         target in (*_INTEGER, *_FLOAT, *_RELATIONS, *_BITS, operator.neg, operator.not_, operator.abs)
         or target

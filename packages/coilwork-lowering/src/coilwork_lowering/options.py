@@ -90,7 +90,7 @@ class LoweringOptions:
         return not nodes or not node or node in nodes
 
     def draws(self, device_type: str) -> bool:
-        """Whether generated code draws random numbers on devices of `device_type`, such as `"cuda"`."""
+        """Tell if generated code draws random numbers on devices of `device_type`, such as `"cuda"`."""
         return self.random == "generated" or (
             self.random == "auto" and not has_trait(device_type, SEQUENTIAL_RANDOM)
         )
@@ -153,5 +153,5 @@ class RewriteOptions:
 
 
 def names(listed: tuple[str, ...], target: str) -> bool:
-    """Whether `listed` holds the overload `target` or its packet."""
+    """Tell whether `listed` holds the overload `target` or its packet."""
     return target in listed or target.rpartition(".")[0] in listed

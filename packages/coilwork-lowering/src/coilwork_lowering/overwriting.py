@@ -96,7 +96,7 @@ class Overwriting:
                 self._inputs[root] = self._owners[root] = node
 
     def by_position(self, node: fx.Node, target: TensorValue) -> bool:
-        """Whether `node`, which stores somewhere in `target`, may overwrite it; else it overwrites a copy.
+        """Tell if `node`, which stores somewhere in `target`, may overwrite it; else it overwrites a copy.
 
         A copy of what a kernel computes costs nothing, and a part of that need not lie in memory.
         """
@@ -104,7 +104,7 @@ class Overwriting:
         return self._decide(node, target, target, computed)
 
     def by_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
-        """Whether `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed,
+        """Tell if `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed,
         by whoever reads it.
         """
         reason = ""
@@ -117,12 +117,12 @@ class Overwriting:
         return self._decide(node, target, part, reason)
 
     def by_call(self, node: fx.Node, target: TensorValue) -> bool:
-        """Whether `node`, a copy of `target` that an operator will write into, may be `target`."""
+        """Tell if `node`, a copy of `target` that an operator will write into, may be `target`."""
         return self._decide(node, target, target, "", by_call=True)
 
     def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """What lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read later
-        all the same.
+        """Return what lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read
+        later all the same.
 
         An update lies there, by one of these decisions, as long as it is the input's newest contents.
         """
@@ -142,12 +142,12 @@ class Overwriting:
         return tuple(tenant for tenant in found if natural_owner(tenant) is not node.args[0])
 
     def is_taken(self, value: TensorValue) -> bool:
-        """Whether `value` lies in memory that was overwritten by such a decision."""
+        """Tell if `value` lies in memory that was overwritten by such a decision."""
         return self._builder.buffers.root(value.buffer.name) in self._taken
 
     def may_return(self, node: fx.Node, value: TensorValue) -> bool:
-        """Whether a result `node` of the graph may lie where `value` does: alone, or with those that share
-        memory by rights.
+        """Tell whether a result `node` of the graph may lie where `value` does: alone, or with those that
+        share memory by rights.
         """
         if not self.is_taken(value):
             return True
@@ -224,7 +224,7 @@ class Overwriting:
                 yield tenant, user
 
     def _replaces(self, reader: fx.Node, tenant: fx.Node, value: Value, part: TensorValue) -> bool:
-        """Whether `reader` puts something else in the place of `part`, and reads nothing of it. `value` is
+        """Tell if `reader` puts something else in the place of `part`, and reads nothing of it. `value` is
         the tenant's.
         """
         if not isinstance(value, TensorValue) or reader.args[0] is not tenant or reader.kwargs:
@@ -274,11 +274,11 @@ class Overwriting:
         return found
 
     def _is_in_memory(self, target: TensorValue) -> bool:
-        """Whether `target` lies in memory in any case: a kernel's pointwise results need not."""
+        """Tell if `target` lies in memory in any case: a kernel's pointwise results need not."""
         return not isinstance(self._builder.buffers.definer(target.buffer.name), Pointwise)
 
     def _is_stored(self, node: fx.Node) -> bool:
-        """Whether `node`, or what it becomes by further replacements, is needed in memory."""
+        """Tell whether `node`, or what it becomes by further replacements, is needed in memory."""
         chain = [node]
         while (last := chain[-1]) not in self._stored:
             kept = [user for user in last.users if not (is_computed(user) or is_reduced(user))]
@@ -301,7 +301,7 @@ def _is_same_call(a: fx.Node, b: fx.Node) -> bool:
 
 
 def is_bijective(value: TensorValue) -> bool:
-    """Whether `value` is all elements of its buffer, as far as the counts tell."""
+    """Tell if `value` is all elements of its buffer, as far as the counts tell."""
     return is_whole(value) or product(value.shape) == product(value.buffer.shape)
 
 

@@ -117,6 +117,6 @@ class Results:
 
 
 def returned_by(output: torch.fx.Node) -> list[Any]:
-    """What the output node returns."""
+    """Return what the output node returns."""
     result = output.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]

@@ -24,19 +24,19 @@ class Decisions(Protocol):
     """Which updates overwrite the tensor that they are an update of: `overwriting.py`."""
 
     def by_position(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Whether `node` stores at looked-up positions into `target` itself."""
+        """Tell if `node` stores at looked-up positions into `target` itself."""
         ...
 
     def by_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
-        """Whether `node` stores into `part` of `target` itself."""
+        """Tell if `node` stores into `part` of `target` itself."""
         ...
 
     def by_call(self, node: torch.fx.Node, target: TensorValue) -> bool:
-        """Whether `node`, a copy of `target` that an operator writes into, is `target` itself."""
+        """Tell if `node`, a copy of `target` that an operator writes into, is `target` itself."""
         ...
 
     def is_taken(self, value: TensorValue) -> bool:
-        """Whether the memory of `value` was overwritten so."""
+        """Tell if the memory of `value` was overwritten so."""
         ...
 
 
@@ -68,15 +68,15 @@ class Call:
 
     @property
     def captured(self) -> str:
-        """What the program called: `target`, or the operator, without an overload, that was decomposed into
-        it and others.
+        """Return what the program called: `target`, or the operator, without an overload, that was decomposed
+        into it and others.
         """
         behind = operator_behind(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 
     @property
     def touches_opaque(self) -> bool:
-        """Whether a tensor or number takes part of a type that generated code does not compute with."""
+        """Tell whether a tensor or number takes part of a type that generated code does not compute with."""
         stack: list[Any] = [*self.fakes.values(), *self.arguments.values(), self.result]
         while stack:
             item = stack.pop()

@@ -91,7 +91,7 @@ def invert(a: Scalar) -> Scalar:
 
 
 def truth(a: Scalar) -> Scalar:
-    """Whether `a` is not zero; NaN is true."""
+    """Tell if `a` is not zero; NaN is true."""
     if a.dtype.is_bool:
         return a
     # of 8-bit floats some have no zero

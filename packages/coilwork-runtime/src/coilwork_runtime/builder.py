@@ -99,7 +99,7 @@ class Builder:
             known.warm_up(self._workers)
 
     def _language(self, spec: KernelSpec) -> Language:
-        """Who builds kernels of the language of `spec`.
+        """Return who builds kernels of the language of `spec`.
 
         Raises:
             KernelBuildError: nobody does.

@@ -85,7 +85,7 @@ class _ProcessFolder:
         self._owner = 0
 
     def path(self) -> str:
-        """Where it is; it is made if it is not there."""
+        """Return where it is; it is made if it is not there."""
         if self._owner != os.getpid() or not is_usable(self._folder):
             self._folder = _make_folder()
             self._owner = os.getpid()

@@ -88,7 +88,7 @@ def execute_module(text: str, name: str) -> GeneratedModule:
 
 
 def _calls(launchers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the module calls by name: the launches themselves, which spares it a call in between."""
+    """Return what the module calls by name: the launches themselves, which spares it a call in between."""
     return {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
 
 

@@ -45,7 +45,9 @@ def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
 
 
 def direct_operator(found: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch's object for an operator overload calls: it saves a call in Python. Other callables stay."""
+    """Return what torch's object for an operator overload calls: it saves a call in Python. Other callables
+    stay.
+    """
     if type(found) is not torch._ops.OpOverload:
         return found
     direct: Callable[..., Any] = found._op
@@ -139,7 +141,7 @@ _PARTS: Final[Mapping[object, int]] = MappingProxyType(
 
 
 def product_settings() -> int:
-    """What torch says at present of matrix products on CUDA, for products of our own.
+    """Return what torch says at present of matrix products on CUDA, for products of our own.
 
     Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between
     parts; there may be parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
@@ -159,7 +161,7 @@ _cudnn_benchmark: Final = torch._C._get_cudnn_benchmark
 
 
 def convolution_settings() -> int:
-    """What torch says at present of convolutions on CUDA, for convolutions of our own.
+    """Return what torch says at present of convolutions on CUDA, for convolutions of our own.
 
     0: nothing that matters. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
     """
@@ -167,7 +169,7 @@ def convolution_settings() -> int:
 
 
 def profiler_is_on() -> bool:
-    """Whether torch's profiler records."""
+    """Tell if torch's profiler records."""
     return bool(getattr(_profiler, "_is_profiler_enabled", False))
 
 
@@ -257,9 +259,9 @@ def is_transformed() -> bool:
 
 
 def transform_facts() -> tuple[object, ...]:
-    """Where C++ finds what `is_transformed` asks for: the names of the module that has the level of tangents,
-    the function that tells the interpreter of `torch.func`, that which tells if a key is included, and the
-    key.
+    """Return where C++ finds what `is_transformed` asks for: the names of the module that has the level of
+    tangents, the function that tells the interpreter of `torch.func`, that which tells if a key is included,
+    and the key.
     """
     included = torch._C._dispatch_tls_is_dispatch_key_included
     return vars(forward_ad), torch._C._functorch.peek_interpreter_stack, included, _BATCHING

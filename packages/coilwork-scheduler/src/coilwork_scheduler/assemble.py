@@ -244,7 +244,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
 
 
 def _held(context: Context) -> Held:
-    """What is returned, and what the caller gives away."""
+    """Return what is returned, and what the caller gives away."""
     graph, root = context.graph, context.facts.root
     kept = frozenset(root[o.name] for o in graph.outputs if isinstance(o, Ref))
     given = frozenset(context.options.donated_inputs)
@@ -336,7 +336,7 @@ def _in_place(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tupl
 
 
 def _begins(node: Node) -> bool:
-    """Whether `node` is the first of several that fill the memory of its output."""
+    """Tell if `node` is the first of several that fill the memory of its output."""
     return isinstance(node, Scatter) and node.into is None
 
 
@@ -394,7 +394,7 @@ def _target(context: Context, names: Sequence[str]) -> Target:
 
 
 def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
-    """What the generator of a kernel that touches the buffers called `names` can do."""
+    """Return what the generator of a kernel that touches the buffers called `names` can do."""
     buffers = context.facts.buffers
     return context.targets.capabilities_of(buffers[names[0]].device if names else "cpu")
 

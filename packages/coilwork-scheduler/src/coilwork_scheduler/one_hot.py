@@ -61,7 +61,8 @@ def sum_one_term(graph: Graph, *, journal: Journal) -> Graph:
 
 
 def _only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
-    """What `node` sums at the one point that counts, zero if that lies outside; None if it is no such sum.
+    """Return what `node` sums at the one point that counts, zero if that lies outside; None if it is no such
+    sum.
 
     `makers` of the graph's buffers, but for those that it is given.
     """
@@ -92,7 +93,7 @@ def _only_term(node: Reduce, makers: Mapping[str, Node]) -> Scalar | None:
 
 
 def _multiplies_rows(body: Scalar, condition: Scalar, axis: Expr) -> bool:
-    """Whether floats that differ along the axis are multiplied by zero where `condition` does not hold: of
+    """Tell if floats that differ along the axis are multiplied by zero where `condition` does not hold: of
     infinite ones eager makes NaN.
     """
     (otherwise,) = rewrite((body,), lambda scalar: _given(scalar, condition, False, products=False))

@@ -57,7 +57,7 @@ def _own_element(node: Scatter) -> tuple[Expr, ...] | None:
 
 
 def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ...] | None) -> bool:
-    """Whether `body` reads memory of `old` elsewhere than at `element`."""
+    """Tell if `body` reads memory of `old` elsewhere than at `element`."""
     root = facts.root[old]
     for access in loads((body,)):
         if facts.root[access.buffer] != root:

@@ -65,7 +65,7 @@ def _mirror(place: Expr, extent: Expr) -> Expr:
 
 
 def _read_from_the_end(nodes: Sequence[Node], name: str, dim: int, extent: Expr) -> bool:
-    """Whether computations alone read `name`, none of them forwards along `dim`, and one of them
+    """Tell if computations alone read `name`, none of them forwards along `dim`, and one of them
     backwards.
     """
     backwards = False
@@ -89,7 +89,7 @@ def _read_from_the_end(nodes: Sequence[Node], name: str, dim: int, extent: Expr)
 
 
 def _is_point(place: Expr) -> bool:
-    """Whether `place` is one range, moved by so much."""
+    """Tell if `place` is one range, moved by so much."""
     ranges = [s for s in place.free_symbols if s.extent is not None]
     return len(ranges) == 1 and ranges[0] not in (place - ranges[0]).free_symbols
 

@@ -13,7 +13,7 @@ _MOST_SORTED_BYTES: Final = 4
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """What kernels for `target`, a GPU, can do: the same on all that Triton compiles for, as far as is
+    """Return what kernels for `target`, a GPU, can do: the same on all that Triton compiles for, as far as is
     measured.
     """
     walks, sorts = target.machine.row_walks, target.machine.sorts

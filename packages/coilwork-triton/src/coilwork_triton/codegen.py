@@ -48,7 +48,7 @@ class TritonCodegen:
         return target.kind in ("cuda", "hip")
 
     def capabilities(self, target: Target) -> Capabilities:
-        """What its kernels can do on `target`, and how they go through rows."""
+        """Return what its kernels can do on `target`, and how they go through rows."""
         return capabilities_of(target)
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
@@ -129,7 +129,7 @@ def _write(kernel: Kernel, plan: Plan, target: Target) -> KernelSource:
 
 
 def _source(kernel: Kernel, written: Written, target: Target, library: set[str]) -> KernelSource:
-    """What is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
+    """Return what is `written` of `kernel`, with the functions of `library` that it calls, as one text."""
     names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
     blocks = [name for name, _ in written.configs[0].meta]
     function = define_function(kernel.name, names, written.body, constants=blocks)

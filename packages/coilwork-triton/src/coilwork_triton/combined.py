@@ -192,7 +192,7 @@ def _blocks(shape: Shape) -> list[str]:
 
 
 def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
-    """Whether several configurations are tried: of many points in lines of known sizes, of which little is
+    """Tell if several configurations are tried: of many points in lines of known sizes, of which little is
     updated.
     """
     grids = target.machine.grids

@@ -63,7 +63,7 @@ def close(planned: Planned | PlannedProduct, config: Config) -> Mapping:
 
 
 def _chosen(mapping: Mapping, config: Config) -> dict[str, int]:
-    """What `config` chooses of the open numbers of `mapping`."""
+    """Return what `config` chooses of the open numbers of `mapping`."""
     known = numbers_of(config)
     return {number.name: known[number.name] for number in mapping.open_numbers}
 

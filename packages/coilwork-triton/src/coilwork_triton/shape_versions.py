@@ -104,7 +104,7 @@ class PlannedVersion:
 
     @property
     def kernel(self) -> Kernel:
-        """What it computes, over sizes of its own."""
+        """Return what it computes, over sizes of its own."""
         return self.planned.setting.kernel
 
     @property
@@ -114,7 +114,7 @@ class PlannedVersion:
 
     @property
     def demands(self) -> frozenset[Condition]:
-        """What has to hold of the general kernel's sizes where it is right."""
+        """Return what has to hold of the general kernel's sizes where it is right."""
         return frozenset(() if self.guard is None else self.guard.conditions)
 
     @property
@@ -203,7 +203,7 @@ def _with_blocks(config: Config, blocks: Iterable[str], behind: int) -> Config:
 
 
 def _largest(numbers: Iterable[Expr]) -> list[Expr]:
-    """Those of `numbers` that no other one is at least as large as."""
+    """Return those of `numbers` that no other one is at least as large as."""
     found = list(dict.fromkeys(numbers))
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
@@ -334,7 +334,9 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
 
 
 def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
-    """What `kernel` counts in positions, and the `divided` numbers that positions are computed from."""
+    """Return what `kernel` counts in positions, and the `divided` numbers that positions are
+    computed from.
+    """
     tiles: dict[str, list[Expr]] = {}
     for entry in kernel.ranges:
         tiles.setdefault(entry.tile, []).append(entry.extent)
@@ -360,7 +362,7 @@ def _is_along_columns(draft: Draft) -> bool:
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
-    """Where `kernel` loads and stores."""
+    """Return where `kernel` loads and stores."""
     loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
     return [*loads, *(store.index for store in kernel.stores)]
 

@@ -66,7 +66,7 @@ def _try_wrapper(
     options: ModuleOptions,
     kernels: _Kernels,
 ) -> Artifact | None:
-    """What `wrapper` makes of the program; without `strict`, None with a warning where it cannot."""
+    """Return what `wrapper` makes of the program; without `strict`, None with a warning where it cannot."""
     try:
         refused = wrapper.refuses(program)
         if refused:

@@ -119,7 +119,7 @@ NATIVE: Final = ModuleWrapper(name="native", executor="native")
 
 
 def choose_executor(wrapper: Wrapper, executor: Executor) -> Executor | None:
-    """Who runs what `wrapper` makes where a caller asks for `executor`; None if that is no module
+    """Return who runs what `wrapper` makes where a caller asks for `executor`; None if that is no module
     or bytes.
     """
     return (wrapper.executor or executor) if isinstance(wrapper, ModuleWrapper) else None

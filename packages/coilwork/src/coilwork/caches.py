@@ -41,8 +41,8 @@ _STAGES: Final = tuple(name for name in COMPONENTS if name not in ("coilwork_cac
 
 
 def open_caches(options: CompileOptions) -> Store:
-    """Where what is compiled with `options` is kept. A folder that cannot be used is warned of, and nothing
-    is cached.
+    """Return where what is compiled with `options` is kept. A folder that cannot be used is warned of, and
+    nothing is cached.
 
     Raises:
         OptionError: there is no secret for the server of `redis_url`, or it is too short; the address is

@@ -269,7 +269,7 @@ class CompileOptions(Options):
 
     @property
     def chosen_executor(self) -> Executor | None:
-        """Who runs what the wrapper makes; None if that is no module or bytes."""
+        """Return who runs what the wrapper makes; None if that is no module or bytes."""
         return choose_executor(WRAPPERS.find(self.wrapper), self.executor)
 
     @property
@@ -284,7 +284,7 @@ class CompileOptions(Options):
 
     @property
     def promises(self) -> Promises:
-        """What is promised of the compilation."""
+        """Return what is promised of the compilation."""
         return Promises(strict=self.strict, is_batch_invariant=self.batch_invariant)
 
     @property

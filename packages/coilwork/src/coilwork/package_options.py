@@ -41,8 +41,8 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
 
 
 def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) -> LayoutOptions:
-    """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in
-    cache keys as a whole.
+    """Return what decides layouts of convolutions and products now. It reads torch's TF32 setting, so it
+    belongs in cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order.
     Where lowering `joins_scheduler`, whose pass decides over the graph that follows, or both of a training
@@ -69,7 +69,7 @@ def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) 
 
 
 def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:
-    """Which rewrites of graphs are allowed.
+    """Return which rewrites of graphs are allowed.
 
     Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
     Batch invariance and deterministic algorithms are promises about the captured operators: then nothing that

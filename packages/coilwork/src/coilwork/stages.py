@@ -96,7 +96,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
 
 
 def lowering_context(job: Job) -> LoweringContext:
-    """What lowering reads. The graphs of a training step come rewritten with their joint graph."""
+    """Return what lowering reads. The graphs of a training step come rewritten with their joint graph."""
     settings = replace(lowering_options(job.options, job.fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(job.gm, job.options)
     is_open = job.is_rewritten and job.role == "inference"

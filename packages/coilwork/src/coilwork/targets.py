@@ -44,7 +44,7 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
 
 
 def model_of_device(device: str) -> MachineModel:
-    """What its back end says is measured of `device`; of one that is not there, figures of one like it."""
+    """Return what is measured of `device`; of one that is not there, the figures of one like it."""
     try:
         return backend_of_device(device).describe(device).machine
     except DeviceError:
@@ -52,7 +52,7 @@ def model_of_device(device: str) -> MachineModel:
 
 
 def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
-    """What stays in the cache of each GPU that `gm` has tensors on; None if there is none."""
+    """Return what stays in the cache of each GPU that `gm` has tensors on; None if there is none."""
     found = (target_of_device(device, options) for device in list_devices(gm))
     return min((target.resident_bytes for target in found if target.is_gpu), default=None)
 

@@ -76,7 +76,7 @@ def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: 
 
 
 def _lane(columns: Span) -> Code:
-    """Which element of the tile's arrays belongs to the current column."""
+    """Return which element of the tile's arrays belongs to the current column."""
     name = Name(columns.variable)
     return name if columns.begin == ZERO else Binary("-", name, columns.begin)
 

@@ -74,7 +74,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
 
 
 def _element(point: Block, reduce: Reduce) -> Code:
-    """What `reduce` combines at this point: the neutral element where its mask is false."""
+    """Return what `reduce` combines at this point: the neutral element where its mask is false."""
     source = reduce.operands[0]
     element = convert(point.value(source), source.dtype, source.dtype.compute)
     if not is_atomic(element):
@@ -96,7 +96,7 @@ def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], positio
 
 
 def is_independent(step: Pass) -> bool:
-    """Whether no two points of a pass may write one element."""
+    """Tell if no two points of a pass may write one element."""
     return all(store.mode == "store" and not store.indirect for store in step.stores)
 
 

@@ -100,7 +100,7 @@ def spare(records: Name) -> Name:
 
 
 def ordered(records: Name) -> Name:
-    """What holds `records` in order."""
+    """Return what holds `records` in order."""
     return Name(f"{records.text}_ordered")
 
 

@@ -14,7 +14,7 @@ _EXTREMES: Final = frozenset({"max", "min"})
 
 
 def compares_extremes(kernel: Kernel) -> bool:
-    """Whether a value is compared with what the largest or smallest of a row was found from.
+    """Tell whether a value is compared with what the largest or smallest of a row was found from.
 
     Several loops may compute it, and a loop gives its last elements, for which it has no whole vector,
     another function than the rest.
@@ -37,7 +37,7 @@ def _is_extreme(value: Scalar) -> bool:
 
 
 def _is_found_from(found: Scalar, value: Scalar) -> bool:
-    """Whether an extreme that takes part in `found` was taken of something computed that takes part in
+    """Tell if an extreme that takes part in `found` was taken of something computed that takes part in
     `value`.
     """
     extremes = tuple(one for one in postorder((found,)) if _is_extreme(one))

@@ -52,7 +52,7 @@ class Pass:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """What it computes at each point."""
+        """Return what it computes at each point."""
         combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
 

@@ -68,7 +68,7 @@ def index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
 
 
 def bends(kernel: Kernel) -> bool:
-    """Whether an index divides, clamps or reflects a range."""
+    """Tell whether an index divides, clamps or reflects a range."""
     return any(
         isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _parts(index_expressions(kernel))
     )
@@ -109,8 +109,8 @@ def _bending(expr: Expr, at: Expr) -> Iterator[Expr]:
 
 
 def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
-    """Where `expr`, of `at` alone, changes from one line to another; None where that is too often, or not
-    known.
+    """Return where `expr`, of `at` alone, changes from one line to another; None where that is too often, or
+    not known.
     """
     found: set[int] = set()
     for operand in _operands(expr):

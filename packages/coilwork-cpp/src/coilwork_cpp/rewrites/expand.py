@@ -88,7 +88,7 @@ def _rounded_mean(node: Reduce, x: Scalar, mask: Sequence[Scalar]) -> Scalar:
 
 
 def _is_along_memory(node: Reduce) -> bool:
-    """Whether neighbours in memory are combined."""
+    """Tell if neighbours in memory are combined."""
     return any(
         stride_of(place, axis) is as_expr(1)
         for access in loads(node.operands[:1])

@@ -69,7 +69,7 @@ def _is_eligible(kernel: Kernel) -> bool:
 
 
 def _ends_in_few(kernel: Kernel) -> bool:
-    """Whether the last range is a few points that differ by guards: parts of complex numbers, which no vector
+    """Tell if the last range is a few points that differ by guards: parts of complex numbers, which no vector
     is filled with.
     """
     if not kernel.ranges:
@@ -103,7 +103,7 @@ def _repeated(kernel: Kernel, at: Expr, step: int) -> Kernel:
 
 
 def _all_vary(kernel: Kernel, at: Expr) -> bool:
-    """Whether no store would happen in two pieces."""
+    """Tell if no store would happen in two pieces."""
     return all(at in store.index.free_symbols for store in kernel.stores)
 
 

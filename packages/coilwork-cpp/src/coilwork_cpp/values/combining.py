@@ -18,7 +18,7 @@ def combine_types(kind: Combine) -> tuple[str, ...]:
 
 
 def carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
-    """Which values must be carried from point to point for the results `outputs`."""
+    """Return which values must be carried from point to point for the results `outputs`."""
     needed = set(outputs)
     pending = list(needed)
     while pending:

@@ -138,8 +138,8 @@ def _wide(to: DType) -> DType:
 
 
 def converted_constant(value: float, source: DType, to: DType) -> int:
-    """What x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does not
-    matter.
+    """Return what x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does
+    not matter.
     """
     wide = _wide(to)
     least = -(1 << (8 * wide.itemsize - 1))

@@ -31,7 +31,9 @@ _COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minim
 
 
 def scan_states(scans: Sequence[Scan], names: FreshNames) -> dict[Scan, tuple[Name, ...]]:
-    """What is carried for `scans`; results that one function gives have one entry, the first of them."""
+    """Return what is carried for `scans`; results that one function gives have one entry, the
+    first of them.
+    """
     found: dict[Scan, tuple[Name, ...]] = {}
     for scan in scans:
         if not any(_is_beside(scan, other) for other in found):
@@ -55,12 +57,12 @@ def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequen
 
 
 def _together(scan: Scan, scans: Sequence[Scan]) -> list[Scan]:
-    """Those of `scans` that are computed with `scan`."""
+    """Return those of `scans` that are computed with `scan`."""
     return [other for other in scans if other is scan or _is_beside(other, scan)]
 
 
 def _is_beside(scan: Scan, other: Scan) -> bool:
-    """Whether the two are results of one function."""
+    """Tell if the two are results of one function."""
     return isinstance(scan.kind, Combine) and (scan.kind, scan.operands, scan.axis, scan.reverse) == (
         other.kind,
         other.operands,

@@ -60,7 +60,7 @@ def _own_memory(graph: Graph, returned: int | None) -> set[str]:
 
 
 def starts_aligned(value: object) -> bool:
-    """Whether `value` is a tensor that starts at such a multiple of bytes in its storage."""
+    """Tell if `value` is a tensor that starts at such a multiple of bytes in its storage."""
     if not isinstance(value, torch.Tensor):
         return False
     offset = value.storage_offset()

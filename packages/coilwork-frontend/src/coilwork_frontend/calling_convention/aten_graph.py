@@ -54,7 +54,7 @@ class AtenGraph:
 
     @property
     def role(self) -> Role:
-        """Which part of the user's function the graph is."""
+        """Return which part of the user's function the graph is."""
         return self.convention.role
 
     @property
@@ -105,8 +105,9 @@ class AtenGraph:
     def describe_boundary(
         self, graph: Graph, lowered: torch.fx.GraphModule, symbols: Sequence[tuple[Any, object]]
     ) -> Boundary:
-        """What is known of the inputs and results of `graph`, the loops of `lowered`, which this graph was
-        rewritten to. `symbols` are pairs of a size symbol and torch's."""
+        """Return what is known of the inputs and results of `graph`, the loops of `lowered`, which this graph
+        was rewritten to. `symbols` are pairs of a size symbol and torch's.
+        """
         return Boundary(
             aligned=aligned_inputs(graph, lowered, returned=self.convention.returned),
             updated=names_at(graph, self.aligned_updates),

@@ -81,7 +81,7 @@ class Convention:
 
     @property
     def key_text(self) -> str:
-        """What of this changes the program, as text for a cache key."""
+        """Return what of this changes the program, as text for a cache key."""
         return f"{self.donated}\n{self.returned}\n{self.free}"
 
     @property

@@ -34,7 +34,7 @@ def donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
 
 
 def is_whole(value: object) -> bool:
-    """Whether elements of `value` fill its memory, from the first to the last, whatever its sizes."""
+    """Tell if elements of `value` fill its memory, from the first to the last, whatever its sizes."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return False
     span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -42,7 +42,9 @@ def is_whole(value: object) -> bool:
 
 
 def unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, ...]:
-    """Those of `positions` at which there is a strided tensor whose storage no other of `values` has."""
+    """Return those of `positions` at which there is a strided tensor whose storage no other of
+    `values` has.
+    """
     storages = [strided_storage(value) for value in values]
     users = Counter(storages)
     return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)

@@ -54,7 +54,7 @@ def replay_views(
 
 
 def _shares_memory(value: object) -> bool:
-    """Whether elements of `value` share memory: along a dimension of more than one of them nothing is stepped
+    """Tell if elements of `value` share memory: along a dimension of more than one of them nothing is stepped
     over.
     """
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -66,7 +66,7 @@ def _shares_memory(value: object) -> bool:
 
 
 def _is_open_view(result: object, base: fx.Node) -> bool:
-    """Whether `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed
+    """Tell if `result` is a view of `base`, and of nothing else but sizes, some of which are open; closed
     ones AOTAutograd knows.
     """
     if not isinstance(result, fx.Node) or result is base:
@@ -100,7 +100,7 @@ def _is_view(node: fx.Node) -> bool:
 def _views_alone(
     gm: fx.GraphModule, results: Sequence[fx.Node], inputs: Sequence[fx.Node]
 ) -> tuple[Callable[..., Sequence[Any]], list[int]]:
-    """What computes `results` alone, and the positions of the inputs that it takes."""
+    """Return what computes `results` alone, and the positions of the inputs that it takes."""
     wanted = {node for result in results for node in _behind(result)}
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

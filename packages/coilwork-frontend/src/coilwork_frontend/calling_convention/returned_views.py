@@ -70,7 +70,7 @@ def _items(output: fx.Node) -> Sequence[Any]:
 
 
 def _contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[int, fx.Node]:
-    """What inputs, by position, hold in the end, as far as they are overwritten by something of
+    """Return what inputs, by position, hold in the end, as far as they are overwritten by something of
     their form.
     """
     given = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -106,7 +106,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _are_alike(one: object, other: object) -> bool:
-    """Whether two are tensors of one type and, as far as is known, of one shape."""
+    """Tell if two are tensors of one type and, as far as is known, of one shape."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return one.dtype == other.dtype and are_equal_sizes(one.shape, other.shape)

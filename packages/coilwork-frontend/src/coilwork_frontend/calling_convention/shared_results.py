@@ -104,7 +104,7 @@ def plan_shared_results(
     *,
     recorded: bool,
 ) -> tuple[SharedMemory, ...]:
-    """What there is to do for groups of several objects in one memory.
+    """Return what there is to do for groups of several objects in one memory.
 
     `captured` are the results of Dynamo's graph. `recorded`: AOTAutograd records a function, of which what
     asks for gradients must be no view.

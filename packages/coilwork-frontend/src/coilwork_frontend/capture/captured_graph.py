@@ -24,7 +24,7 @@ class CapturedGraph:
         self._announced = False
 
     def run(self, *args: Any) -> Any:
-        """What eager returns or raises."""
+        """Return what eager returns or raises."""
         return self._graph.forward(*args)  # a call of the module would print where an error is raised
 
     def announce(self) -> None:

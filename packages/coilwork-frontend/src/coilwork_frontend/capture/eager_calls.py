@@ -23,7 +23,8 @@ Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 def compile_around(
     captured: fx.GraphModule, calls: Collection[str], error: CompileError, compiler: Compile
 ) -> Callable[..., Any]:
-    """What runs `captured`, which is changed in place, with `calls`, names of its nodes, in eager mode.
+    """Return what runs `captured`, which is changed in place, with `calls`, names of its nodes, in eager
+    mode.
 
     A warning says so, and `error` says why. `compiler` compiles the parts around the calls.
     """

@@ -22,15 +22,15 @@ logger = logging.getLogger("coilwork")
 
 
 def is_told(error: Exception) -> bool:
-    """Whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a smaller
-    graph.
+    """Tell whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a
+    smaller graph.
     """
     return isinstance(error, (CoilworkError, *FOR_DYNAMO))
 
 
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
-    """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected
-    by the call.
+    """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
+    rejected by the call.
     """
     said = error if isinstance(error, CompileError) else _not_traced(error)
     warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
@@ -42,8 +42,8 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
 def judge_fault(
     error: Exception, graph: str, *, only_compiled: bool, is_refused: Callable[[], bool]
 ) -> Exception | None:
-    """What is to be raised for `graph`, which cannot be compiled because of `error`; None if it runs in eager
-    mode, with a warning that says why.
+    """Return what is to be raised for `graph`, which cannot be compiled because of `error`; None if it runs
+    in eager mode, with a warning that says why.
 
     Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
     graph is `only_compiled`.

@@ -18,8 +18,8 @@ from coilwork_frontend.torch_compat.differentiation import guard_dual_level, may
 
 
 def in_forward_mode(gm: fx.GraphModule, *, only_compiled: bool) -> Callable[..., Any] | None:
-    """What runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to be
-    compiled.
+    """Return what runs `gm`, Dynamo's graph, if this is called within a level; `None` if not: then it is to
+    be compiled.
 
     Raises:
         CompileError: within a level, with `only_compiled`.

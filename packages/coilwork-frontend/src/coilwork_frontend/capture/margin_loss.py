@@ -47,7 +47,7 @@ class MarginCall:
 
 
 def margin_call(node: fx.Node) -> MarginCall | None:
-    """What `node` calls; None if it is no such loss."""
+    """Return what `node` calls; None if it is no such loss."""
     operator = _OPERATORS.get(node.target) if node.op == "call_function" else None
     scores, labels = _given(node, 0, "input", "self"), _given(node, 1, "target")
     if operator is None or scores is None or labels is None:

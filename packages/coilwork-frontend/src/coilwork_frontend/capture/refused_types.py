@@ -93,8 +93,8 @@ class EagerKernels:
 
 
 def has_refused_types(gm: fx.GraphModule, kernels: EagerKernels) -> bool:
-    """Whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured graph
-    raises eager's error.
+    """Tell whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured
+    graph raises eager's error.
 
     That has to be run: of no elements, eager refuses none of them.
     """
@@ -165,7 +165,7 @@ def _rearranges_nothing(node: fx.Node) -> bool:
 
 
 def _first_value(node: fx.Node) -> object:
-    """What stands for the first operand of a call in Dynamo's graph."""
+    """Return what stands for the first operand of a call in Dynamo's graph."""
     given = node.args[0] if node.args else node.kwargs.get("input")
     return given.meta.get("example_value") if isinstance(given, fx.Node) else None
 

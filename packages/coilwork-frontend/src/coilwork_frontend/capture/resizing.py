@@ -91,6 +91,6 @@ def _of_known_sizes(
 
 
 def _is_doubled(size: int, result: int) -> bool:
-    """Whether a power of two is by how much the result is longer."""
+    """Tell if a power of two is by how much the result is longer."""
     times, rest = divmod(result, size)
     return rest == 0 and times & (times - 1) == 0

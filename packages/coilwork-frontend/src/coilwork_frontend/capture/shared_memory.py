@@ -28,8 +28,8 @@ Compiled = Callable[..., Any]
 def with_shared_memory(
     gm: fx.GraphModule, example_inputs: Sequence[Any], captured: fx.GraphModule
 ) -> Callable[[Compiled], Compiled]:
-    """What is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of it,
-    which stays.
+    """Return what is done to the program that is made of `gm`, Dynamo's graph; `captured` is another copy of
+    it, which stays.
 
     `gm` is looked at at once, before anything changes it.
     """
@@ -68,7 +68,7 @@ def with_shared_memory(
 
 
 def _overlapping(args: Sequence[Any], places: Sequence[int], written: set[int]) -> list[int]:
-    """Which of the inputs at `places` overlap with others in the storage of one that is written."""
+    """Return which of the inputs at `places` overlap with others in the storage of one that is written."""
     storages: dict[int, list[int]] = {}
     for place in places:
         storages.setdefault(args[place].untyped_storage().data_ptr(), []).append(place)
@@ -84,8 +84,8 @@ def _overlapping(args: Sequence[Any], places: Sequence[int], written: set[int]) 
 
 
 def _positions(args: Sequence[Any], places: Sequence[int], free: Collection[int]) -> list[object]:
-    """Where the inputs at `places` lie: which share a storage, of what size, as views of what, and from which
-    element on.
+    """Return where the inputs at `places` lie: which share a storage, of what size, as views of what, and
+    from which element on.
 
     The last only for those not in `free`, whose graph is for any. AOTAutograd gives the graph what they are
     views of in their stead.

@@ -164,7 +164,7 @@ class _Placed:
 
 
 def _lies_as_before(args: Sequence[Any], place: Place) -> bool:
-    """Whether inputs lie as `place` says, and no others in that storage."""
+    """Tell if inputs lie as `place` says, and no others in that storage."""
     storage = storage_identity(args[place.positions[0]])
     sharing = tuple(
         position
@@ -214,7 +214,7 @@ def _form(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _sought(gm: fx.GraphModule) -> tuple[Place, ...]:
-    """Where the inputs in question lie."""
+    """Return where the inputs in question lie."""
     sharing: dict[int, list[fx.Node]] = {}
     for node in gm.graph.nodes:
         storage = storage_of(node)

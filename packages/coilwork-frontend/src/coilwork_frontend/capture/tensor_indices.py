@@ -54,7 +54,7 @@ def _called(graph: fx.Graph, like: fx.Node, method: str, args: tuple[Any, ...]) 
 
 
 def _dims(entries: Sequence[Any], rank: int) -> list[int]:
-    """Which dimension each entry of an index begins with; of a whole of `rank` dimensions."""
+    """Return which dimension each entry of an index begins with; of a whole of `rank` dimensions."""
     taken = [_taken(entry) for entry in entries]
     dims, at = [], 0
     for entry, count in zip(entries, taken, strict=True):
@@ -77,7 +77,7 @@ def _is_number(entry: Any) -> bool:
 
 
 def _is_read(entry: Any) -> bool:
-    """Whether `entry` is a number that the program has read, or one that it was given."""
+    """Tell whether `entry` is a number that the program has read, or one that it was given."""
     # of a number that it has read, Dynamo may take the value that it has read to be the only one
     return isinstance(entry, fx.Node) and isinstance(entry.meta.get("example_value"), torch.SymInt)
 

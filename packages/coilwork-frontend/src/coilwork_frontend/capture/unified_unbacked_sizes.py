@@ -82,12 +82,12 @@ class TakenSizes:
 
 
 def _takes_sizes(gm: fx.GraphModule) -> bool:
-    """Whether torch asserts that sizes are equal because it has taken them to be."""
+    """Tell if torch asserts that sizes are equal because it has taken them to be."""
     return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
 
 
 def _settles_sizes(gm: fx.GraphModule) -> bool:
-    """Whether torch asserts that a size is as large as a number, and as small."""
+    """Tell if torch asserts that a size is as large as a number, and as small."""
     bounds: dict[Any, set[tuple[fx.Node, int]]] = {operator.ge: set(), operator.le: set()}
     for node in gm.graph.nodes:
         condition = node.args[0] if _is_of_torch(node) else None
@@ -120,7 +120,7 @@ def _checked(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _computes_with_sizes(gm: fx.GraphModule) -> bool:
-    """Whether a number made of sizes serves anything but torch's assertions, or a size was taken for a
+    """Tell whether a number made of sizes serves anything but torch's assertions, or a size was taken for a
     constant, which leaves no trace.
     """
     asserting: set[fx.Node] = set()

@@ -75,7 +75,7 @@ def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
 
 
 def _condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, object]]]:
-    """What the condition of `check` is computed by, and the numbers that it is computed from, with the
+    """Return what the condition of `check` is computed by, and the numbers that it is computed from, with the
     dimension if they are sizes.
     """
     parts: set[fx.Node] = set()

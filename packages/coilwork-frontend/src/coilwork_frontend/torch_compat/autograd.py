@@ -120,7 +120,7 @@ def compile_with_aot_autograd(
 
 
 def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd
+    """Tell whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd
     takes apart.
     """
     results = torch.fx.node.map_arg(
@@ -133,7 +133,7 @@ def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
 
 
 def hands_through() -> bool:
-    """Whether the wrapper around the inference graph being compiled does nothing to inputs and results.
+    """Tell whether the wrapper around the inference graph being compiled does nothing to inputs and results.
 
     It does if inputs are overwritten, results are views, random state is an input, sizes of results are
     remembered as changing, or the first call is a rehearsal. Of subclasses that it takes apart, the metadata
@@ -211,7 +211,7 @@ def report_output_strides(strides: Sequence[tuple[int, ...] | None]) -> None:
 
 
 def take_view_results() -> tuple[int, ...]:
-    """Which of the forward graph's outputs go to its caller as views of what it makes.
+    """Return which of the forward graph's outputs go to its caller as views of what it makes.
 
     From now on AOTAutograd returns these as they come. It would make tensors of them whose writes are counted
     apart from those to what they show, since a custom function must not return views; what calls this does.

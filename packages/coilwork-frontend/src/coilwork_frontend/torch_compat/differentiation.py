@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 
 def may_carry_tangents() -> bool:
-    """Whether the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a
+    """Tell if the caller is within `torch.autograd.forward_ad.dual_level()`, where a tensor may carry a
     tangent.
     """
     return forward_ad._current_level >= 0

@@ -18,7 +18,7 @@ ROW_POOLS: Final = frozenset(
 
 
 def is_view(target: object) -> bool:
-    """Whether an operator returns memory of its first argument and changes nothing."""
+    """Tell if an operator returns memory of its first argument and changes nothing."""
     if not isinstance(target, OpOverload):
         return False
     aliases = [one.alias_info for one in target._schema.arguments if one.alias_info is not None]
@@ -26,7 +26,7 @@ def is_view(target: object) -> bool:
 
 
 def convolutions_use_tf32() -> bool:
-    """Whether cuDNN may round `f32` operands of convolutions to TF32.
+    """Tell if cuDNN may round `f32` operands of convolutions to TF32.
 
     `torch.backends.cudnn.allow_tf32` raises where recurrent layers are set otherwise than convolutions.
     """
@@ -42,7 +42,9 @@ def native_function(name: str) -> Callable[..., Any]:
 
 
 def is_operator(value: object) -> bool:
-    """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
+    """Tell whether `value` is an operator overload or a higher-order operator; both print as
+    their full name.
+    """
     return isinstance(value, OpOverload | HigherOrderOperator)
 
 
@@ -87,7 +89,7 @@ def shares_nothing(target: object) -> bool:
 
 
 def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
-    """What a call of an operator overwrites; nothing for other nodes."""
+    """Return what a call of an operator overwrites; nothing for other nodes."""
     if not isinstance(node.target, OpOverload):
         return ()
     arguments = enumerate(node.target._schema.arguments)

@@ -10,13 +10,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbol
 
 
 def are_equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two shapes are known to be equal, however they are written; to ask adds no guard."""
+    """Tell if two shapes are known to be equal, however they are written; to ask adds no guard."""
     return len(one) == len(other) and all(statically_known_true(a == b) for a, b in zip(one, other))
 
 
 def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
-    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which
-    only run time knows.
+    """Tell whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values
+    which only run time knows.
     """
     parts = [part for part in captured.modules() if isinstance(part, torch.fx.GraphModule)]
     values = [node.meta.get("example_value") for part in parts for node in part.graph.nodes]
@@ -25,7 +25,7 @@ def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
 
 
 def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
-    """Whether tracing has decided something by a size that torch put in the place of one from data."""
+    """Tell if tracing has decided something by a size that torch put in the place of one from data."""
     values = [node.meta.get("example_value") for node in captured.graph.nodes]
     sizes: list[Any] = [
         size
@@ -42,8 +42,8 @@ def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
 
 
 def symbol_facts(environment: ShapeEnv) -> list[str]:
-    """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand,
-    as sorted texts.
+    """Return what `environment` holds for true of its symbols (guards, assertions) and in whose places others
+    stand, as sorted texts.
     """
     facts = {str(fact) for fact in environment.get_axioms()}
     return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})

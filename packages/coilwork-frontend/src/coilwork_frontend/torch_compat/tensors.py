@@ -17,14 +17,16 @@ from coilwork_ir.device_traits import ATEN_CPU, has_trait
 
 
 def is_static_input(value: object) -> bool:
-    """Whether an input of a captured graph is a parameter or buffer of a module, as Dynamo marks them."""
+    """Tell whether an input of a captured graph is a parameter or buffer of a module, as Dynamo
+    marks them.
+    """
     return isinstance(value, torch.Tensor) and (
         isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
     )
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` has a shape and no contents."""
+    """Tell if `tensor` has a shape and no contents."""
     return isinstance(tensor, FakeTensor)
 
 
@@ -41,7 +43,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def run_on_fakes(node: torch.fx.Node) -> Any:
-    """What `node`, an input or a call of an operator, gives for the fake tensors in its
+    """Return what `node`, an input or a call of an operator, gives for the fake tensors in its
     arguments' metadata.
     """
     if node.op == "placeholder":
@@ -91,7 +93,7 @@ def _pools_rows_at_once(node: torch.fx.Node) -> bool:
 
 
 def _close(node: torch.fx.Node, mode: FakeTensorMode) -> Any:
-    """What stands for the value of `node` in `mode`, with closed sizes."""
+    """Return what stands for the value of `node` in `mode`, with closed sizes."""
     value = node.meta["example_value"]
     if isinstance(value, torch.SymInt):
         return _closed_size(value)
@@ -119,7 +121,7 @@ def remembered_views() -> AbstractContextManager[object]:
 
 
 def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
-    """Where tensors are made that belong with `value`, which may be fake."""
+    """Return where tensors are made that belong with `value`, which may be fake."""
     mode: AbstractContextManager[object] = value.fake_mode if isinstance(value, FakeTensor) else nullcontext()
     return mode
 
@@ -199,8 +201,8 @@ def creation_of(value: torch.Tensor) -> Creation | None:
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need
-    not be that one's.
+    """Tell whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides
+    need not be that one's.
     """
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 

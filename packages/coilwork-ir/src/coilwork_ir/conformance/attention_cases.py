@@ -155,12 +155,12 @@ ATTENTION_CASES: Final[tuple[AttentionCase, ...]] = (
 
 
 def check_attention(compute: Compute, cases: Iterable[AttentionCase] = ATTENTION_CASES) -> list[Result]:
-    """What became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]
 
 
 def check_graph(name: str, text: str, inputs: Sequence[Tensor], compute: Compute) -> Result:
-    """What became of the case `name`, the graph `text` of `inputs`."""
+    """Return what became of the case `name`, the graph `text` of `inputs`."""
     graph = parse_graph(text)
     verify_graph(graph)
     try:

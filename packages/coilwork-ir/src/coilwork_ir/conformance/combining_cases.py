@@ -48,7 +48,9 @@ def scanned_types(kind: ScanKind) -> tuple[DType, ...]:
 
 
 def _fill_of(kind: str, dtype: DType) -> Fill:
-    """What `kind` combines: numbers whose sums and products stay in range, or edges where any will do."""
+    """Return what `kind` combines: numbers whose sums and products stay in range, or edges where
+    any will do.
+    """
     if dtype.is_bool:
         return "bool"
     if kind in ("min", "max", "argmin", "argmax"):

@@ -170,5 +170,5 @@ CONTRACTION_CASES: Final[tuple[ContractionCase, ...]] = (
 def check_contractions(
     compute: Compute, cases: Iterable[ContractionCase] = CONTRACTION_CASES
 ) -> list[Result]:
-    """What became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]

@@ -163,5 +163,5 @@ CONVOLUTION_CASES: Final[tuple[ConvolutionCase, ...]] = (
 def check_convolutions(
     compute: Compute, cases: Iterable[ConvolutionCase] = CONVOLUTION_CASES
 ) -> list[Result]:
-    """What became of each case: `compute` is given its graph, and gives what the interpreter does."""
+    """Return what became of each case: `compute` is given its graph, and gives what the interpreter does."""
     return [check_graph(case.name, case.text, case.make(), compute) for case in cases]

@@ -256,7 +256,7 @@ CORE_CASES: Final[tuple[Case, ...]] = tuple(random_core_case(seed) for seed in r
 def check_cores(
     codegen: Codegen, target: Target, run: Runner, cases: Iterable[Case] = CORE_CASES
 ) -> list[Result]:
-    """What became of each case: declared cores are run, others refused under their name."""
+    """Return what became of each case: declared cores are run, others refused under their name."""
     declared = codegen.capabilities(target).cores
     results: list[Result] = []
     for case in cases:
@@ -272,7 +272,7 @@ def check_cores(
 
 
 def _find_fault(codegen: Codegen, target: Target, case: Case, kind: str) -> str:
-    """What is wrong with how `codegen` refuses `case`; empty if it does so under the name `kind`."""
+    """Return what is wrong with how `codegen` refuses `case`; empty if it does so under the name `kind`."""
     try:
         codegen.emit(parse_kernel(case.text), target, {})
     except EmitError as error:

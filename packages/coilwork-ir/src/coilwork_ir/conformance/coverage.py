@@ -34,7 +34,7 @@ class Coverage:
 
 
 def coverage(cases: Iterable[Case] = CASES) -> Coverage:
-    """What `cases` visit."""
+    """Return what `cases` visit."""
     kernels = [parse_kernel(case.text) for case in cases]
     nodes = [node for kernel in kernels for node in postorder(_roots(kernel))]
     return Coverage(

@@ -90,7 +90,7 @@ def _check_case(
 
 
 def _words(program: Program) -> set[str]:
-    """What a refusal may name."""
+    """Return what a refusal may name."""
     words: set[str] = {symbol.name for symbol in program.symbols}
     for part in walk(program):
         words |= {f"@{part.name}", *(f"%{name}" for name in buffers(part))}
@@ -140,7 +140,7 @@ def _call_fault(
 
 
 def _kind(wanted: Exception | None) -> tuple[type[Exception], ...]:
-    """What may be raised where the interpreter raises `wanted`."""
+    """Return what may be raised where the interpreter raises `wanted`."""
     if wanted is None:
         return ()
     return _REFUSALS if isinstance(wanted, InterpretError) else (type(wanted),)

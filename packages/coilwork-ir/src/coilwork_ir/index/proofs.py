@@ -56,7 +56,7 @@ _BELOW: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
 
 
 def provably_nonneg(e: Expr | int) -> bool:
-    """Whether `e >= 0` for all values of its symbols that keep their promises."""
+    """Tell if `e >= 0` for all values of its symbols that keep their promises."""
     e = as_expr(e)
     lo, hi = limits(e)
     if lo is not None and lo >= 0:
@@ -72,7 +72,9 @@ def provably_nonneg(e: Expr | int) -> bool:
 
 
 def _quotient_nonneg(e: Expr) -> bool:
-    """Whether `c*(x//d) + k >= 0`, d > 0: it is just when `x//d >= m` (or `<= m`), hence when `x >= d*m`."""
+    """Tell whether `c*(x//d) + k >= 0`, d > 0: it is just when `x//d >= m` (or `<= m`), hence when `x >=
+    d*m`.
+    """
     if len(e._monos) != 1 or e._monos[0]._tag != FLOORDIV:
         return False
     c, k = e._coeffs[0], e._constant
@@ -85,7 +87,7 @@ def _quotient_nonneg(e: Expr) -> bool:
 
 
 def provably_positive(e: Expr | int) -> bool:
-    """Whether `e >= 1`."""
+    """Tell if `e >= 1`."""
     e = as_expr(e)
     lo = limits(e)[0]
     if lo is not None and lo > 0:
@@ -94,7 +96,7 @@ def provably_positive(e: Expr | int) -> bool:
 
 
 def provably_le(a: Expr | int, b: Expr | int) -> bool:
-    """Whether `a <= b`."""
+    """Tell if `a <= b`."""
     a, b = as_expr(a), as_expr(b)
     if a is b:
         return True
@@ -105,7 +107,7 @@ def provably_le(a: Expr | int, b: Expr | int) -> bool:
 
 
 def provably_lt(a: Expr | int, b: Expr | int) -> bool:
-    """Whether `a < b`."""
+    """Tell if `a < b`."""
     a, b = as_expr(a), as_expr(b)
     top, bottom = limits(a)[1], limits(b)[0]
     if top is not None and bottom is not None and top < bottom:
@@ -138,7 +140,7 @@ def _prove_lt(a: Expr, b: Expr) -> bool:
 
 
 def _independent(a: Expr, b: Expr) -> bool:
-    """Whether no two terms of `a` share a symbol, and `a` shares none with `b`."""
+    """Tell if no two terms of `a` share a symbol, and `a` shares none with `b`."""
     free = a.free_symbols
     if not free.isdisjoint(b.free_symbols):
         return False
@@ -146,7 +148,7 @@ def _independent(a: Expr, b: Expr) -> bool:
 
 
 def provably_eq(a: Expr | int, b: Expr | int) -> bool:
-    """Whether `a == b`: equal normal forms, also after rewriting every `x % d` as `x - d*(x//d)`."""
+    """Tell if `a == b`: equal normal forms, also after rewriting every `x % d` as `x - d*(x//d)`."""
     a, b = as_expr(a), as_expr(b)
     if a is b:
         return True
@@ -162,7 +164,7 @@ def provably_eq(a: Expr | int, b: Expr | int) -> bool:
 
 
 def provably_divisible(e: Expr | int, d: Expr | int) -> bool:
-    """Whether `d` divides `e`. Raises IndexArithmeticError when `d` is the constant 0."""
+    """Tell if `d` divides `e`. Raises IndexArithmeticError when `d` is the constant 0."""
     return RULES.mod(as_expr(e), as_expr(d)) is ZERO
 
 
@@ -278,7 +280,7 @@ def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
 
 
 def _prove_by_operands(c: Expr, extremum: Expr, rest: Expr, fuel: int, work: _Work) -> bool:
-    """Whether `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no
+    """Tell if `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no
     less than each.
     """
     if _prove(c, fuel - 2, work):

@@ -180,7 +180,7 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
 
 
 def _may_split(a: Expr, atom: Expr) -> bool:
-    """Whether some term of `a` has the factor `atom`."""
+    """Tell if some term of `a` has the factor `atom`."""
     return any(mono is atom or (mono._tag == PRODUCT and atom in mono._args) for mono in a._monos)
 
 

@@ -48,7 +48,7 @@ def find_operator(target: str) -> Callable[..., object]:
 
 
 def argument_value(argument: Argument, memory: Memory) -> object:
-    """What torch is given for `argument`."""
+    """Return what torch is given for `argument`."""
     match argument:
         case Ref(name):
             return memory.tensors[name]

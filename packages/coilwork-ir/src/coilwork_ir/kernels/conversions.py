@@ -93,7 +93,7 @@ class _Conversions:
                 return cast(source, dtype)
 
     def _constant(self, value: float, source: DType, dtype: DType) -> Const | None:
-        """What `value` becomes; `None` if any compiler says the same."""
+        """Return what `value` becomes; `None` if any compiler says the same."""
         value = rounded(value, source)
         if -_HELD <= value < _HELD and (dtype not in _UNSIGNED or value > -1):
             return None

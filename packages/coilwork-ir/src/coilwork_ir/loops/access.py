@@ -117,7 +117,7 @@ def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def origins(node: Node) -> tuple[Origin, ...]:
-    """Where `node` came from."""
+    """Return where `node` came from."""
     return node.origins
 
 

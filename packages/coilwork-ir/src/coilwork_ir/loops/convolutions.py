@@ -219,7 +219,7 @@ Places: TypeAlias = Mapping[Role, tuple[tuple[Expr, ...], Scalar]]
 def places_of(
     node: Windowed, extents: Roles, *, features: Sequence[Expr], inner: Expr, taps: Sequence[Expr]
 ) -> Places:
-    """Where a product's operands lie: at a point of the features, a channel of its group, and taps."""
+    """Return where a product's operands lie: at a point of the features, a channel of its group, and taps."""
     batch, feature, *windows = features
     per_group = floordiv(extents.features, as_expr(node.groups))
     group = as_expr(0) if node.groups == 1 else _divided(feature, per_group)

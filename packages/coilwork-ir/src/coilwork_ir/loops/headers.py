@@ -17,7 +17,7 @@ _ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
 def read_header(
     reader: Reader, symbols: Symbols
 ) -> tuple[tuple[Expr, ...], tuple[GraphInput, ...], tuple[Constant, ...]]:
-    """What `format_header` wrote; the symbols are added to `symbols`."""
+    """Return what `format_header` wrote; the symbols are added to `symbols`."""
     declared: list[Expr] = []
     inputs: list[GraphInput] = []
     constants: list[Constant] = []
@@ -39,7 +39,7 @@ def read_header(
 
 
 def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
-    """What `format_checks` wrote."""
+    """Return what `format_checks` wrote."""
     found: list[Check] = []
     while reader.accept("check"):
         condition = parse_value(reader, values)

@@ -184,7 +184,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
 
 
 def _activated(value: Scalar, activation: Activation) -> Scalar:
-    """What `activation` makes of `value`."""
+    """Return what `activation` makes of `value`."""
     dtype = value.dtype
     if activation == "relu":
         return op("maximum", value, const(0, dtype))
@@ -200,7 +200,7 @@ def _activated(value: Scalar, activation: Activation) -> Scalar:
 
 
 def _without_activation(value: Scalar) -> tuple[Scalar, Activation]:
-    """What `_activated` was given."""
+    """Return what `_activated` was given."""
     if isinstance(value, Op) and value.op in ("maximum", "mul"):
         first = value.operands[0]
         inner = first if value.op == "maximum" else first.operands[0] if first.operands else first
@@ -211,7 +211,7 @@ def _without_activation(value: Scalar) -> tuple[Scalar, Activation]:
 
 
 def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
-    """What `value` is before it is scaled, and the buffers of the scales."""
+    """Return what `value` is before it is scaled, and the buffers of the scales."""
     found: list[str] = []
     while isinstance(value, Op) and value.op == "mul":
         value, scale = value.operands[0], _unwidened(value.operands[1])
@@ -226,7 +226,9 @@ def _weighted(value: Scalar, weight: Literal_) -> Scalar:
 
 
 def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """What `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold it."""
+    """Return what `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold
+    it.
+    """
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
         return value, 1
     number = value.operands[1].value

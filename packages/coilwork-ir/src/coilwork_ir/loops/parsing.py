@@ -130,7 +130,7 @@ def read_node(reader: Reader, symbols: Symbols) -> Node:
 
 
 def read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]:
-    """What `format_domain` wrote, and `symbols` with the ranges and axes."""
+    """Return what `format_domain` wrote, and `symbols` with the ranges and axes."""
     scope = dict(symbols)
     reader.expect("[")
     ranges: list[Expr] = []
@@ -312,7 +312,7 @@ def _read_convolution(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | 
 
 
 def read_window(reader: Reader) -> Window:
-    """What `format_window` wrote."""
+    """Return what `format_window` wrote."""
     numbers: dict[str, int] = {}
     for name in ("stride", "padding", "dilation", "extra"):
         if name != "extra" or reader.peek(name):

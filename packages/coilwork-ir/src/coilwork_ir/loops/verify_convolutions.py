@@ -74,7 +74,7 @@ def _check_bodies(node: Convolution, scope: Scope, place: Place) -> None:
 
 
 def _equal_extents(node: Convolution, extents: Roles) -> Iterator[tuple[str, Expr, Expr]]:
-    """What must be equal, and what both are."""
+    """Return what must be equal, and what both are."""
     value = [r.extent for r in node.value.ranges if r.extent is not None]
     result = node.epilogue if node.gradient is None else node.gradient
     assert result is not None

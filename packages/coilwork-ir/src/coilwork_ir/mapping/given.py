@@ -60,8 +60,8 @@ def find_given(given: GivenMappings, kernel: Kernel) -> str | None:
 
 
 def parse_given(text: str, kernel: Kernel, target: str) -> tuple[Versions, ...]:
-    """What `text` gives to the pieces of `kernel` on devices of the kind `target`, in order; none if it is
-    for others alone.
+    """Return what `text` gives to the pieces of `kernel` on devices of the kind `target`, in order; none if
+    it is for others alone.
 
     Raises:
         EmitError: it is no text of mappings.

@@ -118,7 +118,7 @@ def find(directives: Iterable[Directive], kind: type[D]) -> D | None:
 
 
 def find_all(directives: Iterable[Directive], kind: type[D]) -> Iterator[D]:
-    """Those of `directives` that are of class `kind`."""
+    """Return those of `directives` that are of class `kind`."""
     return (one for one in directives if isinstance(one, kind))
 
 

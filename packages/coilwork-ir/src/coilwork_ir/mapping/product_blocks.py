@@ -56,7 +56,7 @@ class Factors:
 
     @property
     def unit(self) -> Unit:
-        """What multiplies."""
+        """Return what multiplies."""
         return Unit(unit="mma" if self.node.left.dtype.itemsize <= 2 else "fma")
 
 
@@ -163,7 +163,7 @@ def name_blocks(kernel: Kernel, factors: Factors, blocks: Blocks) -> Candidate:
 
 
 def work_of(factors: Factors) -> Work:
-    """What a product comes to."""
+    """Return what a product comes to."""
     points = whole_sides(factors)
     left, right = factors.memory_bytes
     return Work(

@@ -122,7 +122,9 @@ def assume(kernel: Kernel, guard: Guard) -> Kernel:
 
 
 def _renew(kernel: Kernel, guard: Guard) -> tuple[dict[Expr, Expr], tuple[Expr, ...]]:
-    """What the sizes of `kernel` are where `guard` holds, and the symbols that they then are in terms of."""
+    """Return what the sizes of `kernel` are where `guard` holds, and the symbols that they then are in terms
+    of.
+    """
     most: dict[str, int] = {}
     unit: dict[str, int] = {}
     for condition in guard.conditions:

@@ -250,7 +250,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
 
 
 def _read_instructions(reader: Reader, symbols: Symbols) -> tuple[Instruction, ...]:
-    """What stands before the next closing brace."""
+    """Return what stands before the next closing brace."""
     instructions: list[Instruction] = []
     while not reader.accept("}"):
         at = reader.at

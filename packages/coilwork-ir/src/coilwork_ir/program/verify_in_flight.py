@@ -75,7 +75,9 @@ class FlightChecker:
         return HOST if piece in self._host else OWN
 
     def _actor(self, piece: int, stream: str) -> Actor:
-        """Who uses `piece` for work on `stream`: of the call's own, the host works in its memory itself."""
+        """Return who uses `piece` for work on `stream`: of the call's own, the host works in its memory
+        itself.
+        """
         return self._home(piece) if stream == OWN else stream
 
     def follow(self, instruction: Instruction, position: int, place: Place) -> None:

@@ -50,7 +50,7 @@ def format_number(value: bool | int | float) -> str:
 
 
 def parse_number(reader: Reader) -> bool | int | float:
-    """What `format_number` wrote."""
+    """Return what `format_number` wrote."""
     if reader.accept("True"):
         return True
     if reader.accept("False"):
@@ -189,7 +189,7 @@ def format_argument(value: Argument) -> str:
 
 
 def parse_argument(reader: Reader, symbols: Symbols) -> Argument:
-    """What `format_argument` wrote."""
+    """Return what `format_argument` wrote."""
     if reader.peek("%"):
         return Ref(parse_ref(reader))
     if reader.peek('"'):
@@ -232,7 +232,7 @@ def format_output(value: GraphOutput) -> str:
 
 
 def parse_output(reader: Reader, symbols: Symbols) -> GraphOutput:
-    """What `format_output` wrote."""
+    """Return what `format_output` wrote."""
     at = reader.at
     value = parse_argument(reader, symbols)
     if value is None or isinstance(value, Ref | Expr):
@@ -252,7 +252,7 @@ def format_origins(origins: Sequence[Origin]) -> str:
 
 
 def parse_origins(reader: Reader) -> tuple[Origin, ...]:
-    """What `format_origins` wrote."""
+    """Return what `format_origins` wrote."""
     found: list[Origin] = []
     while reader.accept("loc"):
         reader.expect("(")

@@ -61,7 +61,7 @@ def _steps(path: ResultPath) -> str:
 
 
 def read_paths(reader: Reader) -> tuple[ResultPath, ...]:
-    """What `format_paths` writes."""
+    """Return what `format_paths` writes."""
     if not reader.accept("paths"):
         return ()
 

@@ -82,7 +82,7 @@ def format_combining(kind: Combining) -> str:
 
 
 def parse_combining(reader: Reader) -> Combining:
-    """What `format_combining` wrote."""
+    """Return what `format_combining` wrote."""
     if not reader.accept("by"):
         word = reader.choice(SCAN_KINDS, "a scan")
         return next(known for known in SCAN_KINDS if known == word)

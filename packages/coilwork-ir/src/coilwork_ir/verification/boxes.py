@@ -40,7 +40,7 @@ def with_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
 
 
 def is_whole(boxes: Sequence[Box], shape: Sequence[Expr]) -> bool:
-    """Whether one of `boxes` is provably all of a buffer of `shape`."""
+    """Tell if one of `boxes` is provably all of a buffer of `shape`."""
     everything = whole_of(shape)
     return any(_equal(box, everything) for box in boxes)
 

@@ -95,7 +95,7 @@ class Scope:
             self._filled[buffer.name] = boxes
 
     def is_full(self, name: str) -> bool:
-        """Whether all elements of buffer `name` have values."""
+        """Tell if all elements of buffer `name` have values."""
         return name not in self._filled
 
     def store_into(self, name: str, place: Place) -> Buffer:

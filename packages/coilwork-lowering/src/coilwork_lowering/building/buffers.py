@@ -77,7 +77,7 @@ class Buffers:
         return self._root.get(name, name)
 
     def owns_memory(self, buffer: Buffer) -> bool:
-        """Whether `buffer` is all of its memory, not a view or another operator's alias of it."""
+        """Tell whether `buffer` is all of its memory, not a view or another operator's alias of it."""
         return buffer.name not in self._lodgers
 
     def note_view(self, buffer: Buffer, alias: Alias) -> None:
@@ -85,7 +85,7 @@ class Buffers:
         self._views[buffer.name] = alias
 
     def alias(self, buffer: Buffer) -> Alias | None:
-        """What `buffer` is a view of, if a `View` node made it."""
+        """Return what `buffer` is a view of, if a `View` node made it."""
         return self._views.get(buffer.name)
 
     def owner(self, buffer: Buffer) -> Buffer:
@@ -110,7 +110,7 @@ class Buffers:
         self._successor[old] = new.name
 
     def is_stale(self, name: str) -> bool:
-        """Whether the memory of buffer `name` was overwritten under another name."""
+        """Tell if the memory of buffer `name` was overwritten under another name."""
         while name not in self._successor:
             alias = self._views.get(name)
             if alias is None:
@@ -119,7 +119,7 @@ class Buffers:
         return True
 
     def latest(self, name: str) -> Buffer:
-        """What the memory called `name` is called now. It may be a view whose source was
+        """Return what the memory called `name` is called now. It may be a view whose source was
         overwritten since.
         """
         passed: list[str] = []

@@ -85,7 +85,7 @@ class Builder:
     # declarations
 
     def machine_of(self, device: str) -> MachineModel:
-        """What is measured of `device`."""
+        """Return what is measured of `device`."""
         return self.options.find_model(device)
 
     def declare(
@@ -358,7 +358,7 @@ class Builder:
         return whole(output)
 
     def is_unfilled(self, buffer: Buffer) -> bool:
-        """Whether `buffer` is such memory still."""
+        """Tell if `buffer` is such memory still."""
         return buffer.name in self._unfilled
 
     def _view(

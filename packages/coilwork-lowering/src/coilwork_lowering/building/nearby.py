@@ -69,7 +69,7 @@ def _device(node: _Computing) -> str:
 
 
 def _scalars(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
-    """What `node` computes, by field."""
+    """Return what `node` computes, by field."""
     found: dict[str, tuple[Scalar, ...]] = {"checks": tuple(check.condition for check in node.checks)}
     for field in fields(node):
         value = getattr(node, field.name)

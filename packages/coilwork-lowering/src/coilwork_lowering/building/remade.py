@@ -77,7 +77,7 @@ def _is_long(value: Scalar) -> bool:
 
 
 def _body_behind(access: Load, node: Node | None) -> Scalar | None:
-    """What `node` computes at the place of `access`."""
+    """Return what `node` computes at the place of `access`."""
     if not isinstance(node, Pointwise) or node.into is not None or node.checks:
         return None
     if access.indirect or access.mask is not None:
@@ -92,7 +92,7 @@ def _replaced(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
 
 
 def _number(node: Scalar) -> Scalar:
-    """What torch makes of an operation on numbers."""
+    """Return what torch makes of an operation on numbers."""
     if not isinstance(node, Op) or not all(isinstance(operand, Const) for operand in node.operands):
         return node
     numbers = [

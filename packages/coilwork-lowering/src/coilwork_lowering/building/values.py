@@ -97,7 +97,7 @@ def whole(buffer: Buffer) -> TensorValue:
 
 
 def is_whole(value: TensorValue) -> bool:
-    """Whether `value` is its buffer, element for element."""
+    """Tell if `value` is its buffer, element for element."""
     return value.shape == value.buffer.shape and value.index == dims(value.shape)
 
 
@@ -110,7 +110,7 @@ class Layout:
 
 
 def layout_of(value: TensorValue) -> Layout | None:
-    """Where `value` lies in its buffer's memory; None when that is no strided layout.
+    """Return where `value` lies in its buffer's memory; None when that is no strided layout.
 
     Dimensions of one element get the stride that a row-major tensor would have there.
     """
@@ -132,7 +132,7 @@ def layout_of(value: TensorValue) -> Layout | None:
 
 
 def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    """Whether strides `a` and `b` place the elements of a tensor of `shape` alike."""
+    """Tell if strides `a` and `b` place the elements of a tensor of `shape` alike."""
     if any(as_int(extent) == 0 for extent in shape):
         return True
     a, b = (_of_elements(shape, strides) for strides in (a, b))

@@ -169,5 +169,5 @@ def _equal(a: Expr, b: Expr) -> bool:
 
 
 def _divides(small: Expr, large: Expr) -> bool:
-    """Whether `small` is a factor of `large` as far as the terms show."""
+    """Tell if `small` is a factor of `large` as far as the terms show."""
     return as_int(small) != 0 and provably_divisible(large, small)

@@ -52,7 +52,7 @@ def _dense_order(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> list
 
 
 def _are_alike(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    """Whether all operands have the whole shape, and the same strides without gaps."""
+    """Tell if all operands have the whole shape, and the same strides without gaps."""
     if not all(_has_shape(one, shape) for one in operands):
         return False
     strides = operands[0].stride()
@@ -69,7 +69,7 @@ def _has_shape(value: torch.Tensor, shape: Sequence[Any]) -> bool:
 
 
 def _is_dense(value: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
+    """Tell if the elements follow each other, dimensions in `order`. Strides of dimensions of one element do
     not matter.
     """
     step: Any = 1

@@ -24,7 +24,7 @@ _HALVES: Final = (torch.float16, torch.bfloat16)
 
 
 def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """What replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own."""
     xlogy = (aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
     xlog1py = (
         *(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar),
@@ -70,7 +70,7 @@ def in_type(number: Any, dtype: torch.dtype) -> Any:
 
 
 def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
-    """Whether eager computes these 16-bit floats on a CPU."""
+    """Tell if eager computes these 16-bit floats on a CPU."""
     same = all(other.dtype is value.dtype for other in others)
     return same and value.dtype in _HALVES and has_trait(value.device.type, ATEN_CPU)
 

@@ -37,7 +37,7 @@ _MOST_DIGITS: Final = sys.float_info.max_10_exp
 
 
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """What replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own."""
     aten = torch.ops.aten
     smooth_l1 = aten.smooth_l1_loss_backward.default
     elu = aten.elu_backward.default

@@ -92,7 +92,7 @@ def _in_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch
 
 
 def _is_surely_contiguous(value: torch.Tensor) -> bool:
-    """Whether rows follow each other whatever the sizes are; `is_contiguous` would add guards on them.
+    """Tell if rows follow each other whatever the sizes are; `is_contiguous` would add guards on them.
 
     Dimensions of one element count: by their strides torch tells a format from another.
     """

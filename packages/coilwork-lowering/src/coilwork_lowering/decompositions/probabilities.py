@@ -18,7 +18,7 @@ aten: Final = torch.ops.aten
 
 
 def probability_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """What replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own."""
     return {
         aten.binary_cross_entropy.default: _cross_entropy(table[aten.binary_cross_entropy.default]),
         aten.bernoulli.default: _bernoulli(table[aten.bernoulli.default]),

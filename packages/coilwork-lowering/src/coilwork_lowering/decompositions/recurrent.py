@@ -28,7 +28,7 @@ def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def layers_in_16_bits() -> bool:
-    """Whether oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them,
+    """Tell if oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them,
     torch's decompositions do not.
     """
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -68,7 +68,7 @@ def _steps(
 def _plain(
     mode: int, num_layers: int, bidirectional: bool, batch_first: bool, batch_sizes: Sequence[int]
 ) -> bool:
-    """Whether this is a layer as torch's decomposition calls it."""
+    """Tell if this is a layer as torch's decomposition calls it."""
     return mode == _LSTM and num_layers == 1 and not (bidirectional or batch_first or batch_sizes)
 
 
@@ -90,8 +90,8 @@ def _layer(
     batch_first: bool,
     train: bool,
 ) -> Any:
-    """Where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell `[1,
-    B, H]`, and no workspace.
+    """Return where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell
+    `[1, B, H]`, and no workspace.
     """
     plain = _plain(mode, num_layers, bidirectional, batch_first, batch_sizes)
     if x.dtype is not torch.bfloat16 or not plain or layers_in_16_bits():

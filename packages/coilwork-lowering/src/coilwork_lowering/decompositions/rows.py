@@ -135,7 +135,7 @@ def _segment_reduce(
 def _borders(
     data: Tensor, lengths: Tensor | None, offsets: Tensor | None, axis: int
 ) -> tuple[Tensor, Tensor] | None:
-    """Where segments start and end, or `None` where that is left to eager."""
+    """Return where segments start and end, or `None` where that is left to eager."""
     given = lengths if lengths is not None else offsets
     if given is None or data.dtype not in _FLOATS or given.dtype not in (torch.int32, torch.int64):
         return None
@@ -182,8 +182,8 @@ def _segment_reduce_backward(
     axis: int = 0,
     initial: Any = None,
 ) -> Any:
-    """What each element gets of its segment's gradient. Of a product that takes the product of the others:
-    left to eager.
+    """Return what each element gets of its segment's gradient. Of a product that takes the product of the
+    others: left to eager.
     """
     borders = _borders(data, lengths, offsets, axis)
     if borders is None or reduce not in _SEGMENTS or reduce == "prod":

@@ -174,8 +174,8 @@ def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
 
 
 def _masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[Any]) -> Any:
-    """What the mask chooses is put side by side, behind it zeros. What it does not goes to one place more,
-    which is left out.
+    """Return what the mask chooses is put side by side, behind it zeros. What it does not goes to one place
+    more, which is left out.
     """
     count = math.prod(sizes)
     if not surely(gradient.numel() > 0) or not surely(gradient.numel() <= count):

@@ -64,7 +64,7 @@ _NOWHERE: Final = -(1 << 62)
 
 
 def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """What replaces entries of `table`, torch's own."""
+    """Return what replaces entries of `table`, torch's own."""
     found: dict[Any, Callable[..., Any]] = {
         aten.max_unpool2d.default: _like_input(_put_within_planes(table[aten.max_unpool2d.default]), 0),
         aten.max_unpool3d.default: _put_within_planes(table[aten.max_unpool3d.default]),
@@ -328,7 +328,7 @@ def _of_one_type(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether a tensor has another shape, or other strides along dimensions of more than one element."""
+    """Tell whether a tensor has another shape, or other strides along dimensions of more than one element."""
     return value.dim() != len(shape) or not all(
         surely(size == whole) and (surely(size == 1) or surely(step == wanted))
         for size, whole, step, wanted in zip(value.shape, shape, value.stride(), strides, strict=True)

@@ -171,7 +171,7 @@ def _result_list(call: Call) -> list[Any]:
 
 
 def _is_left_out(call: Call, number: int) -> bool:
-    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says
+    """Tell if the kernel makes no tensor of result `number`, which is None then. Torch's meta function says
     an empty one.
     """
     flag = _LEFT_OUT.get((call.target, number))
@@ -277,7 +277,7 @@ def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:
 
 
 def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
-    """Whether the kernel makes a contiguous result, whatever the meta function says."""
+    """Tell if the kernel makes a contiguous result, whatever the meta function says."""
     if not isinstance(result, torch.Tensor):
         return False
     if flight_of(target) is not None:

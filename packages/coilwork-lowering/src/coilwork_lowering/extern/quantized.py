@@ -39,8 +39,8 @@ def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | 
 
 
 def is_dequantizing(name: str, arguments: Mapping[str, Value]) -> bool:
-    """Whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last, which
-    capture takes for its operands.
+    """Tell whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last,
+    which capture takes for its operands.
     """
     return name.startswith(_ENDING) and _operand_type(arguments) is not None
 
@@ -109,7 +109,7 @@ def quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
 
 
 def _shows_floats(node: torch.fx.Node) -> bool:
-    """Whether a result is captured as one of `float32`, as quantised ones are."""
+    """Tell if a result is captured as one of `float32`, as quantised ones are."""
     shown = node.meta.get("val")
     values = shown if isinstance(shown, list | tuple) else (shown,)
     return any(isinstance(value, torch.Tensor) and value.dtype is torch.float32 for value in values)
@@ -128,7 +128,7 @@ def _quantized_in(values: Iterable[Value]) -> Iterator[TensorValue]:
 
 
 def _is_view(target: Overload) -> bool:
-    """Whether a call reads no element of its operand."""
+    """Tell if a call reads no element of its operand."""
     infos = [
         argument.alias_info for argument in schema_of(target).arguments if argument.alias_info is not None
     ]

@@ -30,7 +30,7 @@ _RELATIONS: Final[Mapping[Relation, Callable[[float, float], bool]]] = MappingPr
 
 
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of
+    """Tell if the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of
     `target` puts them.
     """
     name = qualified_name(target).split(".")[1]
@@ -110,7 +110,7 @@ def _holds_of(number: object, compare: Callable[[Any, int], Any], bound: int) ->
 
 
 def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
-    """Whether this may be `max_pool1d`, whose kernel counts in 64 bits."""
+    """Tell if this may be `max_pool1d`, whose kernel counts in 64 bits."""
     value = arguments.get("self")
     if "max_pool2d" not in name or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
@@ -118,14 +118,14 @@ def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
 
 
 def _has_short_windows(arguments: Mapping[str, object]) -> bool:
-    """Whether what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
+    """Tell if what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
     given = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
     numbers = [number for one in given if isinstance(one, list | tuple) for number in one]
     return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
-    """Whether torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers
+    """Tell if torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers
     wrap below zero.
     """
     if dtype.is_complex or dtype is torch.bool:
@@ -140,7 +140,7 @@ def fits(number: float, dtype: torch.dtype) -> bool:
 
 
 def _scales(factor: object, operands: Iterable[object]) -> bool:
-    """Whether `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for
+    """Tell if `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for
     fractions.
     """
     operands = tuple(operands)
@@ -189,7 +189,7 @@ def _type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.d
 
 
 def _types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
-    """Those of the tensors that are computed with: positions, masks and labels are none."""
+    """Return those of the tensors that are computed with: positions, masks and labels are none."""
     for key, value in arguments.items():
         if isinstance(value, torch.Tensor) and key not in ("mask", "index"):
             yield value.dtype

@@ -44,7 +44,7 @@ def _alike(*names: str) -> Rule:
 
 
 def _onto(name: str, *names: str) -> Rule:
-    """What has these names is broadcast to the shape of `name`, and not the other way round."""
+    """Return what has these names is broadcast to the shape of `name`, and not the other way round."""
 
     def rule(arguments: Arguments) -> bool:
         onto = arguments.get(name)

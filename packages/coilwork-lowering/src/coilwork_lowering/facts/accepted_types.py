@@ -51,7 +51,7 @@ _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
 def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
-    """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in
+    """Tell if eager has a kernel of `target` for the types of `arguments`, which are named as in
     the schema.
     """
     info = find_target_info(qualified_name(target))
@@ -158,7 +158,7 @@ def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
 
 
 def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
-    """Whether all tensors are of these types, and stay so beside the numbers, which are of these
+    """Tell if all tensors are of these types, and stay so beside the numbers, which are of these
     types, too.
     """
     return all(_type_of(name, one) in (None, *types) for name, one in arguments)
@@ -176,13 +176,13 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 
 def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
-    """Those of the tensors of these names."""
+    """Return those of the tensors of these names."""
     given = [arguments.get(name) for name in names]
     return frozenset(one.dtype for one in given if isinstance(one, torch.Tensor))
 
 
 def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
-    """Whether a norm of `dtype` may have parameters of these types: its own, or `f32` beside 16 bits."""
+    """Tell whether a norm of `dtype` may have parameters of these types: its own, or `f32` beside 16 bits."""
     return parameters <= {dtype} or (dtype in _FLOATS - _WIDE and parameters == {torch.float32})
 
 

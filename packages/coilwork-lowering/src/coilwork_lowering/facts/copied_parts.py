@@ -46,8 +46,8 @@ class CopiedParts:
 
 
 def copied_parts(node: fx.Node) -> CopiedParts | None:
-    """What is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each dimension's runs
-    are in order, without gaps.
+    """Return what is in `node`, a `slice_scatter`, if it all comes from one tensor by copies; each
+    dimension's runs are in order, without gaps.
 
     Adds no guard.
     """
@@ -63,7 +63,7 @@ def copied_parts(node: fx.Node) -> CopiedParts | None:
 
 
 def _begins_with_nothing(node: fx.Node) -> bool:
-    """Whether the first copy of those that end with `node` goes to memory of any contents; cheap, for every
+    """Tell if the first copy of those that end with `node` goes to memory of any contents; cheap, for every
     copy is asked about.
     """
     for _ in range(_MOST_COPIES):
@@ -97,7 +97,7 @@ class _Reader:
         self.known: dict[fx.Node, CopiedParts] = {}
 
     def parts(self, node: fx.Node) -> CopiedParts:
-        """What is in `node`; at least that it is itself."""
+        """Return what is in `node`; at least that it is itself."""
         if node not in self.known:
             found = self._looked_up(node) if len(self.known) < _MOST_CALLS else None
             self.known[node] = _itself(node) if found is None else found
@@ -173,7 +173,7 @@ def _equal(a: tuple[Run, ...], b: tuple[Run, ...]) -> bool:
 
 
 def _within(run: Run, start: Size, end: Size) -> Run | None:
-    """What of `run` lies between `start` and `end`, perhaps nothing; None if the sizes do not say."""
+    """Return what of `run` lies between `start` and `end`, perhaps nothing; None if the sizes do not say."""
     first, last = _larger(run.start, start), _smaller(run.end, end)
     if first is None or last is None:
         return None
@@ -201,8 +201,8 @@ class _Place:
 
 
 def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
-    """Where in `base` the call `node` reads or writes; its arguments from number `first` on, or by name, say
-    so.
+    """Return where in `base` the call `node` reads or writes; its arguments from number `first` on, or by
+    name, say so.
     """
     dim, start, end, step = (_value(given) for given in _given(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
@@ -235,7 +235,7 @@ def _same_type(one: fx.Node, other: fx.Node) -> bool:
 
 
 def _alike(given: Any, node: fx.Node) -> bool:
-    """Whether `given` has the type, the device and surely the shape of `node`."""
+    """Tell if `given` has the type, the device and surely the shape of `node`."""
     if not isinstance(given, fx.Node) or not _same_type(given, node):
         return False
     a, b = given.meta["val"].shape, node.meta["val"].shape

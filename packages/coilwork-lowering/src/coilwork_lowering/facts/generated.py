@@ -21,12 +21,12 @@ def operator(target: Any) -> str:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Whether `node` is its first operand's memory under another layout."""
+    """Tell if `node` is its first operand's memory under another layout."""
     return node.op == "call_function" and find_info(operator(node.target)).is_view
 
 
 def is_computed(node: torch.fx.Node) -> bool:
-    """Whether each element of `node` is computed from a few of its operands'."""
+    """Tell if each element of `node` is computed from a few of its operands'."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or not operator(target):
         return False
@@ -36,12 +36,12 @@ def is_computed(node: torch.fx.Node) -> bool:
 
 
 def is_reduced(node: torch.fx.Node) -> bool:
-    """Whether `node` is a reduction, or a choice of elements."""
+    """Tell whether `node` is a reduction, or a choice of elements."""
     return node.op == "call_function" and find_info(operator(node.target)).is_reduction
 
 
 def reads_anywhere(node: torch.fx.Node) -> bool:
-    """Whether generated code reads the operands of `node`, in place and with any strides; or only their
+    """Tell whether generated code reads the operands of `node`, in place and with any strides; or only their
     shapes.
     """
     return is_computed(node) or is_reduced(node) or find_info(operator(node.target)).is_filled
@@ -65,6 +65,6 @@ def views_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """What reads `owner`, through views of it as well; some more than once."""
+    """Return what reads `owner`, through views of it as well; some more than once."""
     for node in (owner, *views_of(owner)):
         yield from (user for user in node.users if not is_view(user))

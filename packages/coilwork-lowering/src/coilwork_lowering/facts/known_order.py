@@ -21,7 +21,7 @@ _aten: Final = torch.ops.aten
 
 
 def in_order(given: Any) -> bool:
-    """Whether the FX value `given` is a row of positions, none negative, each at least the one before, in
+    """Tell if the FX value `given` is a row of positions, none negative, each at least the one before, in
     every run.
 
     Of its dimensions at most one is of another size than 1, unless all its values are known when compiling.
@@ -80,7 +80,7 @@ def _is_row(node: torch.fx.Node) -> bool:
 
 
 def _counts_up(node: torch.fx.Node, name: str) -> bool:
-    """Whether a range of so many positions begins at 0 or later, and goes up."""
+    """Tell whether a range of so many positions begins at 0 or later, and goes up."""
     start, step = _range_of(node, name)
     return type(start) is int and start >= 0 and type(step) is int and step > 0
 
@@ -97,7 +97,7 @@ def _range_of(node: torch.fx.Node, name: str) -> tuple[Any, Any]:
 
 
 def _is_found(given: Any) -> bool:
-    """What `nonzero` gives: coordinates row by row, in row-major order, as its documentation says."""
+    """Return what `nonzero` gives: coordinates row by row, in row-major order, as its documentation says."""
     return isinstance(given, torch.fx.Node) and given.target is _aten.nonzero.default
 
 

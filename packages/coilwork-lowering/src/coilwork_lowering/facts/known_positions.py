@@ -49,8 +49,8 @@ def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
 
 
 def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]) -> Tensor | None:
-    """What `node` computes from numbers alone, through so many operators at most; `done` is what was found
-    before.
+    """Return what `node` computes from numbers alone, through so many operators at most; `done` is what was
+    found before.
     """
     if node in done:
         # an index that is read at two places is evaluated once

@@ -34,7 +34,7 @@ def operator_name(node: torch.fx.Node) -> str:
 
 
 def name_of_target(target: object) -> str:
-    """What the IR calls an operator or function."""
+    """Return what the IR calls an operator or function."""
     if isinstance(target, Overload):
         return qualified_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))

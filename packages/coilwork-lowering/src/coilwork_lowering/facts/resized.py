@@ -49,7 +49,7 @@ class Resizing:
     cubic: bool
 
     def places(self, dtype: torch.dtype) -> Tensor:
-        """Where in the image the elements of the result lie, as the program computes it."""
+        """Return where in the image the elements of the result lie, as the program computes it."""
         at = torch.arange(self.count).to(dtype)
         places = at * self.scale if self.corners else (at + 0.5) * self.scale - 0.5
         low, high = self.bounds
@@ -57,7 +57,7 @@ class Resizing:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """What places are limited to: beyond it, the element at the border is all that counts."""
+        """Return what places are limited to: beyond it, the element at the border is all that counts."""
         return (-1, self.size) if self.cubic else (0, self.size - 1)
 
     def taps(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

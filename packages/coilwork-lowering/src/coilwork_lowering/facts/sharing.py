@@ -73,8 +73,8 @@ def owner_of(node: fx.Node) -> fx.Node:
 
 
 def is_sole_view(node: fx.Node) -> bool:
-    """Whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a call's
-    that has no other reader.
+    """Tell whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a
+    call's that has no other reader.
     """
     while (source := viewed_by(node)) is not None:
         if len(source.users) > 1 or source.op != "call_function":
@@ -104,7 +104,7 @@ def viewed_by(node: fx.Node) -> fx.Node | None:
 
 
 def escapes(node: fx.Node) -> bool:
-    """Whether the graph returns `node`, or a view of it."""
+    """Tell whether the graph returns `node`, or a view of it."""
     open_nodes, seen = [node], {node}
     while open_nodes:
         for user in open_nodes.pop().users:
@@ -117,7 +117,7 @@ def escapes(node: fx.Node) -> bool:
 
 
 def may_share(old: fx.Node, new: fx.Node, memory: Memory) -> bool:
-    """Whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier
+    """Tell whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier
     node's memory.
 
     Not where somebody writes into either memory: `old` may be what was there before, or be there to be

@@ -35,7 +35,7 @@ Trace: TypeAlias = Callable[[torch.fx.GraphModule], Traced]
 
 
 def is_associative_scan(node: torch.fx.Node) -> bool:
-    """Whether `node` combines rows with a function."""
+    """Tell if `node` combines rows with a function."""
     return node.op == "call_function" and operator_name(node) == "associative_scan"
 
 
@@ -119,7 +119,7 @@ def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...]
 def _result(
     builder: Builder, output: Buffer, order: Sequence[int], fake: torch.Tensor, *, reverse: bool
 ) -> TensorValue:
-    """What the operator returns, of the scan's `output`, whose dimensions are those of the operator in
+    """Return what the operator returns, of the scan's `output`, whose dimensions are those of the operator in
     `order`.
     """
     shape = tuple(output.shape[order.index(k)] for k in range(len(order)))
@@ -159,13 +159,13 @@ def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
 
 
 def _used(node: torch.fx.Node) -> set[int]:
-    """Which of the results anybody asks for."""
+    """Return which of the results anybody asks for."""
     items = {user.args[1] for user in node.users if user.target is operator.getitem}
     return {item for item in items if isinstance(item, int)} or {0}
 
 
 def _turned_round(node: torch.fx.Node) -> bool:
-    """Whether all that is scanned has been turned round for this."""
+    """Tell if all that is scanned has been turned round for this."""
     rows: Any = node.args[1]
     return all(
         isinstance(row, torch.fx.Node) and row.target is aten.flip.default and row.args[1] in ([0], (0,))

@@ -70,8 +70,8 @@ class Combination:
 
 
 def combination_of(traced: Traced, point: Sequence[Expr]) -> Combination | None:
-    """What `traced` does at `point`, the coordinates of an element; None if it looks at other elements too,
-    or calls what has no scalars.
+    """Return what `traced` does at `point`, the coordinates of an element; None if it looks at other elements
+    too, or calls what has no scalars.
 
     16-bit floats are computed with as `f32`: between the points of a scan, as within its function, nothing is
     rounded.

@@ -41,7 +41,7 @@ def _copied(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """Whether the elements surely fill a stretch of memory, each its own place."""
+    """Tell if the elements surely fill a stretch of memory, each its own place."""
     pairs = sorted(
         (
             (step, size)

@@ -87,7 +87,7 @@ def _item(loop: fx.Node, position: int, value: torch.Tensor) -> fx.Node:
 
 
 def _condition(node: fx.Node, given: _Operands, count: int | torch.SymInt) -> fx.GraphModule:
-    """Whether there is a row of that number."""
+    """Tell if there is a row of that number."""
     graph = fx.Graph()
     taken = _placeholders(graph, given)
     graph.output(called(graph, node, aten.lt.Scalar, (taken.number, count)))

@@ -132,7 +132,7 @@ def _results(node: torch.fx.Node) -> list[Any]:
 
 
 def _outputs(builder: Builder, results: Sequence[Any]) -> tuple[Buffer, ...]:
-    """Where results are: a number is in a tensor of no dimensions."""
+    """Return where results are: a number is in a tensor of no dimensions."""
     if not all(isinstance(fake, torch.Tensor | torch.SymInt | int) for fake in results):
         raise LoweringError(
             "no-lowering",
@@ -149,7 +149,7 @@ def _outputs(builder: Builder, results: Sequence[Any]) -> tuple[Buffer, ...]:
 
 
 def _values(builder: Builder, results: Sequence[Any], outputs: Sequence[Buffer]) -> tuple[Value, ...]:
-    """What the outputs hold. A number that torch does not know is read."""
+    """Return what the outputs hold. A number that torch does not know is read."""
     return tuple(
         builder.read_integer(whole(buffer), fake)
         if isinstance(fake, torch.SymInt)

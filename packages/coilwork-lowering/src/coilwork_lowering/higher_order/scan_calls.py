@@ -15,12 +15,12 @@ from coilwork_lowering.torch_compat.fakes import mode_among
 
 
 def is_scan(node: torch.fx.Node) -> bool:
-    """Whether `node` calls a function once for each row."""
+    """Tell if `node` calls a function once for each row."""
     return node.op == "call_function" and operator_name(node) in ("scan", "map_impl")
 
 
 def operands_of(node: torch.fx.Node) -> tuple[list[Any], list[Any], list[Any]]:
-    """What is carried from row to row, what the rows are of, and what all calls get. A `map`
+    """Return what is carried from row to row, what the rows are of, and what all calls get. A `map`
     carries nothing.
     """
     given: tuple[Any, ...] = node.args[1:]
@@ -72,5 +72,5 @@ def _new(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def where(node: torch.fx.Node) -> Mapping[str, Any]:
-    """What the user is told of a node's origin."""
+    """Return what the user is told of a node's origin."""
     return {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}

@@ -48,7 +48,7 @@ def keep(nodes: Sequence[torch.fx.Node]) -> None:
 def _compared(
     value: torch.fx.Node, extreme: torch.fx.Node, forward: frozenset[torch.fx.Node]
 ) -> Iterator[torch.fx.Node]:
-    """What of the forward `value` is computed from, if `extreme` is an extreme of it."""
+    """Return what of the forward `value` is computed from, if `extreme` is an extreme of it."""
     taken_of: set[torch.fx.Node] = set()
     for node in _points_behind(extreme):
         if find_info(operator(node.target)).is_extreme:
@@ -81,7 +81,7 @@ def _is_point(node: torch.fx.Node) -> bool:
 
 
 def _is_rounded(node: torch.fx.Node) -> bool:
-    """Whether two kernels that compute it may disagree."""
+    """Tell if two kernels that compute it may disagree."""
     computed = [at for at in _points_behind(node) if is_computed(at) and not is_view(at)]
     infos = [find_info(operator(at.target)) for at in computed]
     rounding = [info for info in infos if not info.is_exact]

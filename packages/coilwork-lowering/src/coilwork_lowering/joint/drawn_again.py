@@ -61,7 +61,7 @@ def draw_again(masks: Sequence[torch.fx.Node]) -> int:
 
 
 def is_drawn(node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Whether `node` is a dropout whose mask generated code draws."""
+    """Tell if `node` is a dropout whose mask generated code draws."""
     if (
         node.target is not _aten.native_dropout.default
         or len(node.args) != 3

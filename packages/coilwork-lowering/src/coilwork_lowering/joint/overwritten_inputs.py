@@ -45,7 +45,7 @@ def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 def _behind(nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """What is computed from `nodes`; not what is returned."""
+    """Return what is computed from `nodes`; not what is returned."""
     found: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:

@@ -120,7 +120,7 @@ def _is_size(node: torch.fx.Node) -> bool:
 
 
 def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
-    """What the first `num_fwd_outputs` outputs are computed from."""
+    """Return what the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
     open_nodes = [item for item in returned[:num_fwd_outputs] if isinstance(item, torch.fx.Node)]
@@ -163,7 +163,7 @@ def _candidate(
 
 
 def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None]) -> bool:
-    """Whether a small operand is a reduction over the chain itself, as in a softmax.
+    """Tell if a small operand is a reduction over the chain itself, as in a softmax.
 
     Elsewhere the minimum cut sees as much as this pass: distances are short.
     """
@@ -172,7 +172,7 @@ def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None
 
 
 def _needs_memory(node: torch.fx.Node) -> bool:
-    """Whether some reader, of the forward or the backward, takes `node` from memory."""
+    """Tell whether some reader, of the forward or the backward, takes `node` from memory."""
     return any(not reads_anywhere(user) for user in readers_of(node))
 
 

@@ -162,7 +162,7 @@ class ByRows:
     def _part_of(
         self, node: torch.fx.Node, bias: Any, rows: tuple[int, int], columns: tuple[int, int]
     ) -> Any:
-        """What of a bias is added to those rows and columns of the result."""
+        """Return what of a bias is added to those rows and columns of the result."""
         rank = bias.meta["val"].dim()
         for dim, ends in ((rank - 1, columns), (rank - 2, rows)):
             if dim >= 0 and bias.meta["val"].shape[dim] != 1:

@@ -15,7 +15,7 @@ _CUDNN: Final = "_cudnn_"
 
 
 def keeps_captured_operands(target: Any) -> bool:
-    """Whether calls of `target` must get operands with the strides of capture.
+    """Tell if calls of `target` must get operands with the strides of capture.
 
     So do higher-order operators, whose nested graphs were traced with them; operators of other libraries,
     which may read memory as they like; attention kernels, chosen for the layout they were traced with; and
@@ -30,19 +30,19 @@ def keeps_captured_operands(target: Any) -> bool:
 
 
 def has_fresh_sizes(target: Any) -> bool:
-    """Whether results depend on data: calling `target` again would make new symbols for the same sizes."""
+    """Tell if results depend on data: calling `target` again would make new symbols for the same sizes."""
     return isinstance(target, Overload) and (
         torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags
     )
 
 
 def is_random(target: Any) -> bool:
-    """Whether `target` draws random numbers, which it deals out in order of memory."""
+    """Tell if `target` draws random numbers, which it deals out in order of memory."""
     return isinstance(target, Overload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def gathers_pixels(node: torch.fx.Node) -> bool:
-    """Whether a call reads whole pixels by computed positions, as upsampling does: `x[:, :, i, j]`, of the
+    """Tell if a call reads whole pixels by computed positions, as upsampling does: `x[:, :, i, j]`, of the
     rank of `x`.
     """
     if not isinstance(node.target, Overload) or schema_of(node.target).name not in (
@@ -64,7 +64,7 @@ def gathers_pixels(node: torch.fx.Node) -> bool:
 
 
 def joins_images(node: torch.fx.Node) -> bool:
-    """Whether a call concatenates tensors of four or five dimensions each."""
+    """Tell whether a call concatenates tensors of four or five dimensions each."""
     if not isinstance(node.target, Overload) or schema_of(node.target).name != "aten::cat":
         return False
     rank = node.meta["val"].dim()
@@ -72,7 +72,7 @@ def joins_images(node: torch.fx.Node) -> bool:
 
 
 def takes_memory_format(target: Any) -> bool:
-    """Whether `target` can be told the layout of its result."""
+    """Tell if `target` can be told the layout of its result."""
     return isinstance(target, Overload) and any(
         a.name == "memory_format" for a in schema_of(target).arguments
     )

@@ -71,7 +71,7 @@ class Convolution:
 
     @property
     def converted(self) -> tuple[torch.Tensor, ...]:
-        """What is converted around the kernel, as captured."""
+        """Return what is converted around the kernel, as captured."""
         if self.blocked:
             tensors = (*self.tensors[:-1], *self.results[:1]) if self.gives_activations else self.tensors[:-1]
         elif self.groups > 1 or self.channels < FEWEST_CHANNELS:
@@ -94,12 +94,12 @@ class Convolution:
 
     @property
     def narrow(self) -> bool:
-        """Whether it is in 16-bit floats."""
+        """Tell if it is in 16-bit floats."""
         return self.tensors[0].dtype in _NARROW
 
     @property
     def gives_activations(self) -> bool:
-        """Whether the first result is the output or the input's gradient, and not just a weight's
+        """Tell whether the first result is the output or the input's gradient, and not just a weight's
         gradient.
         """
         value = self.node.meta["val"]
@@ -107,7 +107,9 @@ class Convolution:
 
     @property
     def lost_bytes(self) -> int:
-        """What memory moves while a depthwise kernel takes longer as captured than in channels-last."""
+        """Return what memory moves while a depthwise kernel takes longer as captured than in
+        channels-last.
+        """
         *activations, weight = self.tensors
         sizes = hinted_sizes(weight) or ()
         if (

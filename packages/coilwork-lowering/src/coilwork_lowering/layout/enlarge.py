@@ -172,7 +172,7 @@ class Enlarging:
         )
 
     def _can_fuse(self, base: torch.fx.Node, pads: Pads) -> bool:
-        """Whether `base` is made by generated code for readers that all can read padded memory instead."""
+        """Tell if `base` is made by generated code for readers that all can read padded memory instead."""
         node = owner = owner_of(base)
         if not is_computed(owner) or dependence_on_strides(base):
             return False
@@ -183,7 +183,7 @@ class Enlarging:
         return views_over(base, self._narrowed(base.meta["val"], pads), self.mode) is not None
 
     def _ends_aligned(self, operand: _Operand, vector_bytes: int) -> bool:
-        """Whether rows of the padded base are whole vectors."""
+        """Tell if rows of the padded base are whole vectors."""
         with self.mode:
             return not is_unaligned(self._enlarged(operand.base.meta["val"], operand.pads), vector_bytes)
 
@@ -295,7 +295,7 @@ class Enlarging:
                 self._redirect(total, self._narrow(total, value, after=total), readers)
 
     def _is_dense_part(self, node: torch.fx.Node, pads: Pads) -> bool:
-        """Whether what precedes `pads` in a longer `node` lies together, and the caller finds the strides it
+        """Tell if what precedes `pads` in a longer `node` lies together, and the caller finds the strides it
         knows.
         """
         value = node.meta["val"]
@@ -309,7 +309,7 @@ class Enlarging:
         )
 
     def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:
-        """What `value` was, as slices of `wide`."""
+        """Return what `value` was, as slices of `wide`."""
         found = wide
         for k, (has, wants) in enumerate(zip(wide.meta["val"].shape, value.shape, strict=True)):
             if type(has) is int and type(wants) is int and has != wants:
@@ -359,7 +359,7 @@ class Enlarging:
 
 
 def can_enlarge(product: Product) -> bool:
-    """Whether sizes decide the kernel of `product`, and all of those that are no whole vectors
+    """Tell if sizes decide the kernel of `product`, and all of those that are no whole vectors
     can be padded.
     """
     value = product.node.meta["val"]
@@ -396,7 +396,7 @@ def _order(turn: torch.fx.Node) -> list[int]:
 
 
 def _held_bytes(graph: torch.fx.Graph) -> int:
-    """What the caller gives and gets."""
+    """Return what the caller gives and gets."""
     held = [n for n in graph.nodes if n.op == "placeholder"] + list(graph.output_node().all_input_nodes)
     values = [node.meta.get("val") for node in dict.fromkeys(held)]
     return sum(hinted_bytes(v) for v in values if isinstance(v, torch.Tensor))

@@ -25,7 +25,7 @@ def channels_last_order(rank: int) -> tuple[int, ...]:
 
 
 def is_dense_in_order(tensor: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether `tensor` fills its memory with its dimensions nested in `order`, the outermost first.
+    """Tell if `tensor` fills its memory with its dimensions nested in `order`, the outermost first.
 
     Dimensions of one element do not matter. False where symbolic strides are not known to be equal.
     """
@@ -41,12 +41,12 @@ def is_dense_in_order(tensor: torch.Tensor, order: Sequence[int]) -> bool:
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether a convolution that wants channels-last takes `tensor` without a copy."""
+    """Tell if a convolution that wants channels-last takes `tensor` without a copy."""
     return is_dense_in_order(tensor, channels_last_order(tensor.dim()))
 
 
 def same_size(a: Size, b: Size) -> bool:
-    """Whether two sizes are the same number or the same expression."""
+    """Tell whether two sizes are the same number or the same expression."""
     if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
         left = sympy_of(a) if isinstance(a, torch.SymInt) else a
         right = sympy_of(b) if isinstance(b, torch.SymInt) else b
@@ -60,7 +60,7 @@ def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def same_placement(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether tensors of one shape place their elements alike: strides of one-element dimensions do not
+    """Tell if tensors of one shape place their elements alike: strides of one-element dimensions do not
     matter.
     """
     return all(
@@ -80,12 +80,12 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def same_layout(a: Any, b: Any) -> bool:
-    """Whether two values hold tensors of equal strides, to the last dimension."""
+    """Tell if two values hold tensors of equal strides, to the last dimension."""
     return all(same_sizes(x.stride(), y.stride()) for x, y in zip(tensors_of(a), tensors_of(b), strict=True))
 
 
 def same_shape(a: Any, b: Any) -> bool:
-    """Whether two values hold as many tensors, of equal shapes and element types."""
+    """Tell if two values hold as many tensors, of equal shapes and element types."""
     left, right = tuple(tensors_of(a)), tuple(tensors_of(b))
     return len(left) == len(right) and all(
         x.dtype == y.dtype and same_sizes(x.shape, y.shape) for x, y in zip(left, right, strict=True)

@@ -44,7 +44,7 @@ class Product:
 
     @property
     def figures(self) -> Products:
-        """What was measured of products."""
+        """Return what was measured of products."""
         return self.machine.products
 
     @property
@@ -118,7 +118,7 @@ def _lacking(size: int | torch.SymInt, vector: int) -> int:
 
 
 def is_product(node: torch.fx.Node) -> bool:
-    """Whether `node` is one of the calls that `Product` describes: they take and write matrices of any
+    """Tell if `node` is one of the calls that `Product` describes: they take and write matrices of any
     strides.
     """
     return _roles(node) is not None
@@ -168,7 +168,7 @@ def product_of(
 
 
 def is_unaligned(tensor: torch.Tensor, vector_bytes: int) -> bool:
-    """Whether a product reads or writes `tensor` in place, but no aligned kernel can: rows start between
+    """Tell whether a product reads or writes `tensor` in place, but no aligned kernel can: rows start between
     vectors.
 
     False where that is not known, and for what a product copies first: matrices with no dimension of stride

@@ -151,7 +151,7 @@ class _Rewrite:
             self.compute(node, moved)
 
     def reads_channels_last(self, node: torch.fx.Node) -> bool:
-        """Whether the input of a convolution is channels-last."""
+        """Tell if the input of a convolution is channels-last."""
         source = node.args[self.operands[node.name][-2]]
         assert isinstance(source, torch.fx.Node)
         return is_channels_last(source.meta["val"])
@@ -239,7 +239,7 @@ class _Rewrite:
             self.keep_captured(node, moved)
 
     def gathers_in_channels_last(self, node: torch.fx.Node) -> bool:
-        """Whether `node` reads pixels of a value that is channels-last now, and nobody outside sees its
+        """Tell if `node` reads pixels of a value that is channels-last now, and nobody outside sees its
         result.
         """
         if not gathers_pixels(node) or self.output_memory[node]:
@@ -257,7 +257,7 @@ class _Rewrite:
         self.replace_by_pixels(node, self.insert(node, node, node.target, turned, [None, *listed[2:]]))
 
     def joins_in_channels_last(self, node: torch.fx.Node) -> bool:
-        """Whether `node` concatenates values of which some, not all, are channels-last now, and nobody sees
+        """Tell if `node` concatenates values of which some, not all, are channels-last now, and nobody sees
         the result.
         """
         if not joins_images(node) or self.output_memory[node]:
@@ -298,7 +298,7 @@ class _Rewrite:
         self.graph.erase_node(node)
 
     def is_idle_copy(self, node: torch.fx.Node) -> bool:
-        """Whether a copy made for the layout's sake now finds that layout. Memory of outputs stays a copy."""
+        """Tell if a copy made for the layout's sake now finds that layout. Memory of outputs stays a copy."""
         if node.target is not _aten.clone.default or self.output_memory[node]:
             return False
         source = node.all_input_nodes[0]

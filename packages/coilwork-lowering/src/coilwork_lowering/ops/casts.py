@@ -50,8 +50,8 @@ def _to_copy(builder: Builder, call: Call) -> Value:
 
 
 def _narrowed(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
-    """What rounds elements of `source` to the type of the result before they are converted, where that is to
-    be seen.
+    """Return what rounds elements of `source` to the type of the result before they are converted, where that
+    is to be seen.
     """
     is_conversion = find_target_info(call.captured).is_conversion
     narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
@@ -61,7 +61,7 @@ def _narrowed(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
 
 
 def _is_wider_somewhere(node: torch.fx.Node) -> bool:
-    """Whether a call that takes `node`, or a view of it, has a result in a wider float type."""
+    """Tell whether a call that takes `node`, or a view of it, has a result in a wider float type."""
     narrow = node.meta["val"].dtype
     seen, stack = {node}, [node]
     while stack:

@@ -27,7 +27,7 @@ _SIGN: Final = 1 << 31
 
 
 def chooses(dtype: DType, count: int, *, in_memory: bool) -> bool:
-    """Whether passes over the row are cheaper than to sort the first `count` elements.
+    """Tell if passes over the row are cheaper than to sort the first `count` elements.
 
     `in_memory`: kernels sort rows in memory. What is narrower takes them no less time then.
     """

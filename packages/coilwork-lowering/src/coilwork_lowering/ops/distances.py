@@ -137,7 +137,7 @@ def _cdist(builder: Builder, call: Call) -> Value:
 
 
 def _by_product(call: Call, left: TensorValue, right: TensorValue) -> bool:
-    """Whether eager does so, which for many rows is much less work."""
+    """Tell if eager does so, which for many rows is much less work."""
     mode: Value = call["compute_mode"]
     if mode in (1, _NEVER_BY_PRODUCT):
         return bool(mode == 1)

@@ -142,14 +142,14 @@ def in_one_type(
 
 
 def is_single(value: Value) -> bool:
-    """Whether an operand is one number or one element: as the right one of a product or quotient, torch's
-    kernels for CPUs take it as it is.
+    """Tell whether an operand is one number or one element: as the right one of a product or quotient,
+    torch's kernels for CPUs take it as it is.
     """
     return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
 
 
 def _is_number(value: Value, device: str) -> bool:
-    """Whether torch's kernels get an operand as a number: on accelerators that is a tensor of the
+    """Tell if torch's kernels get an operand as a number: on accelerators that is a tensor of the
     CPU, too.
     """
     return not isinstance(value, TensorValue) or value.device != device

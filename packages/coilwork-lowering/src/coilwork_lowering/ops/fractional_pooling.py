@@ -20,7 +20,7 @@ from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul,
 
 
 def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:
-    """Where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to
+    """Return where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to
     `step_type`.
     """
     last = const(size - window, DType.I64)

@@ -149,7 +149,7 @@ def _grid_sampler(builder: Builder, call: Call) -> Value:
 
 
 def _keeps(builder: Builder, sampled: _Sampled) -> bool:
-    """Whether taps are better computed once than for each of many channels."""
+    """Tell if taps are better computed once than for each of many channels."""
     image = sampled.image
     channels, layout = as_int(image.shape[1]), layout_of(image)
     if not has_trait(image.device, PROCESSOR) or channels is None:
@@ -253,7 +253,7 @@ def _by_grid(
 def _by_image(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
-    """What each point read it gives back, by its weight."""
+    """Return what each point read it gives back, by its weight."""
     if adds_repeatably(builder, sampled.image.device, sampled.image.dtype):
         return sampled.image, _given_back_sorted(builder, sampled, gradient)
     return sampled.image, _given_back_in_memory(builder, sampled, gradient)

@@ -48,7 +48,7 @@ def within(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
 
 
 def _error(call: Call) -> CheckError:
-    """What eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
+    """Return what eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
     if call.captured == "aten.index_select.default":
         given = call.fakes["self"]
         along_rows = given.dim() > 1 and wrap_dim(call.integer("dim"), given.dim()) == 1
@@ -207,7 +207,7 @@ def _index(builder: Builder, call: Call) -> Value:
 
 
 def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...] | None:
-    """Where each index tensor points as a function of one of its coordinates, if all are known when
+    """Return where each index tensor points as a function of one of its coordinates, if all are known when
     compiling.
     """
     found = []

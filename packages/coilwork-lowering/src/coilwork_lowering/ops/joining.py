@@ -75,7 +75,7 @@ def _cat(builder: Builder, call: Call) -> Value:
 def _in_vectors(
     builder: Builder, parts: Sequence[TensorValue], dtype: DType, strides: Sequence[Expr], dim: int
 ) -> bool:
-    """Whether rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel
+    """Tell if rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel
     then chooses one address for each.
 
     Parts that kernels compute may be computed by the one that joins them instead, each element of which would

@@ -60,7 +60,7 @@ def _in_single_precision(order: float) -> float:
 
 
 def _is_beyond(order: float, in_kernel: float) -> bool:
-    """Whether the kernel's type does not hold `order`. The kernel was chosen by the order itself, and raises
+    """Tell if the kernel's type does not hold `order`. The kernel was chosen by the order itself, and raises
     to a power still.
     """
     return math.isinf(in_kernel) and not math.isinf(order)
@@ -72,7 +72,7 @@ def _powers(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar]
 
 
 def _norm_functions(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar], Scalar]]:
-    """What is combined, and what becomes of the combination."""
+    """Return what is combined, and what becomes of the combination."""
 
     def size(x: Scalar) -> Scalar:
         return op("abs", x)

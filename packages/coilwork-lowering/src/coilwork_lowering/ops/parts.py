@@ -25,8 +25,8 @@ from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
 def replaced_part(
     operator: str, value: TensorValue, arguments: Mapping[str, Value], shape: Shape
 ) -> TensorValue:
-    """What a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a view
-    of `value`.
+    """Return what a call of an operator that `replaces_part` replaces of `value` by a tensor of `shape`, as a
+    view of `value`.
 
     Raises:
         NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which
@@ -74,19 +74,19 @@ def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]
 
 
 def shape_differs(one: Shape, other: Shape) -> bool:
-    """Whether the shapes are surely not the same."""
+    """Tell if the shapes are surely not the same."""
     return len(one) != len(other) or any(
         provably_lt(a, b) or provably_lt(b, a) for a, b in zip(one, other, strict=True)
     )
 
 
 def same_place(a: TensorValue, b: TensorValue) -> bool:
-    """Whether `a` and `b` are the same elements of the same buffer, in the same order."""
+    """Tell if `a` and `b` are the same elements of the same buffer, in the same order."""
     return a.buffer.name == b.buffer.name and a.shape == b.shape and a.index == b.index
 
 
 def covers(outer: TensorValue, inner: TensorValue) -> bool:
-    """Whether every element of `inner` is surely one of `outer`; both are parts of one buffer."""
+    """Tell if every element of `inner` is surely one of `outer`; both are parts of one buffer."""
     if is_whole(outer) or (outer.shape == inner.shape and outer.index == inner.index):
         return True
     wide, narrow = _box(outer), _box(inner)
@@ -96,7 +96,7 @@ def covers(outer: TensorValue, inner: TensorValue) -> bool:
 
 
 def is_injective(value: TensorValue) -> bool:
-    """Whether no two elements of `value` surely are one in memory."""
+    """Tell if no two elements of `value` surely are one in memory."""
     buffer = value.buffer
     if may_overlap(buffer.shape, buffer.strides):
         return False
@@ -110,7 +110,7 @@ def is_injective(value: TensorValue) -> bool:
 
 
 def may_overlap(shape: Shape, strides: Sequence[Expr]) -> bool:
-    """Whether elements of a tensor share memory, as far as its strides are known."""
+    """Tell if elements of a tensor share memory, as far as its strides are known."""
     reach = 0
     pairs = [(as_int(step), as_int(size)) for step, size in zip(strides, shape, strict=True)]
     if any(step == 0 and size != 1 for step, size in pairs):

@@ -24,8 +24,8 @@ _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 
 
 def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
-    """Where in `whole` the elements begin that `as_strided` with these arguments would show, if they are a
-    box of it.
+    """Return where in `whole` the elements begin that `as_strided` with these arguments would show, if they
+    are a box of it.
 
     None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is
     symbolic.
@@ -50,7 +50,7 @@ def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[in
 
 
 def begins_with_an_input(node: object) -> bool:
-    """Whether `node` lies in its storage as some input does in its own, where the next call may have it begin
+    """Tell if `node` lies in its storage as some input does in its own, where the next call may have it begin
     elsewhere.
 
     That is true of views, and of `as_strided_scatter`, which copies the whole storage.
@@ -88,7 +88,7 @@ def natural_owner(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _shares_memory(node: torch.fx.Node) -> bool:
-    """Whether `node` is its first operand's memory, or parts of it, or one of such parts."""
+    """Tell whether `node` is its first operand's memory, or parts of it, or one of such parts."""
     if node.target is operator.getitem:
         return True
     returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
@@ -96,7 +96,7 @@ def _shares_memory(node: torch.fx.Node) -> bool:
 
 
 def is_written_into(node: torch.fx.Node) -> bool:
-    """Whether an operator writes into `node` or a view of it."""
+    """Tell whether an operator writes into `node` or a view of it."""
     open_nodes = [node]
     while open_nodes:
         given = open_nodes.pop()
@@ -121,7 +121,7 @@ def _writes(user: torch.fx.Node, given: torch.fx.Node) -> bool:
 
 
 def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Whether all that happens to `node`, memory of any contents, is that a part is stored into it."""
+    """Tell if all that happens to `node`, memory of any contents, is that a part is stored into it."""
     users = tuple(node.users)
     if len(users) != 1 or not replaces_part_of(users[0], node, options):
         return False
@@ -129,7 +129,7 @@ def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
 
 
 def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Whether `node` stores into memory of any contents, which it alone reads, perhaps through views: then it
+    """Tell if `node` stores into memory of any contents, which it alone reads, perhaps through views: then it
     need not read them, either.
 
     Not where the calls that make such memory fall back: they may fill it
@@ -153,7 +153,7 @@ def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
 
 
 def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
-    """Whether `user` is `node`, which nobody else needs, but for a box with other contents."""
+    """Tell if `user` is `node`, which nobody else needs, but for a box with other contents."""
     if user.target is not _SCATTER or options.falls_back(str(_SCATTER)) or user.kwargs:
         return False
     whole, *others = user.args

@@ -268,7 +268,7 @@ def _max(builder: Builder, call: Call) -> Value:
 
 
 def _is_read(node: torch.fx.Node, item: int) -> bool:
-    """Whether result `item` of the call is used, or may be."""
+    """Tell whether result `item` of the call is used, or may be."""
     items = [user for user in node.users if user.args[1:] == (item,)]
     others = [user for user in node.users if len(user.args) != 2 or not isinstance(user.args[1], int)]
     return bool(others) or any(user.users for user in items)

@@ -83,7 +83,7 @@ def _by_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
 
 
 def _has_no_roots(base: torch.Tensor) -> bool:
-    """Whether eager takes no root for the power 0.5, which is another number of -0 and of -inf: so of `f16`
+    """Tell if eager takes no root for the power 0.5, which is another number of -0 and of -inf: so of `f16`
     on CPUs.
     """
     return base.dtype is torch.float16 and has_trait(base.device.type, ATEN_CPU)

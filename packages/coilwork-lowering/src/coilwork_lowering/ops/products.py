@@ -136,7 +136,7 @@ def _place(builder: Builder, row: ProductRoles, call: Call, name: str) -> Buffer
 
 
 def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:
-    """What the product and what is added to it are multiplied by."""
+    """Return what the product and what is added to it are multiplied by."""
     if call.dtype not in _TYPES or call.quantized is not None:
         raise NotLowered(f"a product in {call.dtype.text}")
     alpha, beta = (call.arguments.get(name, 1) for name in ("alpha", "beta"))
@@ -152,8 +152,8 @@ def _weights(row: ProductRoles, call: Call) -> tuple[Literal_, Literal_]:
 
 
 def _activation(call: Call) -> Activation:
-    """What ATen's kernels do to the sums: their GELU is the exact one on CPUs, and its tanh form on NVIDIA
-    GPUs.
+    """Return what ATen's kernels do to the sums: their GELU is the exact one on CPUs, and its tanh form on
+    NVIDIA GPUs.
     """
     if not call["use_gelu"]:
         return "relu"

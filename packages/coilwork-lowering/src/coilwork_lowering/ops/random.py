@@ -184,7 +184,7 @@ def _counter(position: Scalar, shared: int) -> Scalar:
 
 
 def _bit(position: Scalar, number: int) -> Scalar:
-    """Whether bit `number` of `position` is set."""
+    """Tell if bit `number` of `position` is set."""
     bit = op("bitwise_and", cast(position, DType.I32), const(1 << number, DType.I32))
     return op("ne", bit, const(0, DType.I32))
 

@@ -196,8 +196,8 @@ def position(
     kind: ReduceKind,
     fake: torch.Tensor,
 ) -> TensorValue:
-    """Where the first extreme is of elements that there must be, row-major over `positions`; the first NaN if
-    there is one.
+    """Return where the first extreme is of elements that there must be, row-major over `positions`; the first
+    NaN if there is one.
     """
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
@@ -291,7 +291,7 @@ def _moments(
 
 
 def _found_one_by_one(node: torch.fx.Node) -> bool:
-    """Whether eager updates the mean element by element, as these operators do; norms, which are made of them
+    """Tell if eager updates the mean element by element, as these operators do; norms, which are made of them
     here, add.
     """
     original = operator_behind(node)

@@ -190,7 +190,7 @@ def _backward(builder: Builder, call: Call) -> Value:
 
 
 def _is_atens(call: Call, grad: TensorValue, sides: Sequence[_Side]) -> bool:
-    """Whether ATen's kernel for CPUs, which walks over the result and adds up in place, takes less time than
+    """Tell if ATen's kernel for CPUs, which walks over the result and adds up in place, takes less time than
     looking for few results.
 
     It does in two dimensions, linearly, where weights are computed: by a half, and by two thirds of images in

@@ -49,7 +49,7 @@ def _append(
 
 
 def _is_trivial(value: TensorValue) -> bool:
-    """Whether there is nothing to run along: no dimension, or no elements."""
+    """Tell whether there is nothing to run along: no dimension, or no elements."""
     return not value.shape or any(as_int(size) == 0 for size in value.shape)
 
 

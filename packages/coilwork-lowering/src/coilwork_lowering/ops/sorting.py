@@ -106,12 +106,12 @@ def _row_to_choose_from(
 
 
 def _in_memory(builder: Builder, value: TensorValue) -> bool:
-    """Whether kernels sort rows of `value` in memory, whatever their length."""
+    """Tell if kernels sort rows of `value` in memory, whatever their length."""
     return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
 
 def _along_memory(call: Call, dim: int) -> bool:
-    """Whether elements of a row are neighbours in the captured operand."""
+    """Tell if elements of a row are neighbours in the captured operand."""
     source = call.node.args[0]
     fake = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
     return isinstance(fake, torch.Tensor) and fake.dim() > 0 and fake.stride()[dim] == 1

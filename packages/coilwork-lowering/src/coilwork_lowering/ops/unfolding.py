@@ -64,7 +64,7 @@ class _Side:
         )
 
     def element(self, i: Expr, o: Expr, tap: Expr) -> Expr:
-        """Which element of window `o`, the one over `i` by the number of `tap`, lies there."""
+        """Return which element of window `o`, the one over `i` by the number of `tap`, lies there."""
         return tap if self.shape.dilation > 1 else i + self.shape.padding - o * self.shape.step
 
 

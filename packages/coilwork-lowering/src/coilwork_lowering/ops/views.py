@@ -150,8 +150,8 @@ def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
 
 
 def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
-    """Where `select` reads along `dim`, counted from the front; a position that data decides is checked when
-    the program runs.
+    """Return where `select` reads along `dim`, counted from the front; a position that data decides is
+    checked when the program runs.
     """
     size, position = value.shape[dim], as_size(call["index"])
     chosen = wrapped_start(position, size)

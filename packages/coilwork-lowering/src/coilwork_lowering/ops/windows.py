@@ -201,7 +201,7 @@ def _widest(size: Expr, count: Expr) -> Expr:
 
 
 def is_small(taps: Sequence[Taps], limit: int) -> bool:
-    """Whether there are at most `limit` taps in all, and how many is known."""
+    """Tell if there are at most `limit` taps in all, and how many is known."""
     total = as_int(product(t.count for t in taps))
     return total is not None and total <= limit
 
@@ -237,5 +237,5 @@ def flat_position(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
 
 
 def fits_32_bits(largest: Expr) -> bool:
-    """Whether numbers from 0 to `largest` can be computed in `i32`."""
+    """Tell if numbers from 0 to `largest` can be computed in `i32`."""
     return provably_le(largest, as_expr(2**31 - 1))

@@ -83,7 +83,7 @@ def _batches_agree(match: Match) -> bool:
 
 
 def _types_agree(match: Match) -> bool:
-    """Whether the softmax is in a type that holds the scores, and what follows is in the operands' own."""
+    """Tell if the softmax is in a type that holds the scores, and what follows is in the operands' own."""
     own = match.value("query").dtype
     wide = match.captures.get("softmax_dtype") or match.captures.get("wider") or own
     result = match.captures.get("narrow") or wide
@@ -96,7 +96,7 @@ def _scores_shape(match: Match) -> tuple[Any, ...]:
 
 
 def _mask_fits(match: Match) -> bool:
-    """Whether masks broadcast to the scores, without making them larger."""
+    """Tell if masks broadcast to the scores, without making them larger."""
     wanted = _scores_shape(match)
     for name in ("mask", "bias", "hidden", "seen"):
         if name not in match.captures:
@@ -113,7 +113,7 @@ def _mask_fits(match: Match) -> bool:
 
 
 def _fill_hides(match: Match) -> bool:
-    """Whether what masked scores become hides them, whatever they are: scores vanish beside it."""
+    """Tell if what masked scores become hides them, whatever they are: scores vanish beside it."""
     fill = match.captures.get("fill")
     if "hidden" not in match.captures and "seen" not in match.captures:
         return True
@@ -184,7 +184,7 @@ def _attend(
 
 
 def pays(match: Match, scores: tuple[Any, ...]) -> bool:
-    """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count
+    """Tell if `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count
     as large.
     """
     query, figures = match.value("query"), match.machine("query").libraries

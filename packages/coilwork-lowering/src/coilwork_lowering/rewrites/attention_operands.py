@@ -60,13 +60,13 @@ def _heads_agree(match: Match) -> bool:
 
 
 def _hides_rows(mask: Any) -> bool:
-    """Whether `mask` is one boolean per row, expanded."""
+    """Tell if `mask` is one boolean per row, expanded."""
     expanded = surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1)
     return bool(expanded and mask.dtype is torch.bool)
 
 
 def _mask_fits(match: Match) -> bool:
-    """Whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient.
+    """Tell whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient.
 
     With gradients, kernels that see a mask may make NaN of rows that it hides.
     """

@@ -63,7 +63,7 @@ def _one_type(match: Match) -> bool:
 
 
 def _channels_second(match: Match) -> bool:
-    """Whether the layer's outputs are the norm's channels: of a linear layer only with two dimensions."""
+    """Tell if the layer's outputs are the norm's channels: of a linear layer only with two dimensions."""
     return match.captures.get("stride") is not None or match.value("x").dim() == 2
 
 

@@ -33,8 +33,8 @@ def _as_real(inner: Pattern) -> Pattern:
 
 
 def _are_alike(match: Match) -> bool:
-    """Whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts have,
-    and can be read in parts.
+    """Tell whether the complex operands are of one type of 32 or 64 bits per part, which the result's parts
+    have, and can be read in parts.
     """
     given = [match.captures[name] for name in ("x", "y") if name in match.captures]
     nodes = [one for one in given if isinstance(one, torch.fx.Node)]
@@ -47,8 +47,8 @@ def _are_alike(match: Match) -> bool:
 
 
 def _is_readable(node: torch.fx.Node, held: torch.Tensor) -> bool:
-    """Whether memory holds `held`, or it is the conjugate of what memory holds: `view_as_real` refuses views
-    of other signs.
+    """Tell whether memory holds `held`, or it is the conjugate of what memory holds: `view_as_real` refuses
+    views of other signs.
     """
     return not held.is_neg() and (not held.is_conj() or node.target is aten._conj.default)
 
@@ -58,7 +58,7 @@ def _are_complex(match: Match) -> bool:
 
 
 def _is_not_sought(match: Match) -> bool:
-    """Whether nobody looks for the magnitude among others: ATen finds the largest by its own function, whose
+    """Tell if nobody looks for the magnitude among others: ATen finds the largest by its own function, whose
     last bit may be another.
     """
     return not any(user.target in (aten.eq.Tensor, aten.ne.Tensor) for user in match.root.users)
@@ -80,7 +80,7 @@ def _is_walked_by_rows(match: Match) -> bool:
 
 
 def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> bool:
-    """Whether `value` has rows of that size, in the order of its dimensions; one number for each row is
+    """Tell if `value` has rows of that size, in the order of its dimensions; one number for each row is
     ATen's to spread.
     """
     numbers = (*value.shape, *value.stride())

@@ -68,7 +68,7 @@ def like_result(name: str) -> Condition:
 
 
 def looks_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
-    """Whether two fake tensors surely have type, shape, device and strides in common. Adds no guard."""
+    """Tell if two fake tensors surely have type, shape, device and strides in common. Adds no guard."""
     if not isinstance(found, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return False
     if (found.dtype, found.device, found.layout) != (wanted.dtype, wanted.device, wanted.layout):
@@ -79,7 +79,7 @@ def looks_like(found: Any, wanted: Any, *, strides: bool = True) -> bool:
 
 
 def same_sizes(found: Any, wanted: Any) -> bool:
-    """Whether two lists of sizes are surely equal. Adds no guard."""
+    """Tell if two lists of sizes are surely equal. Adds no guard."""
     return len(found) == len(wanted) and all(surely(a == b) for a, b in zip(found, wanted, strict=True))
 
 

@@ -48,7 +48,7 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        """What the prepared values take."""
+        """Return what the prepared values take."""
         return sum(_bytes(value) for value in self.values)
 
 
@@ -89,8 +89,8 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
 
 
 def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
-    """What the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these inputs
-    among it.
+    """Return what the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these
+    inputs among it.
     """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = memory_of(graph).written

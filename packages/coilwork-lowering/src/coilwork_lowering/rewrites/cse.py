@@ -60,7 +60,7 @@ def _returns_both(first: torch.fx.Node, second: torch.fx.Node) -> bool:
 
 @cache
 def is_pure(target: Any) -> bool:
-    """Whether equal calls of `target` have equal results, and nothing else happens."""
+    """Tell if equal calls of `target` have equal results, and nothing else happens."""
     if target is operator.getitem:
         return True
     if not isinstance(target, Overload):

@@ -123,7 +123,7 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
 
 
 def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
-    """Where the replaced calls come from; `None` if nothing was replaced."""
+    """Return where the replaced calls come from; `None` if nothing was replaced."""
     found = matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo, rewrite.find_model)
     for match in found:
         if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
@@ -141,7 +141,7 @@ def _origins(match: Match) -> Iterator[str]:
 
 
 def _stands(match: Match, place: _Place) -> bool:
-    """Whether the calls of a match can be computed together."""
+    """Tell if the calls of a match can be computed together."""
     if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
         return False
     first, last = min(match.nodes), max(match.nodes)

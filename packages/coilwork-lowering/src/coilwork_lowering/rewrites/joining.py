@@ -45,7 +45,7 @@ def _whole(match: Match) -> fx.Node | None:
 
 
 def _source(part: fx.Node, dim: int, match: Match) -> fx.Node | None:
-    """What `part` is a slice or piece of, along `dim`."""
+    """Return what `part` is a slice or piece of, along `dim`."""
     made_by = part.args[0] if part.target is operator.getitem else part
     read = match.vocabulary.read(made_by) if isinstance(made_by, fx.Node) else None
     if read is None or read.op not in (*_SPLITS, "aten.slice.Tensor"):
@@ -62,7 +62,7 @@ _SPLITS: Final = ("aten.split.Tensor", "aten.split_with_sizes.default")
 
 
 def _start(part: fx.Node, dim: int, match: Match) -> int | None:
-    """Where `part` begins in its source."""
+    """Return where `part` begins in its source."""
     if part.target is operator.getitem:
         maker, index = part.args
         assert isinstance(maker, fx.Node) and isinstance(index, int)
@@ -134,8 +134,8 @@ def _pieces_are_parts(match: Match) -> bool:
 
 
 def _layout_is_free(old: fx.Node, new: fx.Node, match: Match) -> bool:
-    """Whether readers of `old` may read `new`, which holds the same values: as it is laid out, or however it
-    is.
+    """Tell whether readers of `old` may read `new`, which holds the same values: as it is laid out, or
+    however it is.
     """
     value = match.vocabulary.value
     if looks_like(value(new), value(old)):

@@ -35,7 +35,7 @@ class Match:
     find_model: FindModel = find_like_model
 
     def machine(self, name: str) -> MachineModel:
-        """What is measured of the device of the captured node `name`."""
+        """Return what is measured of the device of the captured node `name`."""
         return self.find_model(str(self.value(name).device))
 
     def value(self, name: str) -> Any:
@@ -103,7 +103,7 @@ def _further(
 
 
 def _is_closed(state: _State, roots: tuple[fx.Node, ...]) -> bool:
-    """Whether nobody outside reads what stands between leaves and roots."""
+    """Tell if nobody outside reads what stands between leaves and roots."""
     inside = set(state.nodes)
     open_calls = inside - set(roots) - set(state.kept)
     return all(user in inside for node in open_calls for user in node.users)

@@ -86,7 +86,7 @@ def _operands(read: Read) -> _Operands | None:
 
 
 def _is_packable(read: Read, constants: frozenset[fx.Node], types: tuple[torch.dtype, ...]) -> bool:
-    """Whether `read` has a frozen weight, a bias of one dimension if any, and one type that oneDNN computes
+    """Tell if `read` has a frozen weight, a bias of one dimension if any, and one type that oneDNN computes
     in, on a CPU.
     """
     operands = _operands(read)

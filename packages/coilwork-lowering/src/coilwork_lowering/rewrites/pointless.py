@@ -26,7 +26,7 @@ def _x(x: Any, **rest: Any) -> Any:
 
 
 def _drops_nothing(match: Match) -> bool:
-    """Whether adding the number changes no bit: -0.0 + 0 is 0.0, but x + -0.0 is x."""
+    """Tell if adding the number changes no bit: -0.0 + 0 is 0.0, but x + -0.0 is x."""
     number = match.captures["number"]
     if type(number) not in (int, float) or number != 0:
         return False
@@ -43,8 +43,8 @@ def _widens(match: Match) -> bool:
 
 
 def _sign_is_kept(match: Match) -> bool:
-    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the
-    copy, to read its memory, or is handed it.
+    """Tell whether the operand is no conjugate or negative view, which memory does not hold; or nobody views
+    the copy, to read its memory, or is handed it.
     """
     operand, copy = match.value("x"), match.result
     alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())

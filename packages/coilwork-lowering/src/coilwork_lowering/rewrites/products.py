@@ -17,7 +17,7 @@ _MM: Final = call("aten.mm.default", self=tensor("left"), mat2=tensor("right"))
 
 
 def _is_stored(match: Match) -> bool:
-    """Whether the sum is needed in memory: kernels that compute with it would add the bias for nothing."""
+    """Tell if the sum is needed in memory: kernels that compute with it would add the bias for nothing."""
     return not all(is_computed(user) for user in match.root.users)
 
 

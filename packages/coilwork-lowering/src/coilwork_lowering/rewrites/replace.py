@@ -80,8 +80,8 @@ def replaced(
     before: fx.Node,
     mode: AbstractContextManager[object] | None,
 ) -> tuple[list[Any], list[fx.Node]]:
-    """What `replacement` returns for `match`, as one node or list per root, and the nodes that it made in
-    front of `before`.
+    """Return what `replacement` returns for `match`, as one node or list per root, and the nodes that it made
+    in front of `before`.
 
     Nothing of the graph refers to these nodes yet.
     """

@@ -16,7 +16,7 @@ from coilwork_lowering.rewrites.rewrite import Rewrite
 
 
 def _in_single_precision(x: Any, bound: float) -> Any:
-    """What eager computes: in `f32`, rounded once.
+    """Return what eager computes: in `f32`, rounded once.
 
     Its kernels take the bound in 16 bits, but for the one for CPUs that goes forward: what lies between the
     two bounds has no gradient.

@@ -35,17 +35,17 @@ class Vocabulary(Protocol):
     """The calls that one kind of graph is made of."""
 
     def keys(self, op: str) -> tuple[Hashable, ...]:
-        """What `key` of a call of `op` may be.
+        """Return what `key` of a call of `op` may be.
 
         Raises:
             KeyError: there is no such operator.
         """
 
     def key(self, node: fx.Node) -> Hashable:
-        """What to look a call up by; cheap, since every node of a graph is."""
+        """Return what to look a call up by; cheap, since every node of a graph is."""
 
     def op(self, node: fx.Node) -> str | None:
-        """What `read` says that the operator is, or would be; cheaper."""
+        """Return what `read` says that the operator is, or would be; cheaper."""
 
     def read(self, node: fx.Node) -> Read | None:
         """`node` as a call, `None` if it is not of this vocabulary."""
@@ -54,7 +54,7 @@ class Vocabulary(Protocol):
         """The fake value of `node`."""
 
     def writes(self, node: fx.Node) -> bool:
-        """Whether `node` may write into memory that others read, or change what calls mean."""
+        """Tell whether `node` may write into memory that others read, or change what calls mean."""
 
     def record(self, node: fx.Node, value: Any) -> None:
         """Keep the fake value of a new node."""

@@ -47,7 +47,7 @@ class _Span:
     end: _Amount
 
     def is_all_of(self, size: Size) -> bool:
-        """Whether that is surely all of a dimension of `size`, which the amounts count."""
+        """Tell if that is surely all of a dimension of `size`, which the amounts count."""
         return surely(self.start.of(size) == 0) and surely(self.end.of(size) == size)
 
 
@@ -63,8 +63,8 @@ class _Window:
 
 
 def _window(runs: tuple[Run, ...], size: Size) -> _Window | None:
-    """What `runs`, in order, read of a dimension of `size`, if each begins where the second does and ends
-    where the first does.
+    """Return what `runs`, in order, read of a dimension of `size`, if each begins where the second does and
+    ends where the first does.
     """
     if not runs:
         return None
@@ -99,7 +99,7 @@ def _amount(given: Size, size: Size) -> _Amount | None:
 
 
 def _is_undisturbed(match: Match) -> bool:
-    """Whether nothing writes into memory between where the source is made and the last copy."""
+    """Tell if nothing writes into memory between where the source is made and the last copy."""
     found = copied_parts(match.root)
     if found is None or found.source is None or match.result.dtype.is_complex:
         return False

@@ -55,7 +55,7 @@ Integer = Callable[["sympy.Basic"], Expr | None]
 
 
 def is_rounded(expression: sympy.Basic) -> bool:
-    """Whether `expression` is a number rounded to an integer, an integer to the power of one, or made of
+    """Tell whether `expression` is a number rounded to an integer, an integer to the power of one, or made of
     integers' bits.
     """
     return type(expression).__name__ in (*_ROUNDING, *_BITS, _POWER)

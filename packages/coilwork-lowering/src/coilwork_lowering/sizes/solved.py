@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
-    """What stands for a number that no input tells by itself -> the number, from a new symbol, which a size
-    of an input is.
+    """Return what stands for a number that no input tells by itself -> the number, from a new symbol, which a
+    size of an input is.
     """
     sizes = list(_given_sizes(gm))
     told = {size for _, size in sizes if size.is_Symbol}
@@ -39,7 +39,7 @@ def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
 def solved_by(
     size: sympy.Basic, whole: sympy.Symbol, unknown: Collection[sympy.Basic]
 ) -> dict[sympy.Basic, sympy.Basic]:
-    """What a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
+    """Return what a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
     carrying = [term for term in size.as_ordered_terms() if not term.free_symbols.isdisjoint(unknown)]
     factor, term = min((one.as_coeff_Mul() for one in carrying), key=_simpler)
     multiple = whole - (size - factor * term)

@@ -40,12 +40,12 @@ def _squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> l
 
 
 def asserts_squeezed_size(node: torch.fx.Node) -> bool:
-    """Whether `node` is that assertion."""
+    """Tell if `node` is that assertion."""
     return node.target is _ASSERTION and node.args[1] == SQUEEZED_ONE
 
 
 def finds_squeezed_size(node: torch.fx.Node) -> bool:
-    """Whether `node` is that assertion, or calls a graph that holds it."""
+    """Tell whether `node` is that assertion, or calls a graph that holds it."""
     whole = node.graph.owning_module
     if whole is None or node.op != "call_function":
         return False

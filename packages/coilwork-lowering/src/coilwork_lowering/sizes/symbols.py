@@ -67,7 +67,7 @@ class SizeTable:
         return tuple((ours, theirs) for theirs, ours in self._known.items())
 
     def knows(self, name: sympy.Symbol) -> bool:
-        """Whether `name` was met before."""
+        """Tell if `name` was met before."""
         return name in self._written
 
     def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
@@ -76,8 +76,8 @@ class SizeTable:
         return expression if expression.is_Symbol else None
 
     def tells(self, size: torch.SymInt, name: str) -> bool:
-        """Whether `size`, which a result shows, is told by nothing before it: it, or a symbol called `name`,
-        is a new one.
+        """Tell whether `size`, which a result shows, is told by nothing before it: it, or a symbol called
+        `name`, is a new one.
         """
         expression = self._told(sympy_of(size))
         unknown = expression.free_symbols - self._written.keys()
@@ -138,7 +138,7 @@ class SizeTable:
         self._unpromised[ours] = symbol(str(ours))
 
     def depends_on_data(self, size: Expr) -> bool:
-        """Whether `size` mentions a symbol whose value the program finds in a result."""
+        """Tell if `size` mentions a symbol whose value the program finds in a result."""
         return not size.free_symbols.isdisjoint(self._unpromised)
 
     def unpromised(self, size: Expr) -> Expr:

@@ -59,7 +59,7 @@ def nothing_remembered(fake_mode: object) -> AbstractContextManager[object]:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` has no contents."""
+    """Tell if `tensor` has no contents."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)

@@ -86,19 +86,19 @@ def schema_of(target: Overload) -> torch.FunctionSchema:
 
 
 def has_kernel(target: Overload, device_type: str) -> bool:
-    """Whether a kernel is registered for `target` on the backend of `device_type` itself."""
+    """Tell if a kernel is registered for `target` on the backend of `device_type` itself."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, "CPU")
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
 def has_quantized_kernel(target: Overload, device_type: str) -> bool:
-    """Whether a kernel for quantised tensors is registered for `target` on the backend of `device_type`."""
+    """Tell if a kernel for quantised tensors is registered for `target` on the backend of `device_type`."""
     key = {"cuda": "QuantizedCUDA"}.get(device_type, "QuantizedCPU")
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
 def is_quantizing(target: Any) -> bool:
-    """Whether calls of `target` make quantised tensors of floats, which torch captures as `float32`."""
+    """Tell if calls of `target` make quantised tensors of floats, which torch captures as `float32`."""
     return isinstance(target, Overload) and find_target_info(qualified_name(target)).makes_quantized
 
 
@@ -134,7 +134,7 @@ _PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorde
 
 
 def is_packing(target: Any) -> bool:
-    """Whether calls of `target` lay a weight out as oneDNN wants it."""
+    """Tell if calls of `target` lay a weight out as oneDNN wants it."""
     return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
 
 

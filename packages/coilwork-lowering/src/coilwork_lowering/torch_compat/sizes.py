@@ -83,7 +83,7 @@ def list_guarded_comparisons(
 
 
 def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
-    """Whether `condition` is of a number that is not divisible by another, larger one, whatever the sizes.
+    """Tell if `condition` is of a number that is not divisible by another, larger one, whatever the sizes.
 
     Torch asks that when it splits a dimension into parts, `n` into `n // 2` by 2, and does not know the
     answer.
@@ -136,14 +136,14 @@ def require(condition: Any, message: Callable[[], str]) -> None:
 
 
 def surely(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds whatever they are. Adds no guard."""
+    """Tell if a condition on sizes holds whatever they are. Adds no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
 def holds(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition holds for the sizes that are traced, which adds a guard; False where
+    """Tell if a condition holds for the sizes that are traced, which adds a guard; False where
     data decides.
     """
     from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -152,14 +152,14 @@ def holds(condition: bool | torch.SymBool) -> bool:
 
 
 def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
-    """Whether `condition` is written as `size != number`. Adds no guard."""
+    """Tell if `condition` is written as `size != number`. Adds no guard."""
     import sympy
 
     return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
 
 
 def is_from_data(size: float | torch.SymInt | torch.SymFloat) -> bool:
-    """Whether a size, or another number, depends on values that only run time knows."""
+    """Tell whether a size, or another number, depends on values that only run time knows."""
     # loaded on use: it brings sympy, and graphs of known sizes need neither
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -220,7 +220,7 @@ def known_float(value: object) -> float | None:
 
 
 def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
-    """Whether `number` is part of an integer in `gm` or of the size of a tensor."""
+    """Tell whether `number` is part of an integer in `gm` or of the size of a tensor."""
     own = sympy_of(number).free_symbols
     for node in gm.graph.nodes:
         value = node.meta.get("val")

@@ -228,7 +228,7 @@ def for_this_machine(spec: KernelSpec) -> KernelSpec:
 
 
 def runs_on(target: str, present: str) -> bool:
-    """Whether machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same
+    """Tell if machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same
     major version.
     """
     if target.startswith("sm_") and present.startswith("sm_"):

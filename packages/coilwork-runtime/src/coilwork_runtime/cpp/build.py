@@ -77,7 +77,7 @@ class CppBuilder:
             ) from error
 
     def is_missing(self, spec: KernelSpec) -> bool:
-        """Whether the kernel has yet to be compiled. What the store has of it is taken from there."""
+        """Tell if the kernel has yet to be compiled. What the store has of it is taken from there."""
         try:
             key = library_key(spec, find_toolchain())
         except MissingCompilerError:
@@ -212,7 +212,7 @@ class CppBuilder:
         return folder
 
     def _folder(self) -> Path:
-        """Where libraries lie; another one if it was removed."""
+        """Return where libraries lie; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
             if self._made_folder is None or not is_usable(self._made_folder):

@@ -70,7 +70,7 @@ class Toolchain:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What a command begins with."""
+        """Return what a command begins with."""
         return (self.command, *self.arguments)
 
 

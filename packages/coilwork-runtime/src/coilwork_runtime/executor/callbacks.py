@@ -40,7 +40,7 @@ def make_callback(call: RecordedCall) -> Callback:
 
 
 def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
-    """What lies in `results` at `paths`; each leads through tuples and lists."""
+    """Return what lies in `results` at `paths`; each leads through tuples and lists."""
     return [functools.reduce(operator.getitem, path, results) for path in paths]
 
 

@@ -174,21 +174,21 @@ def _native(program: NativeProgram) -> Driven:
 
 
 def _products(graph: Loadable, options: ExecutorOptions) -> ProductLibrary | None:
-    """Who computes matrix products instead of ATen."""
+    """Return who computes matrix products instead of ATen."""
     if not _by_library(graph, options, options.products):
         return None
     return ProductLibrary(required=options.products == "cublaslt")
 
 
 def _convolutions(graph: Loadable, options: ExecutorOptions) -> ConvolutionLibrary | None:
-    """Who computes convolutions instead of ATen."""
+    """Return who computes convolutions instead of ATen."""
     if not _by_library(graph, options, options.convolutions):
         return None
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
 
 def _graphs(graph: Loadable, options: ExecutorOptions) -> DriverGraphs | None:
-    """Where the driver's graphs come from, for work that is the same in call after call."""
+    """Return where the driver's graphs come from, for work that is the same in call after call."""
     return DriverGraphs() if options.replay and _is_on(graph, options.graph_devices) else None
 
 

@@ -38,8 +38,8 @@ class ConvolutionLibrary(CalledLibrary):
 
 
 def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
-    """What the plan of a call says of a convolution (native/program/plans.hpp); `None` if it is none that the
-    library does.
+    """Return what the plan of a call says of a convolution (native/program/plans.hpp); `None` if it is none
+    that the library does.
     """
     device = None if library is None else library.number(call.device)
     if device is None or call.kwargs:

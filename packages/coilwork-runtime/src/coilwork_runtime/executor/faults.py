@@ -69,7 +69,7 @@ def scratch(size_bytes: int, device: int) -> torch.Tensor:
 
 
 def streams() -> CallStreams:
-    """What keeps the streams and events of one call."""
+    """Return what keeps the streams and events of one call."""
     return CallStreams()
 
 

@@ -197,7 +197,7 @@ class _Maker:
         return self._first_kept + len(self._rest) - 1
 
     def _place(self, kind: Kind, number: int) -> int:
-        """Where a slot or register is, or a None."""
+        """Return where a slot or register is, or a None."""
         if kind is Kind.NOTHING:
             return self._keep(None)
         return (self._slots if kind is Kind.TENSOR else self._registers)[number]
@@ -212,7 +212,7 @@ class _Maker:
         return lambda frame: (frame[place],)
 
     def _layout(self, layout: Layout) -> tuple[Fetch, Fetch]:
-        """What gets the sizes and the strides."""
+        """Return what gets the sizes and the strides."""
         sizes, strides = (
             self._fetch([self._registers[number] for number in numbers])
             for numbers in (layout.sizes, layout.strides)
@@ -257,7 +257,7 @@ class _Maker:
         return check
 
     def _action(self, step: Step, rest: deque[Step]) -> Action | None:
-        """What does `step`, and those of `rest` that it takes away; None if there is nothing to do."""
+        """Return what does `step`, and those of `rest` that it takes away; None if there is nothing to do."""
         operands = step.operands
         match step.code:
             case Code.COMPUTE:
@@ -477,7 +477,7 @@ class _Maker:
         return call_and_bind
 
     def _operator(self, call: RecordedCall) -> Callable[[Frame], Any]:
-        """What calls the operator of `call`."""
+        """Return what calls the operator of `call`."""
         run, get = _find_direct(call.target), self._arguments(call.args)
         if not call.kwargs:
             return lambda frame: run(*get(frame))
@@ -489,7 +489,7 @@ class _Maker:
         return lambda frame: run(*get(frame), **{name: read(frame) for name, read in readers})
 
     def _arguments(self, values: Sequence[Argument]) -> Fetch:
-        """What gets the arguments `values`."""
+        """Return what gets the arguments `values`."""
         found = [self._argument(value) for value in values]
         places = [one for one in found if isinstance(one, int)]
         if len(places) == len(found):
@@ -498,7 +498,7 @@ class _Maker:
         return lambda frame: [read(frame) for read in readers]
 
     def _argument(self, value: Argument) -> int | Callable[[Frame], Any]:
-        """Where an argument lies, or what makes it."""
+        """Return where an argument lies, or what makes it."""
         match value:
             case Slot():
                 return self._slots[value.number]
@@ -526,7 +526,9 @@ class _Maker:
         return require
 
     def _nested(self, nested: Nested, carried: Sequence[int] = ()) -> Callable[[Frame], Sequence[Any]]:
-        """What runs a nested program; `carried` are the places of its first operands, if they change."""
+        """Return what runs a nested program; `carried` are the places of its first operands, if
+        they change.
+        """
         operands = nested.operands[len(carried) :]
         places = [
             *carried,
@@ -648,7 +650,7 @@ def _find_direct(target: str) -> Callable[..., Any]:
 
 
 def _find_allocator(device: str) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """What allocates on `device`, and what it takes behind sizes, strides and element type."""
+    """Return what allocates on `device`, and what it takes behind sizes, strides and element type."""
     kind, _, number = device.partition(":")
     quick, is_numbered = _QUICK_ALLOCATIONS.get(kind, (None, False))
     if quick is None:

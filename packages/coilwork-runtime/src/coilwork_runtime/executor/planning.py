@@ -43,7 +43,7 @@ class TorchInterface(Protocol):
         ...
 
     def code(self, name: str) -> int | None:
-        """What a function without parameters returns, `None` if there is none."""
+        """Return what a function without parameters returns, `None` if there is none."""
         ...
 
 
@@ -200,7 +200,8 @@ def _default(value: Any) -> Argument:
 
 
 def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
-    """Whether the result is the same with `Scalar` arguments as `double`, which is what C functions take.
+    """Tell whether the result is the same with `Scalar` arguments as `double`, which is what C functions
+    take.
 
     An integer makes another result than the equal `double` unless a tensor is of floating point, or the value
     is converted to a type that is given. A truth value does where it is no number: as `alpha` of a sum, which

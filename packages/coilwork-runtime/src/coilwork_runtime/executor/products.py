@@ -42,8 +42,8 @@ class ProductLibrary(CalledLibrary):
 
 
 def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
-    """What the plan of a call says of a product (native/program/plans.hpp); `None` if it is none that the
-    library does.
+    """Return what the plan of a call says of a product (native/program/plans.hpp); `None` if it is none that
+    the library does.
     """
     count = len(call.args)
     device = None if library is None else library.number(call.device)

@@ -99,7 +99,7 @@ def repeated(parameter: Parameter, value: Argument) -> Argument:
 
 
 def is_exact(value: Argument) -> bool:
-    """Whether a double holds a number."""
+    """Tell if a double holds a number."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT_INTEGER)
 
 

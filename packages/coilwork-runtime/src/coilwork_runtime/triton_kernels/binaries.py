@@ -36,7 +36,7 @@ class GpuBinary:
 
 
 def binary_from_reply(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
-    """What a worker answered.
+    """Return what a worker answered.
 
     Raises:
         ValueError: the kernel wants a kind of launch that generated code does not use.

@@ -68,8 +68,8 @@ class TritonBuilder:
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
     def candidates(self, spec: KernelSpec, text: KernelSpec | None = None) -> tuple[Candidate, ...]:
-        """What has to be compiled for `spec`: its candidates, or what a search found for devices like the
-        current one.
+        """Return what has to be compiled for `spec`: its candidates, or what a search found for devices like
+        the current one.
 
         `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates
         where it is for all calls, because there are no sizes; else it is one more. Where the best guess does,
@@ -140,8 +140,8 @@ class TritonBuilder:
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
-        """Those of `wanted` that compiled; all candidates if none did of what was once found, or of the best
-        guess.
+        """Return those of `wanted` that compiled; all candidates if none did of what was once found, or of
+        the best guess.
 
         Raises:
             KernelBuildError: none did.

@@ -273,7 +273,7 @@ CELLS: Final[Mapping[str, Callable[[int], Any]]] = {"P": ctypes.c_uint64, "i": _
 
 
 def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
-    """What `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
+    """Return what `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
     makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
     plain = binary.cluster == 1 and not binary.cooperative

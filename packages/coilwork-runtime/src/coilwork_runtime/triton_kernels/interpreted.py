@@ -23,7 +23,7 @@ _ONE_AT_A_TIME: Final = threading.RLock()
 
 
 def interpreting(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether Triton is told to interpret."""
+    """Tell if Triton is told to interpret."""
     return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 

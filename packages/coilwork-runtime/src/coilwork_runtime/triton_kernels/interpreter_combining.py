@@ -18,7 +18,7 @@ Combine = Callable[[Arrays, Arrays], Arrays]
 
 
 def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
-    """What `ReduceOps.generic_reduce` gives, but for the order in which elements are combined.
+    """Return what `ReduceOps.generic_reduce` gives, but for the order in which elements are combined.
 
     Takes a `ReduceOps` and `tl.tensor`s of one shape whose extents are powers of two; `axis=None` is the axis
     of all elements.
@@ -45,7 +45,7 @@ def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
 
 
 def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
-    """What `ScanOps.generic_scan` gives, but for the order in which elements are combined.
+    """Return what `ScanOps.generic_scan` gives, but for the order in which elements are combined.
 
     Takes a `ScanOps` and `tl.tensor`s of one shape whose extents are powers of two. Who calls turns reversed
     scans around.

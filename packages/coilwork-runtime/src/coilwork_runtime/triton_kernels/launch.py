@@ -223,7 +223,7 @@ class _Kernel:
         return loaded
 
     def _recalled(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
-        """What a search found earlier for such sizes on such a device, if it is loaded."""
+        """Return what a search found earlier for such sizes on such a device, if it is loaded."""
         if self._explore is None and len(loaded) == 1:
             return loaded[0]
         known = recall(self._store, self._spec, self._gpu.name(device))

@@ -22,7 +22,7 @@ _TIED: Final = re.compile(r"choose (\w+(?:, \w+)*) as ")
 
 
 def read_values(mapping: str) -> dict[str, tuple[int, ...]]:
-    """What each open number of `mapping` that a search may choose by itself may be, ascending."""
+    """Return what each open number of `mapping` that a search may choose by itself may be, ascending."""
     tied = {name for names in _TIED.findall(mapping) for name in names.split(", ")}
     return {
         name: tuple(sorted(map(int, values.split())))

@@ -92,7 +92,7 @@ def list_searches(store: Store) -> Iterator[Mapping[str, Any]]:
 
 
 def list_findings(store: Store) -> Iterator[Finding]:
-    """What searches found, as the records in `store` say."""
+    """Return what searches found, as the records in `store` say."""
     for record in list_searches(store):
         for entry in record["searches"]:
             yield Finding(

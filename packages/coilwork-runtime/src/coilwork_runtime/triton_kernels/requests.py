@@ -117,7 +117,7 @@ def gpu_target(spec: KernelSpec) -> GpuTarget:
 def candidates(
     spec: KernelSpec, target: GpuTarget, version: str, *, text: KernelSpec | None = None
 ) -> tuple[Candidate, ...]:
-    """What to compile, in the order of `spec.configs`; `text` as in `candidate`."""
+    """Return what to compile, in the order of `spec.configs`; `text` as in `candidate`."""
     return tuple(candidate(spec, config, target, version, text=text) for config in spec.configs)
 
 
@@ -129,8 +129,8 @@ def candidate(
     *,
     text: KernelSpec | None = None,
 ) -> Candidate:
-    """What to compile for `spec` in one configuration; of `text`, if it is given, another kernel that does
-    the same.
+    """Return what to compile for `spec` in one configuration; of `text`, if it is given, another kernel that
+    does the same.
     """
     of = text or spec
     options: dict[str, Any] = {"enable_fp_fusion": True}

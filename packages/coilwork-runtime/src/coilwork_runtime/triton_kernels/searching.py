@@ -61,7 +61,7 @@ class Ready:
     spill_bytes: int
 
     def trial(self) -> Trial:
-        """What is known of it before it is timed."""
+        """Return what is known of it before it is timed."""
         return Trial(
             config=self.config,
             registers=self.registers,

@@ -17,7 +17,7 @@ _CHAINS: Final = frozenset({"associative_scan", "cumsum", "cumprod", "sort", "do
 
 
 def best_guess_does(spec: KernelSpec) -> bool:
-    """Whether `spec` moves few bytes, in a number that is known, and does it in one go: no loops, scans,
+    """Tell whether `spec` moves few bytes, in a number that is known, and does it in one go: no loops, scans,
     sorts or products.
     """
     moved = None if spec.traffic is None else spec.traffic.constant

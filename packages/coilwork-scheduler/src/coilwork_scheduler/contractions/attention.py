@@ -140,7 +140,7 @@ class AtenAttention:
         return found
 
     def _find_level(self, parts: LibraryAttention) -> str:
-        """Which row and key a causal mask of the kernels has level."""
+        """Return which row and key a causal mask of the kernels has level."""
         uneven = parts.query.shape[2] is not parts.key.shape[2]
         return "last" if self.kernels.form == "flash" and uneven else "first"
 

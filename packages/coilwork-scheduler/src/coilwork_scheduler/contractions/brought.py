@@ -36,13 +36,15 @@ class Implementing(Protocol):
     """The part of a back end that brings implementations. Back ends may leave it out."""
 
     def implementations(self, target: Target) -> Registry:
-        """Those for `target`, whose kind is one of its own. Each decides by `claims` what it computes."""
+        """Return those for `target`, whose kind is one of its own. Each decides by `claims` what
+        it computes.
+        """
         ...
 
 
 def collect_implementations(targets: Targets, find_backend: Callable[[Target], object]) -> Registry:
-    """What may compute products, convolutions and attention: the scheduler's, behind those of the targets'
-    back ends, which `find_backend` gives.
+    """Return what may compute products, convolutions and attention: the scheduler's, behind those of the
+    targets' back ends, which `find_backend` gives.
     """
     found, asked = REGISTRY, set[str]()
     for target in (targets.main, *(target for _, target in targets.by_device)):

@@ -32,7 +32,7 @@ from coilwork_ir.scalar import (
 def ungroup(
     node: Contraction, buffers: Mapping[str, Buffer], name: Callable[[str], str]
 ) -> tuple[tuple[Node, ...], Contraction]:
-    """What to compute before, and the contraction without groups that computes what `node` does."""
+    """Return what to compute before, and the contraction without groups that computes what `node` does."""
     groups = node.groups
     if groups is None:
         return (), node

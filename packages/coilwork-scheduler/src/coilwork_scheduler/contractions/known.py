@@ -115,5 +115,5 @@ def _narrow(factor: Scalar, dtype: DType) -> Scalar:
 
 
 def _unwidened(factor: Scalar) -> Scalar:
-    """What `factor` is in f32, if it is only widened."""
+    """Return what `factor` is in f32, if it is only widened."""
     return factor.operands[0] if isinstance(factor, Op) and factor.op == "cast" else factor

@@ -78,7 +78,7 @@ def _split(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | Non
 
 
 def _cast_from(value: Scalar, types: frozenset[DType]) -> Scalar | None:
-    """What `value` is a cast of, if that has one of `types`."""
+    """Return what `value` is a cast of, if that has one of `types`."""
     if isinstance(value, Op) and value.op == "cast" and value.operands[0].dtype in types:
         return value.operands[0]
     return None

@@ -255,7 +255,7 @@ class Fuser:
         return next((touch.buffer for part in parts for touch in part.writes), f"checks of node {position}")
 
     def _judge_walk(self, first: int, second: int) -> Verdict:
-        """Whether the columns at `second` join the rows at `first`."""
+        """Tell if the columns at `second` join the rows at `first`."""
         rows, columns = self._clusters[first], self._clusters[second]
         limit = self._weigher.limits(rows, columns)
         if limit is not None:

@@ -127,7 +127,7 @@ def _converted(value: Scalar, dtype: DType) -> Scalar:
 
 
 def _is_of(condition: Scalar, value: Scalar) -> bool:
-    """Whether `condition` reads nothing but what goes into `value`, which is part of it."""
+    """Tell if `condition` reads nothing but what goes into `value`, which is part of it."""
     pending, seen = [condition], {condition}
     found = False
     while pending:

@@ -112,7 +112,7 @@ class Growth:
         return size
 
     def is_small(self, size: BodySize) -> bool:
-        """Whether `size`, or a bound on it, raises no question."""
+        """Tell whether `size`, or a bound on it, raises no question."""
         options = self._options
         return size.longest.nodes <= options.weighed_index_size and size.total <= options.max_body_size
 

@@ -50,8 +50,8 @@ class Guards:
     def needed(
         self, mask: Scalar, buffer: str, index: Sequence[Expr], own: Scalar | None = None
     ) -> Scalar | None:
-        """What of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which looks
-        nothing up.
+        """Return what of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which
+        looks nothing up.
         """
         conditions = self._conditions.get(mask)
         if conditions is None:
@@ -91,7 +91,7 @@ class _Condition:
 
 
 def _conditions(mask: Scalar) -> Iterator[_Condition]:
-    """What has to hold for `mask` to hold, in order."""
+    """Return what has to hold for `mask` to hold, in order."""
     pending = [mask]
     while pending:
         value = pending.pop()
@@ -113,7 +113,7 @@ def _symbols(value: Scalar) -> frozenset[Expr]:
 
 
 def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    """Whether there are coordinates that have to do with `condition`, and they are some of the buffer's
+    """Tell if there are coordinates that have to do with `condition`, and they are some of the buffer's
     without it, too.
     """
     concerned = [
@@ -125,7 +125,7 @@ def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[
 
 
 def _leaves_little(value: Scalar) -> bool:
-    """Whether `value` holds up to nearly the end of what its positions can be."""
+    """Tell if `value` holds up to nearly the end of what its positions can be."""
     match value:
         case Op(op="lt", operands=(IndexValue(expr=position, operands=()), Const(value=end))):
             limit = int(end)
@@ -223,7 +223,7 @@ def _line(value: Scalar, symbol: Expr) -> tuple[int, int] | None:
 
 
 def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:
-    """Whether `values`, if they say nothing but where their symbols are, hold together somewhere."""
+    """Tell if `values`, if they say nothing but where their symbols are, hold together somewhere."""
     order = tuple(postorder(values))
     symbols: set[Expr] = set()
     for node in order:
@@ -246,7 +246,7 @@ def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:
 
 
 def _hold(order: Sequence[Scalar], values: Sequence[Scalar], point: Mapping[str, int]) -> bool:
-    """Whether all `values` hold at `point`; `order` is what they are made of."""
+    """Tell if all `values` hold at `point`; `order` is what they are made of."""
     known: dict[Scalar, int] = {}
     for node in order:
         match node:

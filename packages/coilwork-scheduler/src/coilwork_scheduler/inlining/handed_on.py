@@ -19,7 +19,7 @@ Takes: TypeAlias = Callable[[int, str], bool]
 
 
 def holds_nothing(node: Node) -> bool:
-    """Whether `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
+    """Tell if `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what
     makes their values.
     """
     return isinstance(node, Scatter) and not fusable(stage_of(0, node), on_gpu=False)
@@ -54,8 +54,8 @@ def _is_among(node: Node, names: Collection[str]) -> bool:
 
 
 def _places(user: Node, node: Pointwise) -> tuple[Expr, ...] | None:
-    """Where `user` reads the result of `node`, over its own ranges; None unless it does so at each of its
-    points.
+    """Return where `user` reads the result of `node`, over its own ranges; None unless it does so at each of
+    its points.
     """
     if not isinstance(user, Pointwise | Scatter):
         return None

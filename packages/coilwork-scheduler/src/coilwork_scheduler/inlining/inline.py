@@ -212,7 +212,7 @@ class Inliner:
         return None
 
     def _expanded(self, position: int, inlined: Collection[str]) -> tuple[Scalar, ...]:
-        """What the node at `position` computes with the loads of `inlined` replaced."""
+        """Return what the node at `position` computes with the loads of `inlined` replaced."""
         expander = Expander(self._producers, self._deps.buffers)
         return expander.expand(bodies(self._graph.nodes[position]), frozenset(inlined))
 
@@ -334,7 +334,7 @@ class Inliner:
         return facts.cost <= self._options.recompute_ops and len(facts.leaves) <= 1
 
     def _pays(self, position: int, node: Pointwise, consumers: list[int], *, needed: bool) -> bool:
-        """Whether bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is
+        """Tell if bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is
         stored all the same.
         """
         name, facts, cheap = node.output.name, self._facts[position], self._cheap(position)

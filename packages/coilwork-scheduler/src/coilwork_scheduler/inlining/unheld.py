@@ -68,7 +68,7 @@ class Unheld:
             self._handed = handed_on(self.graph, self.readers, _always)
 
     def should_leave(self, node: Pointwise, journal: Journal) -> bool:
-        """Whether `node` should be computed without its checks, by whoever reads it."""
+        """Tell if `node` should be computed without its checks, by whoever reads it."""
         name = node.output.name
         if name not in self._names or name in self._refused:
             return False
@@ -112,7 +112,7 @@ class Unheld:
         self._refused = self._refused.union(names)
 
     def outcome(self, candidates: Mapping[str, int], facts: Mapping[int, Facts]) -> Outcome:
-        """What becomes of the checks of `candidates`, which are computed where `facts` say."""
+        """Return what becomes of the checks of `candidates`, which are computed where `facts` say."""
         nodes = [node for at in candidates.values() if isinstance(node := self.graph.nodes[at], Pointwise)]
         with_checks = [node for node in nodes if node.checks]
         if not with_checks:
@@ -151,7 +151,7 @@ class Unheld:
         return frozenset(found)
 
     def _goes_on(self, user: int, name: str, found: Collection[str]) -> bool:
-        """Whether `user` computes with `name` where checks of it are not held; of later nodes these are
+        """Tell if `user` computes with `name` where checks of it are not held; of later nodes these are
         `found`.
         """
         match node := self.graph.nodes[user]:
@@ -180,8 +180,8 @@ class Unheld:
 
 
 def _is_moved(place: Expr, size: Expr) -> bool:
-    """Whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one range
-    or none.
+    """Tell whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one
+    range or none.
     """
     symbols = tuple(place.free_symbols)
     if len(symbols) != 1 or symbols[0].extent is None:

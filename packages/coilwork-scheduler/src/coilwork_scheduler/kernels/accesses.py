@@ -138,7 +138,7 @@ def _chooses_columns(
     sizes: SizeHints,
     target: Target,
 ) -> bool:
-    """Whether `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does
+    """Tell if `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does
     not hold all of the rows.
     """
     buffer, count = buffers[store.buffer], sizes.value(extent_of(symbol))

@@ -110,7 +110,7 @@ def canonical(
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
-    """Those of `tiling`, named by their tiles and numbered within them."""
+    """Return those of `tiling`, named by their tiles and numbered within them."""
     ranges: list[Range] = []
     count: dict[str, int] = {}
     for entry in tiling.ranges:

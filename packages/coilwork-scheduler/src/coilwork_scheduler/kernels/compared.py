@@ -39,7 +39,7 @@ class Selections:
     among: frozenset[str] = frozenset()
 
     def mixed(self, value: Scalar) -> bool:
-        """Whether `value` is computed of selected elements and of others, as a difference from
+        """Tell if `value` is computed of selected elements and of others, as a difference from
         the largest.
         """
         names = [access.buffer for access in loads((value,)) if access.dtype.is_float]
@@ -67,7 +67,7 @@ NONE: Final = Decisions()
 
 
 def decisions(graph: Graph) -> Decisions:
-    """Those of `graph`, in time linear in its size.
+    """Return those of `graph`, in time linear in its size.
 
     What is selected and returned counts as compared: a backward graph compares it with what it was selected
     of.
@@ -82,7 +82,7 @@ def decisions(graph: Graph) -> Decisions:
 
 
 def rounds(graph: Graph) -> bool:
-    """Whether `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
+    """Tell if `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
     return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node))
 
 
@@ -165,7 +165,7 @@ def _behind(
 
 
 def _decision(node: Extern) -> Decision:
-    """What the order of the operands decides in a call of torch's; nothing is known of the user's own
+    """Return what the order of the operands decides in a call of torch's; nothing is known of the user's own
     operators.
     """
     return find_target_info(node.target).decision
@@ -191,7 +191,7 @@ def _compared(selections: Selections, node: Node, inside: bool) -> Iterator[Scal
 
 
 def _selects(node: Node) -> bool:
-    """Whether an element of the result is made of one of each operand, as a sum is not."""
+    """Tell if an element of the result is made of one of each operand, as a sum is not."""
     match node:
         case Reduce() | Scan():
             return node.kind in _EXTREMES

@@ -161,7 +161,7 @@ class _Composer:
         return tuple(done[root] for root in roots)
 
     def _of_stored(self, member: Member) -> frozenset[Scalar]:
-        """What is used of buffers that the group stores, too, as rounded for memory.
+        """Return what is used of buffers that the group stores, too, as rounded for memory.
 
         By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And
         all that decides something, so that other kernels, which read it, decide alike.

@@ -10,7 +10,7 @@ from coilwork_ir.scalar import Const, Op, Scalar, cast, const, where
 
 
 def selected(value: Scalar) -> Iterator[Scalar]:
-    """What `value` may be: itself, and, where it is a select, what that chooses from."""
+    """Return what `value` may be: itself, and, where it is a select, what that chooses from."""
     seen: set[Scalar] = set()
     stack = [value]
     while stack:

@@ -58,7 +58,9 @@ def merge(calls: Sequence[tuple[Kernel, KernelCall]]) -> tuple[Kernel, KernelCal
 
 
 def _size(value: Expr, formal: Expr, sizes: dict[Expr, Expr]) -> Expr:
-    """What a member's size symbol `formal` is: a number, or the symbol of the whole kernel for `value`."""
+    """Return what a member's size symbol `formal` is: a number, or the symbol of the whole kernel for
+    `value`.
+    """
     if value.is_const:
         return value
     known = sizes.get(value)

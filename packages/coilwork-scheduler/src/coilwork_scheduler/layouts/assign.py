@@ -97,8 +97,8 @@ def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHint
 def list_sites(
     around: Around, rules: Sequence[LayoutRule], options: ScheduleOptions
 ) -> dict[int, tuple[Site, ...]]:
-    """What those of the rules say that are asked under `options`, by positions of nodes: costs of a node add
-    up.
+    """Return what those of the rules say that are asked under `options`, by positions of nodes: costs of a
+    node add up.
     """
     found: dict[int, tuple[Site, ...]] = {}
     rules = [rule for rule in rules if rule.is_asked(options)]
@@ -116,7 +116,7 @@ def list_sites(
 
 
 def layouts_beside(around: Around, sites: Mapping[int, Sequence[Site]]) -> Mapping[str, Layout]:
-    """What memory is fixed, and why, where calls oblige as `sites` say."""
+    """Return what memory is fixed, and why, where calls oblige as `sites` say."""
     obliging = {
         position: tuple(dict.fromkeys(name for site in each for name in site.obliges))
         for position, each in sites.items()
@@ -234,7 +234,9 @@ class _Group:
         return Term(scope, cost, form)
 
     def _form(self, site: Site, scope: Sequence[int]) -> Hashable:
-        """What sites have in common that cost the same for the same candidates, numbered as in `scope`."""
+        """Return what sites have in common that cost the same for the same candidates, numbered as in
+        `scope`.
+        """
         form, views = site.form, self.around.views
         if form is None:
             return None

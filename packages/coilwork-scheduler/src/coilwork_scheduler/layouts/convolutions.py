@@ -78,7 +78,7 @@ class Call:
 
     @property
     def tensors(self) -> tuple[Buffer, ...]:
-        """What it reads and makes."""
+        """Return what it reads and makes."""
         return (*self.read, *self.made)
 
     @property
@@ -163,7 +163,7 @@ class TensorSite:
 
     @property
     def form(self) -> Hashable:
-        """What the tensor is to the call."""
+        """Return what the tensor is to the call."""
         call, buffer = self.call, self.buffer
         kind = (self._is_result, self._is_weight, self._fuses, self._is_slow)
         return (
@@ -264,7 +264,7 @@ class TensorSite:
 
     @property
     def _lost(self) -> int:
-        """What the library loses for the tensor where it is not given channels-last."""
+        """Return what the library loses for the tensor where it is not given channels-last."""
         if self.call.is_converted:
             return 2 * self._size + self._launch
         if self._is_slow:
@@ -273,7 +273,7 @@ class TensorSite:
 
     @property
     def _copied_bytes(self) -> int:
-        """What a copy reads and writes; the writing alone where it runs in the kernel that makes
+        """Return what a copy reads and writes; the writing alone where it runs in the kernel that makes
         the operand.
         """
         size = self._size

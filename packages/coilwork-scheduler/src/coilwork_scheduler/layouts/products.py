@@ -108,7 +108,7 @@ class ProductSite:
         return any(step != row and extent != 1 for step, row, extent in pairs)
 
     def _weigh(self, buffer: Buffer, strides: Strides, *, is_matrix: bool) -> tuple[int, bool]:
-        """What `buffer` costs where it lies so, and whether rows begin between vectors."""
+        """Return what `buffer` costs where it lies so, and whether rows begin between vectors."""
         size = self._bytes(buffer) * SCALE
         if not is_matrix:
             return size, False
@@ -198,7 +198,7 @@ def _lost_to_alignment(left: Buffer, output: Buffer, around: Around) -> int:
 
 
 def _spent_on_calls(left: Buffer, output: Buffer, around: Around) -> int:
-    """What a call for each matrix costs, where a CPU's library could take all of them at once."""
+    """Return what a call for each matrix costs, where a CPU's library could take all of them at once."""
     *batch, rows, columns = around.extents(output)
     terms = rows * columns * around.sizes.value(left.shape[-1])
     target = around.targets.of(output.device)

@@ -83,7 +83,7 @@ class Site(Protocol):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What is chosen beside layouts."""
+        """Return what is chosen beside layouts."""
 
     @property
     def form(self) -> Hashable:
@@ -94,8 +94,8 @@ class Site(Protocol):
 
     @property
     def asked(self) -> tuple[tuple[str, Buffer], ...]:
-        """What it asks a layout for: names of memory, and buffers in it; names and buffers of choices. Read
-        where `form` is not None.
+        """Return what it asks a layout for: names of memory, and buffers in it; names and buffers of choices.
+        Read where `form` is not None.
         """
 
     def cost(self, layout: LayoutOf) -> int:

@@ -177,7 +177,9 @@ class _Elimination:
 def _remove_last(
     sizes: Sequence[int], parts: Sequence[tuple[tuple[int, ...], _Costs]], known: _Known
 ) -> _Removal:
-    """What is left of the tables `parts` without the last of the variables that have `sizes` candidates."""
+    """Return what is left of the tables `parts` without the last of the variables that have `sizes`
+    candidates.
+    """
     sums = [0] * prod(sizes)
     for where, costs in parts:
         steps = [0] * len(sizes)

@@ -50,7 +50,7 @@ class Block:
 
     @property
     def device(self) -> str:
-        """Where it is."""
+        """Return where it is."""
         return self.root.device
 
 

@@ -35,7 +35,7 @@ class _Total:
     values: tuple[int | None, ...]
 
     def at_most(self, other: _Total) -> bool:
-        """Whether it is provably no more than `other`. Values that say otherwise spare the proof."""
+        """Tell if it is provably no more than `other`. Values that say otherwise spare the proof."""
         for own, others in zip(self.values, other.values, strict=True):
             if own is not None and others is not None and own > others:
                 return False

@@ -172,7 +172,7 @@ class _Planner:
     # Memory
 
     def _begins(self) -> dict[int, list[Storage]]:
-        """What is to be allocated before each step."""
+        """Return what is to be allocated before each step."""
         found: dict[int, list[Storage]] = {}
         for number, step in enumerate(self.schedule.steps):
             if not (isinstance(step, KernelCall) or (isinstance(step, Extern) and takes_out(step))):
@@ -401,7 +401,7 @@ class _Planner:
 
 
 def _may_be_copied(output: Buffer | SymbolOutput | None, step: Extern) -> bool:
-    """Whether a kernel can copy the result, should it lie where kernels don't take it."""
+    """Tell if a kernel can copy the result, should it lie where kernels don't take it."""
     # only operators read quantised tensors, and only operators copy them; what is in flight is not there yet
     return isinstance(output, Buffer) and not output.dtype.is_quantized and output.name not in step.in_flight
 

@@ -164,7 +164,9 @@ def _filled(limit: int, blocks: Sequence[Block], room: Room) -> Pool | None:
 
 
 def _between(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
-    """Those of `blocks` that are alive between two of `edges` next to each other, the two with the most."""
+    """Return those of `blocks` that are alive between two of `edges` next to each other, the two with the
+    most.
+    """
     found: dict[int, list[Block]] = {}
     for block in blocks:
         edge = bisect_left(edges, block.start)

@@ -97,12 +97,12 @@ def profile(blocks: Collection[Block], end: int, width: int, start: int = 0) -> 
 
 
 def _within(one: Bytes, other: Bytes) -> bool:
-    """Whether `one` is at most `other`, whatever the sizes are."""
+    """Tell if `one` is at most `other`, whatever the sizes are."""
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
-    """Those that none of the others contains."""
+    """Return those that none of the others contains."""
     found: list[Bytes] = []
     for total in sorted(set(totals), reverse=True):
         if not any(_within(total, other) for other in found):

@@ -132,7 +132,7 @@ class _Search:
         yield from sorted(found.items())
 
     def shared(self, node: Reduce, rows: _Rows) -> tuple[Load, ...]:
-        """What `node` loads of the rows that `rows` has on chip."""
+        """Return what `node` loads of the rows that `rows` has on chip."""
         statistic = self.graph.nodes[rows.position]
         assert isinstance(statistic, Reduce)
         names = {name for access in loads((statistic.body,)) for name, _ in self._behind(access)}
@@ -150,7 +150,7 @@ class _Search:
         )
 
     def _loads(self, node: Reduce) -> tuple[Load, ...]:
-        """What `node` loads at points of its axes."""
+        """Return what `node` loads at points of its axes."""
         axes = frozenset(node.axes)
         return tuple(
             access
@@ -315,7 +315,7 @@ class _Weigher:
     journal: Journal
 
     def pays(self, node: Reduce, rows: _Rows, shared: Sequence[Load]) -> bool:
-        """Whether `node` is cut into `rows`; records why."""
+        """Tell if `node` is cut into `rows`; records why."""
         model = self.figures.model
         results = max(self.figures.sizes.numel(extents_of(node.ranges)), 1)
         count = max(self.figures.sizes.value(rows.cutting.pieces.count), 1)

@@ -62,7 +62,7 @@ def combined(
 
 
 def identity_of(kind: ReduceKind, dtype: DType) -> Literal:
-    """What combining with `kind` does not notice."""
+    """Return what combining with `kind` does not notice."""
     match kind:
         case "prod" | "all":
             return 1
@@ -313,7 +313,7 @@ def guarded(root: Scalar, valid: Scalar) -> Scalar:
 
 
 def _is_zero_elsewhere(value: Scalar, valid: Scalar) -> bool:
-    """Whether `value` is an element that is loaded where `valid` holds, perhaps converted, and 0 where it
+    """Tell if `value` is an element that is loaded where `valid` holds, perhaps converted, and 0 where it
     does not.
     """
     while isinstance(value, Op) and value.op == "cast":

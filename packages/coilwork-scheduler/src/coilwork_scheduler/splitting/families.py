@@ -31,7 +31,7 @@ class Family:
 
     @property
     def axes(self) -> tuple[Expr, ...]:
-        """What is reduced."""
+        """Return what is reduced."""
         return self.members[0].axes
 
     @property
@@ -41,7 +41,7 @@ class Family:
 
 
 def rows_of(node: Reduce) -> tuple[Load, ...]:
-    """What `node` loads at points of its axes, each once."""
+    """Return what `node` loads at points of its axes, each once."""
     axes = frozenset(node.axes)
     return tuple(
         access

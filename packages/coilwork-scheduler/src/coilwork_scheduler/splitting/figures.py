@@ -139,11 +139,11 @@ class Figures:
         )
 
     def target(self, node: Reduce) -> Target:
-        """What `node` is computed on."""
+        """Return what `node` is computed on."""
         return self.targets.of(defined(node)[0].device)
 
     def capabilities(self, node: Reduce) -> Capabilities:
-        """What the generator of the kernel of `node` can do."""
+        """Return what the generator of the kernel of `node` can do."""
         return self.targets.capabilities_of(defined(node)[0].device)
 
     def rows(self, node: Reduce) -> RowWalks:
@@ -184,7 +184,7 @@ class Figures:
         return family.axes
 
     def offsets(self, family: Family) -> tuple[Expr, ...]:
-        """Where in memory `family` reads what it reduces."""
+        """Return where in memory `family` reads what it reduces."""
         return tuple(self.facts.buffers[access.buffer].offset_of(access.index) for access in family.rows)
 
     def touched(self, access: Load) -> int:

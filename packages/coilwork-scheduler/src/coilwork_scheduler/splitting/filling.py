@@ -39,7 +39,7 @@ class Filling:
 
     @property
     def pays(self) -> bool:
-        """Whether pieces are better than one kernel."""
+        """Tell if pieces are better than one kernel."""
         return self.split_us < self.clear_win * self.whole_us
 
     def note(self, journal: Journal, family: Family) -> None:

@@ -65,7 +65,7 @@ class Judge:
         return cutting
 
     def splits(self, family: Family) -> bool:
-        """Whether `family` is cut even without rows that it could share a kernel with; records nothing."""
+        """Tell if `family` is cut even without rows that it could share a kernel with; records nothing."""
         ways = (self._filling(family), self._runs(family))
         return any(way is not None and way.pays for way in ways)
 
@@ -95,7 +95,7 @@ class Judge:
         return walked_of(self.figures, family, self.rows, otherwise_us=otherwise_us)
 
     def reads_again(self, node: Reduce) -> bool:
-        """Whether two reductions over the rows of `node`, one of which needs the other's result, read them
+        """Tell if two reductions over the rows of `node`, one of which needs the other's result, read them
         twice.
 
         They do unless a program keeps its row on chip; rows of unknown length it does not keep.
@@ -113,7 +113,7 @@ class Judge:
         return not self.figures.rows(node).keeps(longest, across=self.across(node))
 
     def across(self, node: Reduce) -> bool:
-        """Whether the results of `node`, rather than the points that it reduces, lie side by side
+        """Tell if the results of `node`, rather than the points that it reduces, lie side by side
         in memory.
         """
         return self.figures.shape(alone(node)).across

@@ -104,8 +104,8 @@ class _Search:
     targets: Targets
 
     def linear(self, position: int, node: Reduce) -> _Along | None:
-        """What `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on chip,
-        and need not.
+        """Return what `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on
+        chip, and need not.
         """
         (output, *_) = node.outputs
         if node.kind != "sum" or node.checks or output is None or output.dtype is not node.body.dtype:
@@ -146,12 +146,12 @@ class _Search:
         return frozenset(found)
 
     def _stays(self, axes: Sequence[Expr], device: str) -> bool:
-        """Whether rows are short enough for a program to keep, so that it reads them once in any case."""
+        """Tell if rows are short enough for a program to keep, so that it reads them once in any case."""
         longest = bounds(product(extent_of(axis) for axis in axes)).hi
         return longest is not None and self.targets.capabilities_of(device).rows.keeps(longest)
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
-        """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum,
+        """Tell if the fixed part of `term` comes of a reduction of what its other parts read along the sum,
         which were there before.
         """
         if not term.fixed or (term.weight is None and term.value is None):

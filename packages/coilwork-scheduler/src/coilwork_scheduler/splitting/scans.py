@@ -86,8 +86,8 @@ class _Weigher:
     journal: Journal
 
     def cut(self, node: Scan, fresh: FreshNames) -> tuple[Node, ...]:
-        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `fresh`
-        knows all buffers' names.
+        """Return what replaces `node`: itself, shared by programs or not, or the nodes of three kernels.
+        `fresh` knows all buffers' names.
         """
         names = tuple(b.name for b in node.outputs if b is not None)
         size = as_int(extent_of(node.axis))
@@ -192,7 +192,7 @@ def _may_be_cut(node: Scan, targets: Targets) -> bool:
 
 
 def _combines(node: Scan) -> bool:
-    """Whether pieces of `node` combine by operations of the loop IR."""
+    """Tell if pieces of `node` combine by operations of the loop IR."""
     if _kind(node) not in _COMBINE or node.outputs[0] is None:
         return False
     if node.kind == "prod" and node.body.dtype.is_float:
@@ -209,7 +209,7 @@ def _kind(node: Scan) -> ScanKind:
 
 
 def _across(node: Scan) -> bool:
-    """Whether neighbours are those of another range than the scan's, so that pieces of it do not lie one
+    """Tell if neighbours are those of another range than the scan's, so that pieces of it do not lie one
     behind the other.
     """
     real = [r for r in node.ranges if as_int(extent_of(r)) != 1]

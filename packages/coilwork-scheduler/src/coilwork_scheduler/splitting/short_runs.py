@@ -36,7 +36,7 @@ class Runs:
 
     @property
     def pays(self) -> bool:
-        """Whether wide loads save more than another kernel costs."""
+        """Tell if wide loads save more than another kernel costs."""
         return self.saved_us > self.costs_us
 
     def note(self, journal: Journal, family: Family) -> None:
@@ -95,7 +95,7 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
 
 
 def _short(figures: Figures, family: Family, access: Load, innermost: Expr, points: int) -> bool:
-    """Whether `access` goes through short runs, which wide loads do not fit, of results that lie side by
+    """Tell if `access` goes through short runs, which wide loads do not fit, of results that lie side by
     side.
     """
     buffer = figures.facts.buffers[access.buffer]

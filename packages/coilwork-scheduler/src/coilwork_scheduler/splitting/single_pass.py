@@ -56,7 +56,7 @@ def single_pass_us(
     rows: int,
     model: CostModel,
 ) -> float:
-    """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its
+    """Return what the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its
     workspace.
     """
     size = as_int(extent_of(node.axis))

@@ -40,7 +40,7 @@ class Walked:
 
     @property
     def pays(self) -> bool:
-        """Whether the reading saved outweighs the pieces' results."""
+        """Tell if the reading saved outweighs the pieces' results."""
         return self.walked_us < self.clear_win * self.apart_us
 
     def note(self, journal: Journal, family: Family) -> None:
@@ -106,8 +106,8 @@ def walked_of(
 
 
 def _walked_us(figures: Figures, family: Family, count: int, shared: int) -> float:
-    """What `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and the time
-    to reduce their results.
+    """Return what `count` pieces add to the time of a kernel that reads `shared` bytes of them anyhow, and
+    the time to reduce their results.
     """
     shape = figures.shape(family)
     alone = KernelWork(

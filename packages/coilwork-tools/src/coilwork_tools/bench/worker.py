@@ -184,8 +184,8 @@ def measure(script: str, name: str, backend: str, *, backward: bool, place: str 
 def judge(
     script: str, name: str, results: list[Tensor], *, backward: bool
 ) -> tuple[str, float | None, float | None]:
-    """What is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in case
-    calls change them.
+    """Return what is wrong, if anything; the error of `results`, and eager's. On subjects of their own, in
+    case calls change them.
     """
     eager = build(script, name, backward=backward)
     expected = eager.call(eager.function)

@@ -19,7 +19,7 @@ FLOOR_ULPS: Final = 64.0
 
 
 def disagreement(ours: object, eager: object, wide: object) -> str:
-    """What is wrong with `ours`, in words; empty if nothing is.
+    """Return what is wrong with `ours`, in words; empty if nothing is.
 
     `wide` is the value in float64 (complex128). An integer or boolean that differs from eager's is wrong
     unless float64 gives it: where a rounding decided, either may be right.

@@ -135,8 +135,8 @@ class _Search:
         self._count += 1
 
     def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
-        """What eager and float64 give for the buffer `name`. Of several results, the first has the name of
-        their node.
+        """Return what eager and float64 give for the buffer `name`. Of several results, the first has the
+        name of their node.
         """
         nodes = [
             origin.node

@@ -101,7 +101,7 @@ class _Pair(fx.Interpreter):
 
 
 def _alike(native: Any, wide: Any) -> bool:
-    """Whether two nested values have the same structure and shapes."""
+    """Tell if two nested values have the same structure and shapes."""
     ours, theirs = leaves_of(native), leaves_of(wide)
     return len(ours) == len(theirs) and all(
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)

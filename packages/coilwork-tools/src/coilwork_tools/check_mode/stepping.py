@@ -124,7 +124,9 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
 
 
 def _inner_names(region: CondCall | WhileCall, name: str) -> list[tuple[Program, str]]:
-    """What the output `name` is called in the programs that make it: both branches, or the body of a loop."""
+    """Return what the output `name` is called in the programs that make it: both branches, or the body of a
+    loop.
+    """
     found = []
     for nested in (region.then, region.otherwise) if isinstance(region, CondCall) else (region.body,):
         returned = nested.instructions[-1]
@@ -136,7 +138,7 @@ def _inner_names(region: CondCall | WhileCall, name: str) -> list[tuple[Program,
 
 
 def culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
-    """What of `step` in `program` writes the buffer `name`, in words."""
+    """Return what of `step` in `program` writes the buffer `name`, in words."""
     found = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
     return "\n  kernel  ".join(map(describe, found)) or "no kernel"
 

@@ -30,7 +30,7 @@ class Wanted:
         return self.nan or self.inf
 
     def fault(self, value: object) -> str:
-        """What `value` holds that it must not, and where first; empty if nothing."""
+        """Return what `value` holds that it must not, and where first; empty if nothing."""
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return ""
         if value.layout is not torch.strided:

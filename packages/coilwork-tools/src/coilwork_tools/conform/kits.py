@@ -70,7 +70,8 @@ class KitResult:
 
 
 def check_backend(backend: Backend[Any, KernelCompiler, Device]) -> Iterator[KitResult]:
-    """What each kit finds, kit by kit, on the first device of `backend`. Nothing that is built is kept.
+    """Return what each kit finds, kit by kit, on the first device of `backend`. Nothing that is built is
+    kept.
 
     Raises:
         DeviceError: it has no device here, or it compiles only.

@@ -214,7 +214,7 @@ def error_of(values: list[Tensor], reference: list[Tensor]) -> Error:
 
 
 def within_bounds(error: Error, eager: Error) -> bool:
-    """Whether an error is at most twice eager's own, plus a few units in the last place."""
+    """Tell if an error is at most twice eager's own, plus a few units in the last place."""
     return (
         error.max_abs <= 2 * eager.max_abs + FLOOR * eager.scale
         and error.relative_l2 <= 2 * eager.relative_l2 + FLOOR

@@ -96,7 +96,7 @@ class StoredRemedy(Protocol):
     """Where the remedy of one graph is kept, as a JSON object."""
 
     def read(self) -> Mapping[str, Any] | None:
-        """What was found before; None if there is nothing."""
+        """Return what was found before; None if there is nothing."""
 
     def write(self, value: dict[str, Any], /) -> None:
         """Keep `value`."""
@@ -160,10 +160,10 @@ class Subject(Protocol[_C, _D_co]):
     def facts(self) -> SubjectFacts: ...
 
     def compile(self, plan: Plan) -> _C:
-        """What the stages make of the graph."""
+        """Return what the stages make of the graph."""
 
     def build(self, compiled: _C, plan: Plan) -> _D_co:
-        """What calls it."""
+        """Return what calls it."""
 
     def list_calls(self, plan: Plan, *, views: bool) -> tuple[Origin, ...]:
         """The calls that generated code computes."""
@@ -191,7 +191,7 @@ class Fault:
 
 
 def build_with_retries(subject: Subject[_C, _D], remembered: StoredRemedy | None = None) -> Built[_C, _D]:
-    """What the stages make of the subject, and its callable.
+    """Return what the stages make of the subject, and its callable.
 
     A fault is a warning, and the graph is compiled again with the calls at fault in kernels of their own or
     as calls of ATen; not if the subject may not retry, not where no choice of calls helps, and not more than

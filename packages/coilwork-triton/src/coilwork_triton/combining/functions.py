@@ -37,13 +37,15 @@ from coilwork_triton.text.types import free_constant, operand_constant, triton_t
 
 
 def function_name(kind: Combine, *, flagged: bool = False) -> str:
-    """What the device function for `kind` is called; with a flag behind each tuple's values if `flagged`."""
+    """Return what the device function for `kind` is called; with a flag behind each tuple's values if
+    `flagged`.
+    """
     digest = sha256(format_combining(kind).encode()).hexdigest()[:8]
     return f"combine_{digest}_if_any" if flagged else f"combine_{digest}"
 
 
 def exclusive_name(kind: Combine) -> str:
-    """What the function is called that keeps what comes before runs beside what they combine to,
+    """Return what the function is called that keeps what comes before runs beside what they combine to,
     with flags.
     """
     return f"exclusive_{function_name(kind)}"

@@ -194,8 +194,8 @@ def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple
 
 
 def kept_values(site: ScanSite) -> tuple[Expression, ...]:
-    """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the
-    end.
+    """Return what is scanned: values, and positions for the kinds that report one; nothing that counts behind
+    the end.
     """
     if isinstance(site.kind, Combine):
         return _kept_tuples(site)
@@ -228,7 +228,7 @@ def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
 
 
 def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
-    """What is carried from point to point along `axis` of `kept`."""
+    """Return what is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if isinstance(site.kind, Combine):
         combining = function_name(site.kind, flagged=site.flagged)

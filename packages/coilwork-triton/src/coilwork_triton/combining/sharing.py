@@ -76,7 +76,7 @@ def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer
 
 
 def _in_any_order(site: ScanSite) -> bool:
-    """Whether values may be combined in any order: of floats, products of points that do not lie together may
+    """Tell if values may be combined in any order: of floats, products of points that do not lie together may
     leave the range.
     """
     return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
@@ -104,7 +104,7 @@ def _tell(site: ScanSite, sharing: Sharing, first: int, whole: Sequence[Expressi
 
 
 def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tuple[Expression, ...]:
-    """What the pieces before combine to."""
+    """Return what the pieces before combine to."""
     lanes = next_power_of_two(sharing.count)
     if site.kind == "prod" and not _in_any_order(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies

@@ -101,7 +101,7 @@ def fixed(work: Work, target: Target) -> tuple[Config, ...]:
 def space_of(
     work: Work, target: Target, *, whole: Mapping[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:
-    """What a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of
+    """Return what a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of
     points.
     """
     values: dict[str, tuple[int, ...]] = {}

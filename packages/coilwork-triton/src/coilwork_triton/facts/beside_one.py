@@ -15,7 +15,9 @@ from coilwork_triton.facts.users import Users
 
 
 def beside_one(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those exponentials of f32 among `order`, all scalars of a kernel, which stores and checks `roots`."""
+    """Return those exponentials of f32 among `order`, all scalars of a kernel, which stores and checks
+    `roots`.
+    """
     stored = frozenset(roots)
     found: set[Scalar] = set()
     for node in order:

@@ -52,7 +52,9 @@ def joined_loads(kernel: Kernel, order: Sequence[Scalar], users: Users) -> Mappi
 
 
 def absorbed_by(joined: Mapping[Scalar, Joined], order: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """What is not written on its own: inner selections, their loads, and the masks that only these have."""
+    """Return what is not written on its own: inner selections, their loads, and the masks that only these
+    have.
+    """
     gone: set[Scalar] = set()
     for node, one in joined.items():
         gone.update(_links(node))

@@ -98,7 +98,7 @@ class KernelAnalysis:
 
     @cached_property
     def roots(self) -> tuple[Scalar, ...]:
-        """What it stores or checks."""
+        """Return what it stores or checks."""
         return roots_of(self.kernel)
 
     @cached_property
@@ -108,7 +108,7 @@ class KernelAnalysis:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """Where it loads and stores at places that no data decide."""
+        """Return where it loads and stores at places that no data decide."""
         return accesses_of(self.kernel, self.roots)
 
     @cached_property
@@ -123,7 +123,7 @@ class KernelAnalysis:
 
     @cached_property
     def work(self) -> Work:
-        """What it does at each of its points."""
+        """Return what it does at each of its points."""
         kernel, nodes, sorts = self.kernel, self.nodes, self.sorts
         scans = [v for v in nodes if isinstance(v, Scan)]
         return Work(

@@ -49,7 +49,7 @@ def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> in
 
 
 def _astray(access: Access, inner: Expr) -> bool:
-    """Where a load is along `inner` is no constant apart from where it starts, or it is in reverse."""
+    """Return where a load is along `inner` is no constant apart from where it starts, or it is in reverse."""
     if access.store:
         return False
     step = stride_of(access.index, inner)

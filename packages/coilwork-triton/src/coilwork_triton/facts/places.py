@@ -18,7 +18,7 @@ _WHOLE: Final = 1 << 24
 
 
 def are_plain(stores: Sequence[Store]) -> bool:
-    """Whether `stores` are of all points, at places that no data choose, and nothing is combined there."""
+    """Tell if `stores` are of all points, at places that no data choose, and nothing is combined there."""
     return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
 
 

@@ -24,7 +24,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 def narrow_positions(order: Sequence[Scalar], roots: Sequence[Scalar]) -> frozenset[IndexValue]:
-    """Those index values among `order`, all scalars of a kernel, whose width nothing depends on.
+    """Return those index values among `order`, all scalars of a kernel, whose width nothing depends on.
 
     A comparison with a position or a constant is the same in whatever width holds both, and an integer
     becomes the same float. Anything else, wrapping arithmetic above all, wants 64 bits.
@@ -46,8 +46,8 @@ def _any_width(node: Scalar) -> bool:
 
 
 def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those casts of floats to 64 bit integers among `order` that only become floats again, of numbers that
-    fit 32 bits.
+    """Return those casts of floats to 64 bit integers among `order` that only become floats again, of numbers
+    that fit 32 bits.
 
     Such numbers are known to where they are computed from positions.
     """
@@ -63,7 +63,7 @@ def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) 
 
 
 def idle_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
-    """Those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that
+    """Return those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that
     fraction.
     """
     fractions: set[Scalar] = set()
@@ -118,7 +118,7 @@ def _is_whole(node: Scalar) -> bool:
 
 
 def _interval(node: Scalar, known: Mapping[Scalar, Interval]) -> Interval | None:
-    """Where the finite value of `node` lies, from where its operands do."""
+    """Return where the finite value of `node` lies, from where its operands do."""
     match node:
         case Const() if not node.dtype.is_bool and math.isfinite(node.value):
             return float(node.value), float(node.value)

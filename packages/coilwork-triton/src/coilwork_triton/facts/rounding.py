@@ -22,8 +22,8 @@ _PASSING: Final = frozenset(
 
 
 def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds to 16
-    bits or fewer.
+    """Return those f32 values among `order`, all scalars of a kernel, operands first, that every use rounds
+    to 16 bits or fewer.
 
     Comparisons, reductions and indices keep full values.
     """
@@ -37,7 +37,7 @@ def only_rounded(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users)
 
 
 def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
-    """Those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
+    """Return those among the values `rounded` that add 1 to a tanh or erf which nothing else uses, and that
     function.
     """
     found: dict[Scalar, Op] = {}
@@ -51,7 +51,7 @@ def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
 
 
 def factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
-    """Those among `values` that are rounded, or multiplied with others, at once."""
+    """Return those among `values` that are rounded, or multiplied with others, at once."""
     return frozenset(
         value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
     )
@@ -62,7 +62,7 @@ def _is_product(user: Scalar, value: Scalar) -> bool:
 
 
 def softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
-    """Those among `values` that are exponentials of distances from a reduction's result."""
+    """Return those among `values` that are exponentials of distances from a reduction's result."""
     return frozenset(
         value
         for value in values

@@ -94,7 +94,7 @@ def loads_apart(kernel: Kernel, values: Iterable[Scalar], machine: MachineModel)
 
 
 def varies_along(value: Scalar, inner: Expr) -> bool:
-    """Whether `value` differs from point to point along the range `inner`."""
+    """Tell if `value` differs from point to point along the range `inner`."""
     return any(
         inner in expr.free_symbols
         for node in postorder((value,))
@@ -327,7 +327,9 @@ def _near(access: Access, inner: Expr, grids: Grids) -> bool:
 
 
 def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
-    """Those of `touched` that come from memory: what is read again along some range comes from cache."""
+    """Return those of `touched` that come from memory: what is read again along some range comes
+    from cache.
+    """
     return [a for a in touched if all(s in a.index.free_symbols for s in real)]
 
 

@@ -57,7 +57,7 @@ def _line(shape: Shape) -> Tile | None:
 
 
 def _asks(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
-    """Whether points have to know their row, or their place in it."""
+    """Tell whether points have to know their row, or their place in it."""
     parts = {part for part, _ in tile.parts}
     if any(
         isinstance(node, IndexValue) and node.expr.free_symbols & parts for node in postorder(tuple(roots))
@@ -67,12 +67,12 @@ def _asks(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> boo
 
 
 def _follows(tile: Tile, index: Expr) -> bool:
-    """Whether neighbours in the line are neighbours at `index`, across the ends of rows as well."""
+    """Tell if neighbours in the line are neighbours at `index`, across the ends of rows as well."""
     return stride_of(substitute(index, dict(tile.parts)), tile.index) is _ONE
 
 
 def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
-    """Whether `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
+    """Tell if `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
     in_vectors = length % access.lanes == 0 and access.lanes > 1
     along = stride_of(access.index, tile.inner) is _ONE
     return in_vectors and along and not _follows(tile, access.index)

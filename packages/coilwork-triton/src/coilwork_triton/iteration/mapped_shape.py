@@ -134,7 +134,7 @@ def tiles_of(kernel: Kernel, mapping: Mapping, numbers: MappingOf[str, Number]) 
 
 
 def _lettered(mapping: Mapping) -> Iterator[tuple[Letter, TileOf | Sequential | Keep | Loop | Share]]:
-    """What has an axis in blocks, in the order of these: outer tiles, walked rows, reduced ranges."""
+    """Return what has an axis in blocks, in the order of these: outer tiles, walked rows, reduced ranges."""
     walked, keep = mapping.find(Sequential), mapping.find(Keep)
     rows = keep or mapping.find(Loop) or mapping.find(Share)
     if keep is not None and keep.first:

@@ -226,7 +226,7 @@ def _orders(mapping: Mapping, target: Target) -> Iterator[tuple[str, str]]:
 
 
 def _invariance(mapping: Mapping) -> Iterator[tuple[str, str]]:
-    """What a row gives is the same whatever is beside it: so are its blocks, and who adds what."""
+    """Return what a row gives is the same whatever is beside it: so are its blocks, and who adds what."""
     found = mapping.find(Invariant)
     if found is None:
         return

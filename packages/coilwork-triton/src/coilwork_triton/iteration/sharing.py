@@ -56,7 +56,7 @@ class Sharing:
         )
 
     def word(self, number: int) -> Expression:
-        """Where the words with this `number` of the first piece of the program's row lies."""
+        """Return where the words with this `number` of the first piece of the program's row lies."""
         row = ROW if number == 0 else Binary("+", Number(number * self.rows), ROW)
         return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
 

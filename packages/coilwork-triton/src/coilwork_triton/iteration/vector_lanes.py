@@ -102,7 +102,7 @@ class VectorLanes:
         return Name(f"{self.vectors.tile.letter}whole{lanes}")
 
     def prologue(self) -> list[Statement]:
-        """Where the program's row begins, if anything asked for it."""
+        """Return where the program's row begins, if anything asked for it."""
         if self._start is None or not self.vectors.shifted:
             return []
         lanes = Number(self.vectors.lanes)

@@ -41,7 +41,7 @@ def wanted_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least:
 
 
 def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
-    """Whether all accesses that vary along the tile are of whole vectors: else it was for the others that
+    """Tell if all accesses that vary along the tile are of whole vectors: else it was for the others that
     none is to be wide.
     """
     along = {found.tile.index, *(part for part, _ in found.tile.parts)}
@@ -51,7 +51,7 @@ def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> 
 
 
 def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar], least: int) -> bool:
-    """Whether long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
+    """Tell if long rows of `kernel`, which begin anywhere, are too long for their block by a vector."""
     long = shape.reduced is not None and provably_le(shape.grids.long_shifted_row, shape.reduced.numel)
     return long and lanes_lacking(kernel, shape, roots, least) > 0
 
@@ -121,7 +121,7 @@ def find_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) ->
 
 
 def _is_at_vector(access: Access, begin: Expr) -> bool:
-    """Whether a row of `access` that begins at `begin` begins with a whole vector."""
+    """Tell if a row of `access` that begins at `begin` begins with a whole vector."""
     return provably_divisible(begin, access.lanes)
 
 
@@ -138,7 +138,7 @@ def _only_axis(shape: Shape) -> Tile | None:
 
 
 def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
-    """Where `kernel` loads and stores at places that data do not decide; stores come last."""
+    """Return where `kernel` loads and stores at places that data do not decide; stores come last."""
     loads = [
         (node.buffer, node.index[0])
         for node in postorder(tuple(roots))
@@ -149,7 +149,7 @@ def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
 
 
 def has_room(shape: Shape, found: WholeVectors, least: int) -> bool:
-    """Whether a row that is shifted fits its block of `least` lanes, where that is all there is."""
+    """Tell if a row that is shifted fits its block of `least` lanes, where that is all there is."""
     if shape.walk != "persistent" or not found.shifted:
         return True
     return provably_le(found.tile.numel + (found.lanes - 1), as_expr(least))

@@ -73,8 +73,8 @@ def _stays_wide(store: Store, inner: Expr, length: int, grids: Grids) -> bool:
 
 
 def _gains(kernel: Kernel, each: list[tuple[Store, ...]], part: Expr) -> bool:
-    """Whether parts read some element alike that varies along them, or compute less than all points of the
-    whole range do.
+    """Tell whether parts read some element alike that varies along them, or compute less than all points of
+    the whole range do.
     """
     orders = [_order(stores) for stores in each]
     reads = [

@@ -46,7 +46,7 @@ def deinterleave(kernel: Kernel) -> Kernel | None:
 
 
 def _are_dealt(stores: Sequence[Store], loads: Sequence[Load], dealt: Expr, inner: Expr, count: int) -> bool:
-    """Whether neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where
+    """Tell if neighbours along `dealt` are neighbours where they are read, and neighbours along `inner` where
     they are stored.
     """
     varying = [load for load in loads if not load.index[0].free_symbols.isdisjoint((dealt, inner))]

@@ -127,8 +127,8 @@ def _many(kernel: Kernel, rows: int, bins: int, grids: Grids, likely: Mapping[Ex
 
 
 def _estimate(number: Expr, likely: Mapping[Expr, int], unknown: int | None) -> int:
-    """What `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that it may
-    be.
+    """Return what `number` is, or likely is; where nothing is known of it, `unknown`, or else the least that
+    it may be.
     """
     if number.free_symbols <= likely.keys():
         return evaluate(number, {size.name: guess for size, guess in likely.items()})
@@ -150,7 +150,7 @@ def _values_of_type(node: Scalar) -> int | None:
 
 
 def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
-    """What holds wherever `store` adds."""
+    """Return what holds wherever `store` adds."""
     pending = [check.condition for check in kernel.checks]
     pending += [] if store.mask is None else [store.mask]
     while pending:
@@ -162,7 +162,7 @@ def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
 
 
 def _end(chosen: Scalar, condition: Scalar) -> int | None:
-    """What `chosen` is less than where `condition` holds, if that is a number."""
+    """Return what `chosen` is less than where `condition` holds, if that is a number."""
     match condition:
         case Op(op="lt", operands=(value, Const() as end)) if value is chosen:
             return int(end.value)
@@ -173,7 +173,7 @@ def _end(chosen: Scalar, condition: Scalar) -> int | None:
 
 
 def _is_least(chosen: Scalar, condition: Scalar) -> bool:
-    """Whether `condition` says that `chosen` is at least 0."""
+    """Tell if `condition` says that `chosen` is at least 0."""
     match condition:
         case Op(op="ge", operands=(value, Const() as least)) if value is chosen:
             return least.value >= 0

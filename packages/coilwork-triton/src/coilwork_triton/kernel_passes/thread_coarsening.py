@@ -104,7 +104,7 @@ def _varying(kernel: Kernel) -> list[Load]:
 
 
 def _narrow(kernel: Kernel) -> list[Load]:
-    """Those of them that threads do not load 16 bytes at a time."""
+    """Return those of them that threads do not load 16 bytes at a time."""
     return [load for load in _varying(kernel) if not _is_wide(kernel, load)]
 
 

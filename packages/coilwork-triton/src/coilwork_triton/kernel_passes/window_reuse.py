@@ -43,7 +43,7 @@ def unroll_windows(kernel: Kernel, loads: Sequence[Load], longest: int) -> Kerne
 
 
 def _slides(loads: Sequence[Load], along: Expr, inner: Expr) -> bool:
-    """Whether some of `loads` vary along `along`, and by as much as along `inner`."""
+    """Tell if some of `loads` vary along `along`, and by as much as along `inner`."""
     varying = [load for load in loads if along in load.index[0].free_symbols]
     steps = [(stride_of(load.index[0], along), stride_of(load.index[0], inner)) for load in varying]
     return bool(steps) and all(a is not None and a is b for a, b in steps)

@@ -37,7 +37,7 @@ def open_numbers(configs: Sequence[Config], space: SearchSpace) -> dict[str, Num
 def limits_between(
     numbers: Mapping[str, Number], configs: Sequence[Config], space: SearchSpace
 ) -> tuple[Directive, ...]:
-    """What has to hold of the open ones of `numbers` together, if they are of `configs` and `space`.
+    """Return what has to hold of the open ones of `numbers` together, if they are of `configs` and `space`.
 
     A candidate that a limit of the search forbids may be launched all the same, and the limit is none.
     """

@@ -75,7 +75,7 @@ class Facts:
 
 
 def searches(facts: Facts, target: Target) -> bool:
-    """What takes time is to wait for one load after the other, which many threads do at once."""
+    """Return what takes time is to wait for one load after the other, which many threads do at once."""
     return facts.work.load_chain >= target.machine.grids.search_loads
 
 

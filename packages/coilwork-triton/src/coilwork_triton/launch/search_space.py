@@ -72,7 +72,7 @@ def search_space(
     most_warps: int | None = None,
     least_block: int = 1,
 ) -> SearchSpace:
-    """What may be tried beside `configs`, all of which are in it.
+    """Return what may be tried beside `configs`, all of which are in it.
 
     Args:
         sides: the tiles.

@@ -77,7 +77,7 @@ def outline(setting: Setting, proposal: Proposal, numbers: Mapping[str, Number])
 
 
 def _cuts(setting: Setting, proposal: Proposal, numbers: Mapping[str, Number]) -> Iterator[Directive]:
-    """Which points programs have."""
+    """Return which points programs have."""
     groups = proposal.groups
     for letter in _INNERMOST_FIRST:
         if letter in groups:
@@ -161,7 +161,7 @@ def _chunk(configs: tuple[Config, ...], target: Target) -> int:
 
 
 def _memory(setting: Setting, proposal: Proposal) -> Iterator[Directive]:
-    """Where data go on their way, and of what type positions are."""
+    """Return where data go on their way, and of what type positions are."""
     kernel = setting.kernel
     if setting.draft.bins:
         args = tuple(dict.fromkeys(store.buffer for store in kernel.stores))

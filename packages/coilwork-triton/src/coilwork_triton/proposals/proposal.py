@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def kernel(self) -> Kernel:
-        """What is computed."""
+        """Return what is computed."""
         return self.draft.kernel
 
     @cached_property

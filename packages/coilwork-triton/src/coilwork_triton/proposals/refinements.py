@@ -70,7 +70,7 @@ class Planned:
 
     @property
     def kernel(self) -> Kernel:
-        """What is computed."""
+        """Return what is computed."""
         return self.setting.kernel
 
     @cached_property
@@ -143,7 +143,7 @@ def plan_given(
 def space_around(
     setting: Setting, mapping: Mapping, configs: tuple[Config, ...], *, staged: bool
 ) -> SearchSpace:
-    """What a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says;
+    """Return what a search may try beside `configs`, which launch the kernel of `setting` as `mapping` says;
     `staged`: several iterations of its loop may be in flight.
     """
     work, kernel, looped = setting.analysis.work, setting.kernel, mapping.find(Loop) is not None

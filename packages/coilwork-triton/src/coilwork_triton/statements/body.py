@@ -56,7 +56,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 
 
 def _shared(shape: Shape) -> tuple[Statement, ...]:
-    """Which piece of which row the program has, if programs share rows."""
+    """Return which piece of which row the program has, if programs share rows."""
     tile = shape.reduced
     if shape.sharing is None or tile is None:
         return ()
@@ -180,7 +180,7 @@ class Pass:
 
     @property
     def roots(self) -> tuple[Scalar, ...]:
-        """What its loop computes."""
+        """Return what its loop computes."""
         operands = [operand for group in self.reductions for operand in group[0].operands]
         return tuple(operands) + tuple(root for action in self.actions for root in action.roots)
 
@@ -227,7 +227,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
 
 
 def _ragged_end(values: Values, one: Pass) -> Expression | None:
-    """Where the longest of the program's rows ends; None if rows go to the end of the range."""
+    """Return where the longest of the program's rows ends; None if rows go to the end of the range."""
     tile = values.shape.reduced
     counts = [points_of(group[0]) for group in one.reductions]
     if tile is None or not counts:

@@ -34,7 +34,7 @@ def needed(actions: Sequence[Action], levels: Levels) -> tuple[Scalar, ...]:
 
 
 def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
-    """What `value` joins by the operation `name`, in order; itself if it is none."""
+    """Return what `value` joins by the operation `name`, in order; itself if it is none."""
     pending = [value]
     while pending:
         node = pending.pop()
@@ -45,7 +45,7 @@ def _operands(name: str, value: Scalar) -> Iterator[Scalar]:
 
 
 def _holds_without(condition: Scalar, check: Scalar) -> bool:
-    """Whether `check` says that it holds where `condition` does not."""
+    """Tell if `check` says that it holds where `condition` does not."""
     return any(
         _is_opposite(found, condition) or _is_opposite(condition, found)
         for found in _operands("bitwise_or", check)

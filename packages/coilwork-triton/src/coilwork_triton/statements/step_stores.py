@@ -35,7 +35,7 @@ def _store(values: Values, scope: Scope, run: Sequence[Store]) -> None:
 
 
 def _spread(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
-    """What `store` stores, also of one number as a block of `everywhere`."""
+    """Return what `store` stores, also of one number as a block of `everywhere`."""
     value = values.expression(scope, store.value)
     if values.block(store.value):
         return value

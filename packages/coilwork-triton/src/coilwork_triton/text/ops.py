@@ -181,8 +181,8 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
 
 
 def converted_constant(value: float, source: DType, result: DType) -> int:
-    """What a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it: saturated, then
-    cut to the width.
+    """Return what a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it:
+    saturated, then cut to the width.
 
     PTX ISA, `cvt`: NaN becomes 0, but the highest bit alone where floats or integers of 64 bits take part.
     """

@@ -27,7 +27,7 @@ MOST_SUMS: Final = 4
 
 
 def _site(values: Known, scope: Scope, node: Reduce) -> Site:
-    """What the reduction `node` combines, seen from `scope`, where its operands are known."""
+    """Return what the reduction `node` combines, seen from `scope`, where its operands are known."""
     along_walk = values.along_walk(node)
     tile = values.shape.walked if along_walk else values.shape.reduced
     if tile is None or (tile.axis is None and not along_walk):

@@ -50,7 +50,7 @@ class Shortcuts:
     absorbed: frozenset[Scalar]
 
     def factor(self, node: Op) -> float | None:
-        """What to multiply with instead of dividing by a constant, where that is as good."""
+        """Return what to multiply with instead of dividing by a constant, where that is as good."""
         if node.op != "div" or node not in self.rounded:
             return None
         value, divisor = node.operands
@@ -62,7 +62,9 @@ class Shortcuts:
 def find_shortcuts(
     kernel: Kernel, shape: Shape, order: Sequence[Scalar], roots: Sequence[Scalar]
 ) -> Shortcuts:
-    """Those of `kernel`, whose scalars are `order`, operands first, and which stores and checks `roots`."""
+    """Return those of `kernel`, whose scalars are `order`, operands first, and which stores and checks
+    `roots`.
+    """
     users = users_of(order)
     rounded = only_rounded(order, roots, users) if kernel.numerics == "fast" else frozenset()
     if shape.walk == "persistent":

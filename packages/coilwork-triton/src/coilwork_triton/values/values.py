@@ -111,7 +111,7 @@ class Values:
         return not self.walked_symbols.isdisjoint(node.axes)
 
     def pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
-        """What must be computed before `roots` are known in `scope`, operands first."""
+        """Return what must be computed before `roots` are known in `scope`, operands first."""
         order: list[Scalar] = []
         seen: set[Scalar] = set()
         stack = [(root, False) for root in reversed(list(roots))]

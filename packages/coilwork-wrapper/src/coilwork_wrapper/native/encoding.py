@@ -205,7 +205,7 @@ class Strings:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Where `text` stands."""
+        """Return where `text` stands."""
         return self._numbers.setdefault(text, len(self._numbers))
 
     def table(self) -> bytes:

@@ -88,7 +88,7 @@ class Part:
         self.add(Code.STREAM, f"{what.name.lower()} %{name}", operands)
 
     def plain(self, name: str) -> bool:
-        """Whether only kernels and views touch the buffer."""
+        """Tell if only kernels and views touch the buffer."""
         return name not in self._needed
 
     def layout(self, buffer: Buffer) -> int:

@@ -48,7 +48,7 @@ class Registers:
         return self._known[expr]
 
     def pending(self) -> Sequence[tuple[_Key, int]]:
-        """What has to be computed before the instruction at hand; asked for once."""
+        """Return what has to be computed before the instruction at hand; asked for once."""
         pending, self._pending = self._pending, []
         return pending
 

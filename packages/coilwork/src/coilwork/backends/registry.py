@@ -81,7 +81,7 @@ def codegen_for(target: Target) -> Codegen:
 
 
 def find_language(name: str, store: Store | None) -> Language | None:
-    """Who builds and launches kernels of the language `name`, if a back end's; `store` keeps its builds.
+    """Return who builds and launches kernels of the language `name`, if a back end's, into `store`.
 
     Raises:
         RegistrationError: a back end that was asked cannot be imported.

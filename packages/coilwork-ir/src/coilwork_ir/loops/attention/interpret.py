@@ -58,7 +58,7 @@ class Bodies:
         return self.contract(query, by_query, key, by_key, (*weights.rows, keys))
 
     def scores(self, raw: Tensor) -> Tensor:
-        """What a softmax is taken of, minus infinity where keys do not count."""
+        """Return what a softmax is taken of, minus infinity where keys do not count."""
         over = (*self.weights.rows, self.weights.keys)
         scores = self.evaluate(self.weights.score, over, (raw,))
         if self.weights.mask is not None:
@@ -170,7 +170,7 @@ def _exponentiate(scores: Tensor, logsumexp: Tensor) -> Tensor:
 
 
 def _draw_factors(weights: Weights, scores: Tensor, seed: int | None) -> Tensor:
-    """What weights are multiplied with: 0 for those that are dropped."""
+    """Return what weights are multiplied with: 0 for those that are dropped."""
     if seed is None:
         return torch.ones((), dtype=scores.dtype)
     drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed))

@@ -116,7 +116,7 @@ def read_attention(
     accumulate: DType,
     domain: Domain,
 ) -> Attention:
-    """What `format_attention` wrote, from behind the domain on."""
+    """Return what `format_attention` wrote, from behind the domain on."""
     if len(outputs) != 2 or outputs[0] is None:
         raise reader.error("an attention has an output and a logsumexp, which may be `_`")
     form = _read_form(reader)
@@ -148,7 +148,7 @@ def read_gradient(
     accumulate: DType,
     domain: Domain,
 ) -> AttentionGradient:
-    """What `format_gradient` wrote, from behind the domain on."""
+    """Return what `format_gradient` wrote, from behind the domain on."""
     if len(outputs) != 4 or None in outputs[:3]:
         raise reader.error("gradients are those of query, key, value and a bias, which may be `_`")
     of_query, of_key, of_value, of_bias = outputs
@@ -210,7 +210,7 @@ def read_weights(
     form: StateForm = "plain",
     dropout: float = 0.0,
 ) -> Weights:
-    """What `format_weights` wrote of `values`."""
+    """Return what `format_weights` wrote of `values`."""
     ranges, axes, _ = domain
     query = _read_named(reader, values, "query")
     reader.expect(",")

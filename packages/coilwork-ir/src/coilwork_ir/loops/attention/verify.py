@@ -138,7 +138,7 @@ class Saved(Protocol):
 
     @property
     def bias(self) -> Scalar | None:
-        """What a score adds to the gradient of a bias."""
+        """Return what a score adds to the gradient of a bias."""
 
 
 def check_saved(weights: Weights, saved: Saved, check: CheckScalar, place: Place) -> None:

@@ -82,7 +82,7 @@ class Bags:
         return cast(builder.read(self.indices, (at,), indirect=indirect, mask=mask), DType.I64)
 
     def counts(self, row: Scalar) -> Scalar:
-        """Whether an element of `row` counts."""
+        """Tell if an element of `row` counts."""
         if self.padding < 0:
             return const(True, DType.BOOL)
         return op("ne", row, const(self.padding, DType.I64))
@@ -161,7 +161,7 @@ class Bags:
         return found
 
     def by_bag(self, builder: Builder) -> bool:
-        """Whether bags are reduced each by itself, not element by element into memory."""
+        """Tell if bags are reduced each by itself, not element by element into memory."""
         return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
     def _in_memory(

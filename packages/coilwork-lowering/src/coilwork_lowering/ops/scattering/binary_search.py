@@ -43,7 +43,7 @@ def lower_bound(
 
 
 def search_type(count: Expr) -> DType:
-    """What positions among `count` are counted in."""
+    """Return what positions among `count` are counted in."""
     return DType.I32 if _bits(count) < 30 else DType.I64
 
 

@@ -350,7 +350,7 @@ def _zeros(builder: Builder, bags: Bags, gradient: TensorValue) -> TensorValue:
 
 
 def _by_sample_backward(builder: Builder, call: Call) -> Value:
-    """What a bag was given, times the row, summed."""
+    """Return what a bag was given, times the row, summed."""
     gradient, weight = call.tensor("grad"), call.tensor("weight")
     if Mode(call.integer("mode")) is not Mode.SUM or any(as_int(size) == 0 for size in gradient.shape):
         raise NotLowered("a weighted mean or maximum")

@@ -129,7 +129,7 @@ class _Common:
     second: Scalar
 
     def is_first(self, exponent: Scalar) -> Scalar:
-        """Whether an element with this biased exponent is a multiple of the first unit."""
+        """Tell if an element with this biased exponent is a multiple of the first unit."""
         return lt(sub(self.top, exponent), const(self.step, DType.I32))
 
 
@@ -225,7 +225,7 @@ def _joined(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
 
 
 def _adds(number: Scalar) -> Scalar:
-    """Whether adding the number may make a difference: zeros need no place in memory."""
+    """Tell if adding the number may make a difference: zeros need no place in memory."""
     return gt(magnitude(number), const(0, DType.I32))
 
 

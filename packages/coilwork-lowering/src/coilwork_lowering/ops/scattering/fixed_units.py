@@ -60,7 +60,7 @@ def in_units(units: Scalar, exponent: Scalar) -> Scalar:
 
 
 def kind(number: Scalar) -> Scalar:
-    """What infinity, its negative, NaN and a number add to a sum that is none."""
+    """Return what infinity, its negative, NaN and a number add to a sum that is none."""
     positive, negative = const(1, DType.I64), const(1 << _HALF, DType.I64)
     zero = const(0, DType.I64)
     finite = lt(exponent_of(magnitude(number)), const(NO_NUMBER, DType.I32))

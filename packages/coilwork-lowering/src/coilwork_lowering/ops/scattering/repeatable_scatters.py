@@ -26,8 +26,8 @@ RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
 def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
-    """Whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer sums
-    are exact in any order.
+    """Tell whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer
+    sums are exact in any order.
     """
     chosen = builder.options.accumulation
     if not dtype.is_float or chosen == "atomic":
@@ -36,7 +36,7 @@ def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
 
 
 def in_place(call: Call) -> bool:
-    """Whether the operator writes into its first argument."""
+    """Tell if the operator writes into its first argument."""
     return call.target.split(".")[1].endswith("_")
 
 
@@ -108,7 +108,7 @@ class _Entries:
         return tuple(size for k, size in enumerate(self.positions.shape) if k != self.dim)
 
     def spot(self, flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Where element `point` of row number `flat` is in the index and the source."""
+        """Return where element `point` of row number `flat` is in the index and the source."""
         if self.whole_rows:
             return (*point[: self.dim], flat, *point[self.dim :])
         if not self.columns:

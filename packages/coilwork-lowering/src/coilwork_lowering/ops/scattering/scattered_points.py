@@ -116,15 +116,15 @@ class Points:
         return whole(output)
 
     def read(self, made: TensorValue, key: Scalar, *, only: Scalar | None = None) -> Scalar:
-        """What `combined` made for the row of the element whose key is `key`; 0 for one that is left out, and
-        without `only`.
+        """Return what `combined` made for the row of the element whose key is `key`; 0 for one that is left
+        out, and without `only`.
         """
         group, _, neighbour = coordinate_symbols("i", self._shape)
         at = (group, as_expr(0), placeholder(0), neighbour)
         return self._builder.read(made, at, indirect=(key,), mask=_all_of(only, self._belongs(key)))
 
     def at(self, made: TensorValue, row: Expr, *, word: int = 0, only: Scalar | None = None) -> Scalar:
-        """What `combined` made for `row`; 0 where `only` does not hold."""
+        """Return what `combined` made for `row`; 0 where `only` does not hold."""
         runs = self._elements.runs
         run = mod(row, runs)
         at = (floordiv(run, self._width), as_expr(word), floordiv(row, runs), mod(run, self._width))
@@ -151,7 +151,7 @@ class Points:
         return whole(output)
 
     def _belongs(self, key: Scalar) -> Scalar | None:
-        """Whether the element is added to a row; None if all are."""
+        """Tell if the element is added to a row; None if all are."""
         return None if self._elements.all_rows else lt(key, index(self._elements.rows))
 
     def _flat(self, point: tuple[Expr, ...]) -> Expr:
@@ -268,7 +268,7 @@ def _both(first: Scalar | None, second: Scalar) -> Scalar:
 
 
 def _all_of(*conditions: Scalar | None) -> Scalar | None:
-    """Whether all of those that are given hold; None if none is."""
+    """Tell if all of those that are given hold; None if none is."""
     found: Scalar | None = None
     for condition in conditions:
         found = found if condition is None else _both(found, condition)

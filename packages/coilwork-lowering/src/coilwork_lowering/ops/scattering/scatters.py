@@ -161,8 +161,8 @@ def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape
 def _destination(
     builder: Builder, call: Call, value: TensorValue, points: Shape, mode: StoreMode
 ) -> TensorValue:
-    """What is scattered into, from `points`: the argument's own memory, always for the in-place operators, or
-    a copy.
+    """Return what is scattered into, from `points`: the argument's own memory, always for the in-place
+    operators, or a copy.
     """
     if not in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))

@@ -76,7 +76,9 @@ class _Order:
     places: TensorValue | None
 
     def place(self, position: Expr, indirect: tuple[Scalar, ...] = (), mask: Scalar | None = None) -> Scalar:
-        """Where the key at `position` was, in `i64`; `indirect` are what its placeholders stand for."""
+        """Return where the key at `position` was, in `i64`; `indirect` are what its placeholders
+        stand for.
+        """
         if self.places is not None:
             return load(self.places.buffer.name, (position,), DType.I64, indirect=indirect, mask=mask)
         return cast(indirect[0], DType.I64) if indirect else index(position)
@@ -121,7 +123,9 @@ def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue
 
 
 def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:
-    """Where each key's elements begin in sorted order; one more entry says where the last one's end."""
+    """Return where each key's elements begin in sorted order; one more entry says where the last
+    one's end.
+    """
     # the entry behind all keys may have no place in their type
     wide = DType.I32 if provably_le(elements.rows, _INT32_MAX) else DType.I64
 
@@ -136,7 +140,7 @@ def _starts(builder: Builder, device: str, elements: Elements, order: _Order) ->
 def _starts_of_runs(
     builder: Builder, device: str, elements: Elements, order: _Order, starts: TensorValue
 ) -> TensorValue:
-    """Where each row's elements begin, given where each key's do: among those, places grow from
+    """Return where each row's elements begin, given where each key's do: among those, places grow from
     run to run.
     """
     width, places = starts.dtype, order.places

@@ -38,7 +38,7 @@ class Ordered:
 
 
 def fits_pieces(builder: Builder, device: str, count: Expr, dtype: DType) -> bool:
-    """Whether `count` keys of `dtype` are better sorted by `sort_in_pieces`."""
+    """Tell if `count` keys of `dtype` are better sorted by `sort_in_pieces`."""
     number, options = as_int(count), builder.options
     if number is None or dtype not in _SORTED_TYPES or options.sorting == "calls":
         return False

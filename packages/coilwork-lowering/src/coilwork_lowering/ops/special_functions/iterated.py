@@ -38,7 +38,7 @@ def _row(name: str) -> Callable[[Scalar, Scalar], Scalar]:
 
 
 def _not_in_16_bits(rule: Rule) -> Rule:
-    """Which of them eager has in 16 bits is not the same on every device: it says so itself."""
+    """Return which of them eager has in 16 bits is not the same on every device: it says so itself."""
 
     def lower(builder: Builder, call: Call) -> Value:
         if call.dtype.is_low_precision:
