@@ -94,6 +94,9 @@ def test_long_rows_that_stay_are_several_where_some_lies_across() -> None:
     assert dict(first.meta)["XBLOCK"] == 8 and 64 * 32 * first.num_warps >= 8 * 4096
     alone = propose(change_facts(facts, coalescing={"r": 1.0}), H200, 3)
     assert [dict(c.meta)["XBLOCK"] for c in alone] == [1, 1]
+    # of a GPU with little shared memory, through which such rows change threads
+    less = propose(facts, target("gfx942"), 3)
+    assert all(dict(c.meta)["XBLOCK"] * 4096 * 4 <= target("gfx942").shared_memory_bytes for c in less)
 
 
 def test_busy_columns_have_twice_the_threads() -> None:

@@ -141,9 +141,10 @@ class _Maker:
     def make(self) -> Call:
         """The callable of the part: takes one list, which it empties."""
         *steps, last = self._part.steps
-        # what is freed at the end goes with the frame
-        while steps and steps[-1].code is Code.FREE:
-            steps.pop()
+        # what alone is freed at the end goes with the frame; several are freed in their order
+        if steps and steps[-1].code is Code.FREE and len(steps[-1].operands[0]) == 1:
+            if len(steps) == 1 or steps[-2].code is not Code.FREE:
+                steps.pop()
         first = len(list(takewhile(self._is_fixed_check, steps)))
         actions = [self._check_at_once(steps[:first])] if first else []
         places = ["check inputs"] if first else []

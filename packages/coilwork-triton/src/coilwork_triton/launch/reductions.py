@@ -63,8 +63,11 @@ def _long_rows_side_by_side(facts: Facts, target: Target, row: int) -> list[Conf
     A row alone would fetch a sector for each element of that.
     """
     found = []
+    # what lies across rows changes threads through shared memory
+    room = power_of_two_below(target.shared_memory_bytes // max(4, facts.work.element_bytes))
     for per_thread in (64, 32):
-        x = max(1, min(per_thread * 16 * target.warp_size // row, next_power_of_two(facts.extents["x"])))
+        elements = min(per_thread * 16 * target.warp_size, room)
+        x = max(1, min(elements // row, next_power_of_two(facts.extents["x"])))
         warps = min(16, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
     return found
