@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
@@ -47,3 +50,18 @@ def test_descriptions_are_values() -> None:
     with pytest.raises(FrozenInstanceError):
         target("sm_90").warp_size = 64
     assert hash(target("sm_90")) == hash(target("sm_90"))
+
+
+def test_key_text_is_the_same_in_every_process() -> None:
+    program = "from coilwork_ir.target import TARGETS; print(*(one.key_text for one in TARGETS.values()))"
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(6)
+    }
+    assert len(texts) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -59,6 +59,12 @@ class Target:
     def machine(self) -> MachineModel:
         """Return what is measured of it: `model`, or the figures of this package."""
         return machine_model(self) if self.model is None else self.model
+
+    @property
+    def key_text(self) -> str:
+        """All of it as text for cache keys, the same in every process: sets have an order of their own in each."""
+        values = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ", ".join(f"{k}={sorted(v) if isinstance(v, frozenset) else v!r}" for k, v in values)
 
     def has(self, trait: str) -> bool:
         """True if it is said to have the trait, or the feature of that name."""

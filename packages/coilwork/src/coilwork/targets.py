@@ -63,4 +63,4 @@ def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come
     back on a CPU without it.
     """
-    return "\n".join(repr(target_of_device(device, options)) for device in list_devices(gm))
+    return "\n".join(target_of_device(device, options).key_text for device in list_devices(gm))
