@@ -83,7 +83,8 @@ def normalize_text(text: str, names: Iterable[str]) -> str:
 
 def _without_names(text: str, names: Iterable[str]) -> str:
     for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"\b{re.escape(name)}\b", "KERNEL", text)
+        # parts of a kernel, and its versions by size, have its name with a word behind it
+        text = re.sub(rf"\b{re.escape(name)}(?![0-9A-Za-z])", "KERNEL", text)
     return text
 
 

@@ -20,6 +20,10 @@ from benchmarks.kernel_texts import (
 )
 
 TEXT = '''
+@triton.jit
+def sum_{digest}_part(own):
+    pass
+
 """A kernel for line {line}."""
 
 @triton.jit
