@@ -87,6 +87,10 @@ def middle_dots(x: Tensor, y: Tensor) -> Tensor:
     return (x * y.permute(2, 0, 1)).sum((0, 2), dtype=F32)
 
 
+def sums_around(x: Tensor) -> Tensor:
+    return x.sum((0, 2), dtype=F32)
+
+
 def turned_cubes(make: Make, a: int, b: int, c: int) -> Arguments:
     return make.normal(a, b, c), make.normal(b, c, a)
 
@@ -288,6 +292,18 @@ CASES = (
         size=(512, 256, 512),
         tiny=(6, 5, 7),
         set="other",
+    ),
+    # rows of results have runs of neighbours: of 16 bytes, and of a line
+    *(
+        Case(
+            name=f"sums around a kept axis of one operand {'x'.join(map(str, size))}",
+            function=sums_around,
+            inputs=normal,
+            size=size,
+            tiny=(6, 5, 8),
+            set="other",
+        )
+        for size in ((32768, 256, 8), (4096, 256, 64))
     ),
     Case(
         name="column sums of every third 256x512x1024x3",

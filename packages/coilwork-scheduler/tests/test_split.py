@@ -39,6 +39,11 @@ def splits(made):
     return [d for d in made.decisions if d.rule == "split"]
 
 
+def ways(made):
+    """In which ways reductions are cut."""
+    return [d.rule for d in made.decisions if d.rule.startswith("split") and d.accepted]
+
+
 def ranges_of(made, step):
     """Extents of the kernel's parallel and reduction ranges."""
     kernel = next(k for k in made.kernels if k.name == made.steps[step].kernel)
@@ -372,25 +377,77 @@ def squared_error(build, n, c, h, w):
     return build.graph("s")
 
 
-@pytest.mark.parametrize(
-    "shape", [(64, 256, 56, 56), (128, 3, 224, 224), (64, 96, 28, 28), (1, 4096, 64, 64)]
-)
-def test_pieces_of_everything_have_neighbours_in_both_layouts(build, shape):
-    made = schedule(squared_error(build, *shape), H200, observe=lambda _, g: verify_graph(g))
-    assert len(made.kernels) == 2
-    pieces = made.kernels[0]
-    reduced = {r.symbol for r in pieces.ranges if r.kind == "reduction"}
-    sector = H200.machine.memory.fetched_bytes // 2
-    for node in postorder([s.value for s in pieces.stores]):
-        if isinstance(node, Load):
-            (near,) = (s for s in reduced if as_int(stride_of(node.index[0], s)) == 1)
-            assert as_int(near.extent) >= min(sector, shape[1])
+def middle_dots(build, a, b, c):
+    """Sums around a kept axis of a cube times another one, which is turned."""
+    at = build.at
+    build.input("x", a, b, c, dtype=BF16)
+    build.input("y", b, c, a, dtype=BF16)
+    wide = lambda name, *i: cast(at(name, *i), F32)  # noqa: E731
+    product = lambda j, i, k: op("mul", wide("x", i, j, k), wide("y", j, k, i))  # noqa: E731
+    build.reduce("s", "sum", [b], [a, c], product, dtype=F32)
+    return build.graph("s")
 
 
-def test_boxes_keep_their_numbers(build):
-    graph = squared_error(build, 2, 128, 16, 16)
-    made = schedule(graph, EAGER, kept_bytes=16)
-    assert len(made.kernels) > 1
+CROSSED = {
+    "everything": lambda build: squared_error(build, 64, 256, 56, 56),
+    "few channels": lambda build: squared_error(build, 64, 96, 28, 28),
+    "one image": lambda build: squared_error(build, 1, 4096, 64, 64),
+    "kept axis": lambda build: middle_dots(build, 512, 256, 512),
+    "few results": lambda build: middle_dots(build, 2048, 3, 4096),
+    "a square": lambda build: squared_error(build, 1, 16384, 128, 128),
+}
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_blocks_have_neighbours_of_both_layouts(build, name):
+    """One operand has its neighbours along the rows of a block, the other one along what is summed, so that
+    both are read by lines; the pieces lie side by side in memory as well.
+    """
+    made = schedule(CROSSED[name](build), H200, observe=lambda _, g: verify_graph(g))
+    assert ways(made) == ["split-crossed"] and len(made.kernels) == 2
+    pieces, _ = made.kernels
+    unit = lambda index, r: as_int(stride_of(index, r.symbol)) == 1  # noqa: E731
+    loads = [n for n in postorder([s.value for s in pieces.stores]) if isinstance(n, Load)]
+    near = [{r.kind for r in pieces.ranges if unit(load.index[0], r)} for load in loads]
+    assert sorted(near, key=min) == [{"parallel"}, {"reduction"}]
+    innermost = [r for r in pieces.ranges if r.kind == "parallel"][-1]
+    assert unit(pieces.stores[0].index, innermost)
+    assert as_int(innermost.symbol.extent) >= H200.machine.memory.fetched_bytes // 2
+    # as many blocks of 32 neighbours as multiprocessors, and rows that one program sums up
+    parallel, _ = ranges_of(made, 0)
+    assert prod(parallel) // 32 >= H200.multiprocessors
+    assert prod(ranges_of(made, 1)[1]) <= H200.machine.reductions.most_pieces
+
+
+def test_an_axis_of_less_than_a_sector_stays_in_each_piece(build):
+    made = schedule(squared_error(build, 128, 3, 224, 224), H200)
+    assert ways(made) == ["split"]
+    assert 3 in ranges_of(made, 0)[1]
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 64), (64, 8, 16)])
+def test_a_little_read_across_memory_is_not_worth_a_kernel(build, shape):
+    made = schedule(middle_dots(build, *shape), H200)
+    assert len(made.kernels) == 1
+
+
+@pytest.mark.parametrize(("kind", "most"), [("sum", 8192), ("max", 8192), ("welford", 8192), ("sum", 24)])
+def test_sums_of_both_layouts_keep_their_numbers(build, kind, most):
+    """Of an axis whose pieces are single points, or points of one remainder if there would be too many, beside
+    pieces of another axis.
+    """
+    at, shape = build.at, [6, 48, 17, 5]
+    for name in ("x", "y"):
+        build.input(name, *shape, dtype=BF16, strides=image_strides(*shape, channels_last=name == "x"))
+    outputs = ["s", "t"] if kind == "welford" else ["s"]
+    body = lambda *i: op("sub", cast(at("x", *i), F32), cast(at("y", *i), F32))  # noqa: E731
+    build.reduce(outputs, kind, [], shape, body, dtype=F32)
+    graph = build.graph(*outputs)
+    figures = {"lines_per_us": 1e-6, "least_across": 4, "most_pieces": most, "block_results": 16}
+    reductions = replace(EAGER.machine.reductions, **figures)
+    machine = replace(EAGER.machine, reductions=reductions)
+    made = schedule(graph, replace(EAGER, model=machine), kept_bytes=16)
+    assert ways(made) == ["split-crossed"]
     agree(graph, made)
 
 

@@ -96,6 +96,7 @@ class Reductions:
         narrow_bytes: the widest element of such a run that threads load one by one.
         narrow_slowdown: times as long as with wide loads that narrow ones take at least.
         walked_miss: factor of fewer pieces beside rows that is better than masks for uneven ones.
+        lines_per_us: lines of memory that a unit looks up in a microsecond for threads that have one each.
     """
 
     programs_along: int
@@ -114,6 +115,7 @@ class Reductions:
     narrow_bytes: int
     narrow_slowdown: float
     walked_miss: float
+    lines_per_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

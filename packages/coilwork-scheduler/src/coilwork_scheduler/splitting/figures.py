@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.capabilities import Capabilities, RowWalks
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, stride_of, substitute
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import defined
@@ -37,6 +38,17 @@ class Shape:
     programs: int
     read_bytes: int
     operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Two axes of a reduction, along each of which some operands have their neighbours: the `inner` one is
+    the innermost in memory of what is read most of. `elements` are read of what lies along the `outer` one.
+    """
+
+    outer: Expr
+    inner: Expr
+    elements: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +114,29 @@ class Figures:
         most = fetched // 2 // buffer.dtype.itemsize
         return nearest(substitute(offset, over) if over else offset, most)
 
-    def near_bytes(self, family: Family, axes: Sequence[Expr], over: Mapping[Expr, Expr]) -> dict[Expr, int]:
-        """Bytes of `family` whose nearest neighbours lie along each of `axes`; its own are `over` these."""
-        found: dict[Expr, int] = {}
+    def crossing(self, family: Family, order: Sequence[Expr], over: Mapping[Expr, Expr]) -> Crossing | None:
+        """The axis of `order`, outermost first, that crosses the innermost one; `None` if none does.
+
+        The axes of `family` are `over` these. Rows reduced side by side are worth it from a share of the
+        bytes on; as much has to lie along each of the two.
+        """
+        share = self.rows(family.members[0]).crossed_share
+        if share is None or len(order) < 2:
+            return None
+        near, elements = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
         for access in family.rows:
-            for axis in self.near(access, over).intersection(axes):
-                found[axis] = found.get(axis, 0) + self.touched(access)
-        return found
+            for axis in self.near(access, over).intersection(order):
+                near[axis] += self.touched(access)
+                elements[axis] += self.touched(access) // self.facts.buffers[access.buffer].dtype.itemsize
+        *rest, inner = order
+        outer = max(rest, key=lambda axis: near[axis])
+        crosses = min(near[outer], near[inner]) > share * sum(near.values())
+        return Crossing(outer, inner, elements[outer]) if crosses else None
+
+    def is_narrow(self, family: Family, axis: Expr) -> bool:
+        """True if the points of `axis` are fewer than those of 16 bits in a sector of memory."""
+        sector = self.target(family.members[0]).machine.memory.fetched_bytes // DType.BF16.itemsize
+        return self.sizes.value(extent_of(axis)) < sector
 
     def wanted(self, family: Family, shape: Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""

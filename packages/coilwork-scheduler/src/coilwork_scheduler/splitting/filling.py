@@ -7,10 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.splitting.boxes import boxed_axes
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family
 from coilwork_scheduler.splitting.figures import Figures
@@ -67,16 +65,10 @@ def filling_of(figures: Figures, family: Family) -> Filling | None:
     order, refined = family.axes, dict[Expr, Expr]()
     if not ordered:
         order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
-        if rows.crossed_share is not None:
-            machine = figures.target(family.members[0]).machine
-            order, refined = boxed_axes(
-                order,
-                refined,
-                figures.near_bytes(family, order, refined),
-                share=rows.crossed_share,
-                least=machine.memory.fetched_bytes // DType.BF16.itemsize,
-                most=machine.reductions.block_results,
-            )
+        crossing = figures.crossing(family, order, refined)
+        if crossing is not None and figures.is_narrow(family, crossing.outer):
+            # its few points are neighbours of each other: a piece has all of them
+            order = (*(axis for axis in order if axis is not crossing.outer), crossing.outer)
     pieces = cut_axes(
         order if refined else family.axes,
         order,

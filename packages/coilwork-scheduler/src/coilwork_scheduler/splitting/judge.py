@@ -1,8 +1,9 @@
 """Whether a family of reductions is cut in pieces, and into which.
 
-There are three ways, each in a room of its own: `walked.py`, where a kernel that reduces rows of the same
+There are four ways, each in a room of its own: `walked.py`, where a kernel that reduces rows of the same
 matrix sums columns on the way; `short_runs.py`, where memory has neighbours along results and short runs
-together; `filling.py`, where results are too few to fill the device. The first that pays is taken.
+together; `crossed.py`, where operands have theirs along different axes; `filling.py`, where results are too
+few to fill the device. The first that pays is taken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.splitting.beside_rows import RowReductions
+from coilwork_scheduler.splitting.crossed import Crossed, crossed_of
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family, alone
 from coilwork_scheduler.splitting.figures import Figures
@@ -61,15 +63,18 @@ class Judge:
         if cutting is None:
             cutting = self._taken(family, self._runs(family))
         if cutting is None:
+            cutting = self._taken(family, crossed_of(self.figures, family, filling))
+        if cutting is None:
             cutting = self._taken(family, filling)
         return cutting
 
     def splits(self, family: Family) -> bool:
         """Tell if `family` is cut even without rows that it could share a kernel with; records nothing."""
-        ways = (self._filling(family), self._runs(family))
+        filling = self._filling(family)
+        ways = (filling, self._runs(family), crossed_of(self.figures, family, filling))
         return any(way is not None and way.pays for way in ways)
 
-    def _taken(self, family: Family, way: Walked | Runs | Filling | None) -> Cutting | None:
+    def _taken(self, family: Family, way: Walked | Runs | Crossed | Filling | None) -> Cutting | None:
         """The cutting of `family` in this way, if there is one that pays; records whether it does."""
         if way is None:
             return None
