@@ -4,7 +4,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -138,6 +138,9 @@ class ColumnsSite:
 
     def least(self) -> int:
         return SCALE * self.around.sizes.size_bytes(self.operand)
+
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        return ()
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         return (nested_strides(root.shape, (1, 0)),)

@@ -22,7 +22,7 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.layouts.candidates import candidates_for
+from coilwork_scheduler.layouts.candidates import list_candidates
 from coilwork_scheduler.layouts.conversions import put_in_copies
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import (
@@ -199,12 +199,15 @@ class _Group:
             for name in site.memory:
                 if name in free:
                     touching.setdefault(name, []).append(number)
+        candidates = list_candidates(
+            {name: [sites[n] for n in numbers] for name, numbers in touching.items()},
+            around.views,
+            around.buffers,
+            names,
+        )
         for name, numbers in touching.items():
-            found = candidates_for(
-                around.buffers[name], [sites[n] for n in numbers], around.views, names[name]
-            )
-            if len(found) > 1:
-                self.variables.append(_Variable(name, found, tuple(numbers)))
+            if len(candidates[name]) > 1:
+                self.variables.append(_Variable(name, candidates[name], tuple(numbers)))
         choosing: dict[str, tuple[Choice, list[int]]] = {}
         for number, site in enumerate(sites):
             for choice in site.choices:

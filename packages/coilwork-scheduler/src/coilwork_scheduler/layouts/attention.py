@@ -10,7 +10,7 @@ A row of `contractions.attention.KERNELS` says the rest of one library:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,6 +87,10 @@ class AttentionSite:
     def least(self) -> int:
         """All read once."""
         return SCALE * sum(self.around.sizes.size_bytes(buffer) for buffer in self.operands)
+
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        """Nothing: a library's wishes do not hang on how others lie."""
+        return ()
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Features innermost; around them heads and tokens as they are free, or as captured."""

@@ -198,6 +198,10 @@ class TensorSite:
         """The tensor once: nothing is converted."""
         return SCALE * self._size
 
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        """Nothing: a library's wishes do not hang on how others lie."""
+        return ()
+
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Channels innermost, and outermost behind the batch."""
         buffer = self.buffer

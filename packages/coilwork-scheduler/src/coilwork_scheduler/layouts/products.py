@@ -7,7 +7,7 @@ where rows begin between vectors, measured rates say.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,6 +122,10 @@ class ProductSite:
     def least(self) -> int:
         """All read and written once."""
         return SCALE * sum(self._bytes(buffer) for buffer in (*self.matrices, *self.added))
+
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        """Nothing: a library's wishes do not hang on how others lie."""
+        return ()
 
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Its matrices by rows, and by columns."""

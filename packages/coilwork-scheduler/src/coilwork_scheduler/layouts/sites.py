@@ -107,6 +107,9 @@ class Site(Protocol):
     def propose(self, root: Buffer) -> Iterable[Strides]:
         """Strides that it would like for the memory `root`."""
 
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        """Strides that it would like for the memory `root` if other memory lay as `lying` says it may."""
+
     def list_copies(self, layout: LayoutOf) -> tuple[Copy, ...]:
         """The copies that `layout` takes around it."""
 

@@ -11,7 +11,7 @@ two directions, and pay less.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
@@ -171,10 +171,21 @@ class NodeTraffic:
         key = (tuple(self._forms), lying, root.shape, root.strides)
         found = self._known.proposals.get(key)
         if found is None:
-            found = self._known.proposals[key] = tuple(_nest(root, order) for order in self._orders(root))
+            orders = self._orders(root, [[touch.buffer.strides] for touch in self.touches])
+            found = self._known.proposals[key] = tuple(_nest(root, order) for order in orders)
         return found
 
-    def _orders(self, root: Buffer) -> Iterable[tuple[int, ...]]:
+    def follow(self, root: Buffer, lying: Mapping[str, Sequence[Strides]]) -> Iterable[Strides]:
+        """The same for each way in which other memory may lie."""
+        strides_of = self._around.views.strides_of
+        shown: list[list[Strides]] = []
+        for touch in self.touches:
+            views = [strides_of(touch.buffer.name, strides) for strides in lying.get(touch.root, ())]
+            shown.append([strides for strides in views if strides is not None])
+        return [_nest(root, order) for order in self._orders(root, shown)]
+
+    def _orders(self, root: Buffer, lying: Sequence[Sequence[Strides]]) -> Iterable[tuple[int, ...]]:
+        """Orders of the dimensions of `root` that suit what else is touched, each in all the ways `lying`."""
         captured = dense_order(root)
         assert captured is not None, f"%{root.name} has gaps"
         found: dict[tuple[int, ...], None] = {}
@@ -182,21 +193,22 @@ class NodeTraffic:
             if touch.root != root.name:
                 continue
             dimension = self._dimensions(touch, root)
-            for elsewhere in self.touches if dimension else ():
-                nested = self._nested_ranges(elsewhere) if elsewhere.root != root.name else []
-                order = [dimension[r] for r in nested if r in dimension]
-                if not order or nested[-1] not in dimension:
-                    continue
-                found.setdefault((*(d for d in captured if d not in order), *order))
-                found.setdefault((*(d for d in captured if d != order[-1]), order[-1]))
+            for elsewhere, ways in zip(self.touches, lying, strict=True) if dimension else ():
+                for strides in ways if elsewhere.root != root.name else ():
+                    nested = self._nested_ranges(elsewhere, strides)
+                    order = [dimension[r] for r in nested if r in dimension]
+                    if not order or nested[-1] not in dimension:
+                        continue
+                    found.setdefault((*(d for d in captured if d not in order), *order))
+                    found.setdefault((*(d for d in captured if d != order[-1]), order[-1]))
         return found
 
-    def _captured_steps(self, touch: Touch) -> dict[Expr, Expr]:
-        """Steps of `touch` along the ranges that it moves along, as captured."""
-        key = (self.ranges, touch.index, touch.buffer.strides)
+    def _steps(self, touch: Touch, strides: Strides) -> dict[Expr, Expr]:
+        """Steps of `touch` along the ranges that it moves along, in memory of these strides."""
+        key = (self.ranges, touch.index, strides)
         known = self._known.steps.get(key)
         if known is None:
-            offset = touch.buffer.offset_of(touch.index)
+            offset = replace(touch.buffer, strides=strides).offset_of(touch.index)
             steps = {symbol: stride_of(offset, symbol) for symbol in self.ranges}
             known = {symbol: step for symbol, step in steps.items() if step is not None and step is not _NONE}
             self._known.steps[key] = known
@@ -205,7 +217,7 @@ class NodeTraffic:
     def _dimensions(self, touch: Touch, root: Buffer) -> dict[Expr, int]:
         """The dimension of `root` in which each range moves by one element and alone, of those that do."""
         found: dict[Expr, int] = {}
-        for symbol, step in self._captured_steps(touch).items():
+        for symbol, step in self._steps(touch, touch.buffer.strides).items():
             if symbol in touch.looked_up or sum(symbol in place.free_symbols for place in touch.index) != 1:
                 continue
             for d, stride in enumerate(root.strides):
@@ -215,11 +227,11 @@ class NodeTraffic:
                     break
         return found
 
-    def _nested_ranges(self, touch: Touch) -> list[Expr]:
-        """Ranges in the order in which the memory of `touch` nests them, the innermost last, if one moves by
-        one element.
+    def _nested_ranges(self, touch: Touch, strides: Strides) -> list[Expr]:
+        """Ranges in the order in which the memory of `touch` nests them under `strides`, the innermost last,
+        if one moves by one element.
         """
-        numbers = {symbol: as_int(step) for symbol, step in self._captured_steps(touch).items()}
+        numbers = {symbol: as_int(step) for symbol, step in self._steps(touch, strides).items()}
         known = {symbol: abs(step) for symbol, step in numbers.items() if step}
         if 1 not in known.values():
             return []
