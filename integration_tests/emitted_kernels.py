@@ -18,8 +18,8 @@ from coilwork_wrapper.python.kernels import specification
 OPEN = """kernel @softmax fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x
-  range r0: `n1` reduction r
+  range x0: `n0` parallel
+  range r0: `n1` reduction
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
   body {

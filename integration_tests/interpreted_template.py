@@ -33,8 +33,8 @@ from coilwork_ir.loops.matrix_products import MatrixProduct
 from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks
 from coilwork_ir.target import Target
 from coilwork_scheduler import make_program, schedule
-from coilwork_scheduler.contractions.choose import Registry
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.registry import Registry
 from integration_tests.model_checks import no_fallback
 
 REASON: Final = "tiles compute what stands before and behind the product, too"

@@ -24,8 +24,8 @@ from coilwork_ir.loops import Extern
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.contractions.templates import CoreNode
 
 aten = torch.ops.aten

@@ -28,7 +28,7 @@ from coilwork_triton.kernel_passes.table import Draft
 
 DOUBLED = """\
 kernel @double fast {
-  range x0: `40` parallel x
+  range x0: `40` parallel
   arg in0: f32 in span `40` aligned
   arg out0: f32 out span `40` aligned
   body {

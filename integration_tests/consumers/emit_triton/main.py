@@ -13,7 +13,7 @@ from coilwork_triton import TritonCodegen
 GATE = """
 kernel @silu_gate fast {
   size n0 in [1, 1000000000]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg gate: bf16 in span `n0` aligned
   arg value: bf16 in span `n0` aligned
   arg out: bf16 out span `n0` aligned

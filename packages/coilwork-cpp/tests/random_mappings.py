@@ -47,8 +47,8 @@ TRIES = 60
 # Cases that the kit does not have: the first elements of sorted rows, and a kernel in pieces that share
 # units.
 FIRST = """kernel @first fast {
-  range x0: `4` parallel x
-  range r0: `64` reduction r
+  range x0: `4` parallel
+  range r0: `64` reduction
   arg in0: f32 in span `256`
   arg out0: f32 out span `36`
   body {

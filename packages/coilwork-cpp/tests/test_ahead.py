@@ -25,7 +25,7 @@ def normalised(rows: int, length: Expr | int) -> Kernel:
     result = op("div", centred, reduce("sum", [op("mul", centred, centred)], [r]))
     return Kernel(
         name="normalised",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=as_expr(rows) * length),
             TensorArg(name="out0", dtype=F32, role="out", span=as_expr(rows) * length),

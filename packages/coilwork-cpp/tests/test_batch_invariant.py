@@ -27,7 +27,7 @@ def kernel(kind: ReduceKind, rows: Expr | int, length: Expr | int, *, across: bo
     sizes = tuple(e for e in (rows, length) if isinstance(e, Expr))
     return Kernel(
         name="rows",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=as_expr(rows) * length),
             TensorArg(name="out0", dtype=F32, role="out", span=as_expr(rows)),
@@ -66,7 +66,7 @@ def test_functions_are_the_same_at_the_end_of_a_row() -> None:
     value = op("tanh", load("in0", [x], F32))
     one = Kernel(
         name="f",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"),),
+        ranges=(Range(symbol=x, kind="parallel"),),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=as_expr(37)),
             TensorArg(name="out0", dtype=F32, role="out", span=as_expr(37)),

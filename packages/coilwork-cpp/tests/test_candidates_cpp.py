@@ -14,9 +14,9 @@ from coilwork_ir.target import Target, target
 
 AVX512, CODEGEN = target("x86-64-avx512"), CppCodegen()
 PRODUCT = parse_kernel("""kernel @mm fast {
-  range x0: `33` parallel x
-  range x1: `70` parallel x
-  range r0: `45` reduction r
+  range x0: `33` parallel
+  range x1: `70` parallel
+  range r0: `45` reduction
   arg in0: f32 in span `1485`
   arg in1: f32 in span `3150`
   arg out0: f32 out span `2310`

@@ -38,7 +38,7 @@ def column_kernel(
         stores.append(Store(buffer=f"out{number}", index=at if kind == "row" else x, value=value))
     fields: dict[str, object] = {"name": "columns", **more}
     return Kernel(
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=tuple(args),
         sizes=tuple(e for e in (n, m) if isinstance(e, Expr)),
         stores=tuple(stores),
@@ -127,8 +127,8 @@ def test_batch_norm_statistics(load_kernel: Callable, threads: Callable, split: 
     kernel = Kernel(
         name="batch_norm",
         ranges=(
-            Range(symbol=x, kind="parallel", tile="x"),
-            *(Range(symbol=r, kind="reduction", tile="r") for r in axes),
+            Range(symbol=x, kind="parallel"),
+            *(Range(symbol=r, kind="reduction") for r in axes),
         ),
         args=(arg("in0", F32), arg("out0", F32), arg("out1", F32), arg("out2", F32)),
         stores=(

@@ -37,9 +37,9 @@ def mixed(
     return Kernel(
         name="mixed",
         ranges=(
-            Range(symbol=x, kind="parallel", tile="x"),
-            Range(symbol=p, kind="reduction", tile="r"),
-            Range(symbol=c, kind="reduction", tile="r"),
+            Range(symbol=x, kind="parallel"),
+            Range(symbol=p, kind="reduction"),
+            Range(symbol=c, kind="reduction"),
         ),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=span),
@@ -199,7 +199,7 @@ def transposed_sums(rows: Expr | int, columns: Expr | int, second: DType = F32) 
     span = as_expr(rows) * columns
     return Kernel(
         name="transposed_sums",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=second, role="in", span=span),
             TensorArg(name="in1", dtype=F32, role="in", span=span),
@@ -251,9 +251,9 @@ def test_tiles_of_wide_rows_stay_small() -> None:
     kernel = Kernel(
         name="wide",
         ranges=(
-            Range(symbol=images, kind="parallel", tile="y"),
-            Range(symbol=x, kind="parallel", tile="x"),
-            Range(symbol=r, kind="reduction", tile="r"),
+            Range(symbol=images, kind="parallel"),
+            Range(symbol=x, kind="parallel"),
+            Range(symbol=r, kind="reduction"),
         ),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=span),

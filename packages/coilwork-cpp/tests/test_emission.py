@@ -26,12 +26,8 @@ N = symbol("n0", lo=0)
 
 
 def space(parallel: list[Expr | int], reduced: list[Expr | int]) -> tuple[tuple[Range, ...], list[Expr]]:
-    made = [
-        Range(symbol=symbol(f"x{k}", extent=e), kind="parallel", tile="x") for k, e in enumerate(parallel)
-    ]
-    made += [
-        Range(symbol=symbol(f"r{k}", extent=e), kind="reduction", tile="r") for k, e in enumerate(reduced)
-    ]
+    made = [Range(symbol=symbol(f"x{k}", extent=e), kind="parallel") for k, e in enumerate(parallel)]
+    made += [Range(symbol=symbol(f"r{k}", extent=e), kind="reduction") for k, e in enumerate(reduced)]
     return tuple(made), [r.symbol for r in made]
 
 
@@ -197,7 +193,7 @@ def test_strict_numerics_does_not_fuse_multiply_and_add(load_kernel: Callable) -
 def test_shared_launches_are_for_gpus() -> None:
     body = Kernel(
         name="member",
-        ranges=(Range(symbol=symbol("x0", extent=as_expr(8)), kind="parallel", tile="x"),),
+        ranges=(Range(symbol=symbol("x0", extent=as_expr(8)), kind="parallel"),),
         args=(arg("out0", F32, 8),),
         stores=(Store(buffer="out0", index=symbol("x0", extent=as_expr(8)), value=const(1.0, F32)),),
     )
@@ -219,9 +215,9 @@ def test_walked_rows_are_for_gpus() -> None:
     kernel = Kernel(
         name="columns",
         ranges=(
-            Range(symbol=x, kind="parallel", tile="x"),
-            Range(symbol=w, kind="walked", tile="w"),
-            Range(symbol=r, kind="reduction", tile="r"),
+            Range(symbol=x, kind="parallel"),
+            Range(symbol=w, kind="walked"),
+            Range(symbol=r, kind="reduction"),
         ),
         args=(arg("in0", F32, 24), arg("out0", F32, 8)),
         stores=(Store(buffer="out0", index=4 * x + r, value=reduce("sum", [value], [w])),),

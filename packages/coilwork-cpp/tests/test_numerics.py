@@ -27,7 +27,7 @@ def kernel_of(values: list[Scalar], numerics: Numerics) -> Kernel:
     names = ("in0", "in1", *(f"out{k}" for k in range(len(values))))
     return Kernel(
         name="levels",
-        ranges=(Range(symbol=X, kind="parallel", tile="x"),),
+        ranges=(Range(symbol=X, kind="parallel"),),
         args=tuple(
             TensorArg(name=n, dtype=F32, role="in" if n[0] == "i" else "out", span=as_expr(COUNT))
             for n in names
@@ -133,7 +133,7 @@ def test_what_equals_an_extreme_is_found_again(load_kernel: Callable, where: str
     equal = op("eq", value, reduce("max", [value], [r]))
     kernel = Kernel(
         name="equals_extreme",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=as_expr(rows * length)),
             TensorArg(name="out0", dtype=DType.BOOL, role="out", span=as_expr(rows * length)),

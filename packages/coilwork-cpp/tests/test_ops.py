@@ -68,7 +68,7 @@ def elementwise(
     ]
     return Kernel(
         name=name,
-        ranges=(Range(symbol=X, kind="parallel", tile="x"),),
+        ranges=(Range(symbol=X, kind="parallel"),),
         args=tuple(args),
         sizes=(N,),
         stores=tuple(Store(buffer=f"out{k}", index=X, value=v) for k, v in enumerate(results)),

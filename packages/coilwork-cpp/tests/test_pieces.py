@@ -44,7 +44,7 @@ def kernel_of(
     out = TensorArg(name="out0", dtype=value.dtype, role="out", span=product([as_expr(n) for n in extents]))
     return Kernel(
         name="cut",
-        ranges=tuple(Range(symbol=x, kind="parallel", tile="x") for x in xs),
+        ranges=tuple(Range(symbol=x, kind="parallel") for x in xs),
         args=(*inputs, out),
         stores=(Store(buffer="out0", index=at, value=value),),
     )
@@ -245,7 +245,7 @@ def test_what_stays_whole() -> None:
     summed = load("in0", [x * 1024 + r], F32, mask=op("ge", number(r - 1), number(0)))
     reduction = Kernel(
         name="rows",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=kernel.args,
         stores=(Store(buffer="out0", index=x, value=reduce("sum", [summed], [r])),),
     )

@@ -21,7 +21,7 @@ F32, I64, BF16 = DType.F32, DType.I64, DType.BF16
 
 def ranges(*extents: Expr | int) -> tuple[list[Range], list[Expr]]:
     symbols = [symbol(f"x{k}", extent=e) for k, e in enumerate(extents)]
-    return [Range(symbol=s, kind="parallel", tile="x") for s in symbols], symbols
+    return [Range(symbol=s, kind="parallel") for s in symbols], symbols
 
 
 def arg(name: str, dtype: DType = F32, span: Expr | int = 1) -> TensorArg:

@@ -23,8 +23,8 @@ def rows(extent: Expr | int, length: Expr | int) -> tuple[Range, Range, Expr, Ex
     x = symbol("x0", extent=extent)
     r = symbol("r0", extent=length)
     return (
-        Range(symbol=x, kind="parallel", tile="x"),
-        Range(symbol=r, kind="reduction", tile="r"),
+        Range(symbol=x, kind="parallel"),
+        Range(symbol=r, kind="reduction"),
         x,
         r,
     )
@@ -336,7 +336,7 @@ def test_rows_that_lanes_do_not_divide(
     results = [reduce(kind, [value], [r]) for kind in kinds]
     kernel = Kernel(
         name="left",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=source, role="in", span=as_expr(5 * length)),
             *(

@@ -29,7 +29,7 @@ def scan_kernel(
     ]
     return Kernel(
         name="scan",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(TensorArg(name="in0", dtype=dtype, role="in", span=as_expr(n * m)), *outputs),
         stores=tuple(Store(buffer=f"out{k}", index=at, value=v) for k, v in enumerate(results)),
     )

@@ -46,7 +46,7 @@ def sorting_kernel(
     results = values(load("in0", [at], dtype), r)
     return Kernel(
         name="sorts",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=dtype, role="in", span=points),
             *(TensorArg(name=f"out{k}", dtype=v.dtype, role="out", span=kept) for k, v in enumerate(results)),
@@ -240,7 +240,7 @@ def test_an_element_by_rank(load_kernel: Callable) -> None:
     (value,) = values(load("in0", [x * 50 + r], DType.F32), r)
     kernel = Kernel(
         name="third",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=DType.F32, role="in", span=as_expr(300)),
             TensorArg(name="out0", dtype=DType.F32, role="out", span=as_expr(6)),
@@ -296,7 +296,7 @@ def test_rows_over_two_ranges_are_refused() -> None:
     s, r = symbol("r0", extent=3), symbol("r1", extent=4)
     kernel = Kernel(
         name="two",
-        ranges=(Range(symbol=s, kind="reduction", tile="r"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=s, kind="reduction"), Range(symbol=r, kind="reduction")),
         args=tuple(
             TensorArg(name=name, dtype=DType.F32, role=role, span=as_expr(12))
             for name, role in (("in0", "in"), ("out0", "out"))

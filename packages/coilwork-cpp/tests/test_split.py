@@ -38,7 +38,7 @@ def whole(length: Expr | int, rows: int) -> Kernel:
     ]
     return Kernel(
         name="whole",
-        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
         args=(
             TensorArg(name="in0", dtype=F32, role="in", span=as_expr(length) * rows),
             TensorArg(name="out0", dtype=F32, role="out", span=as_expr(length) * rows),
@@ -108,8 +108,8 @@ def test_scratch_memory_is_declared() -> None:
 
 BATCH_NORM_TRAINING = """
 kernel @norm fast {
-  range x0: `32` parallel x
-  range r0: `8192` reduction r
+  range x0: `32` parallel
+  range r0: `8192` reduction
   arg in0: f32 in span `262144`
   arg io0: f32 inout span `32`
   arg out0: f32 out span `262144`
@@ -173,10 +173,10 @@ def grouped(images: Expr | int, groups: int, pixels: Expr | int, size: int, dtyp
     return Kernel(
         name="grouped",
         ranges=(
-            Range(symbol=n, kind="parallel", tile="y"),
-            Range(symbol=g, kind="parallel", tile="x"),
-            Range(symbol=p, kind="reduction", tile="r"),
-            Range(symbol=c, kind="reduction", tile="r"),
+            Range(symbol=n, kind="parallel"),
+            Range(symbol=g, kind="parallel"),
+            Range(symbol=p, kind="reduction"),
+            Range(symbol=c, kind="reduction"),
         ),
         args=(
             TensorArg(name="in0", dtype=dtype, role="in", span=count * pixels * size),

@@ -36,7 +36,7 @@ def matrices(
     result = value(load("in0", [other], dtype), load("in1", [at], dtype))
     return Kernel(
         name="matrices",
-        ranges=tuple(Range(symbol=s, kind="parallel", tile="x") for s in (b, i, j)),
+        ranges=tuple(Range(symbol=s, kind="parallel") for s in (b, i, j)),
         args=tuple(
             TensorArg(name=name, dtype=dtype, role="out" if name == "out0" else "in", span=as_expr(b * n * m))
             for name in ("in0", "in1", "out0")
@@ -114,7 +114,7 @@ def test_nothing_is_written_beside(build_source: Callable, machine: Target) -> N
     i, j = symbol("x0", extent=n), symbol("x1", extent=m)
     kernel = Kernel(
         name="apart",
-        ranges=tuple(Range(symbol=s, kind="parallel", tile="x") for s in (i, j)),
+        ranges=tuple(Range(symbol=s, kind="parallel") for s in (i, j)),
         args=(
             TensorArg(name="in0", dtype=DType.F32, role="in", span=as_expr(n * m)),
             TensorArg(name="out0", dtype=DType.F32, role="out", span=as_expr(n * apart)),

@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent / "graphs"
 
 COPY = """kernel @copy fast {
     size n0 in [0, inf]
-    range x0: `n0` parallel x
+    range x0: `n0` parallel
     arg in0: f32 in span `n0`
     arg out0: f32 out span `n0`
     body {
@@ -19,7 +19,7 @@ COPY = """kernel @copy fast {
 
 UPDATE = """kernel @update fast {
     size n0 in [0, inf]
-    range x0: `n0` parallel x
+    range x0: `n0` parallel
     arg io0: f32 inout span `n0`
     body {
       t0 = load %io0[x0] : f32

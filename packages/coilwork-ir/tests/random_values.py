@@ -540,11 +540,10 @@ class Maker:
         rng = self.rng
         parallel = tuple(symbol(f"x{k}", extent=self.size()) for k in range(rng.randint(1, 3)))
         reduced = tuple(symbol(f"r{k}", extent=self.size()) for k in range(rng.randrange(3)))
-        tiles = ("x", "y", "z")
-        ranges = tuple(Range(symbol=s, kind="parallel", tile=tiles[k]) for k, s in enumerate(parallel))
+        ranges = tuple(Range(symbol=s, kind="parallel") for s in parallel)
         if reduced and rng.random() < 0.5:
-            ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="walked", tile="w"),)
-        ranges += tuple(Range(symbol=s, kind="reduction", tile="r") for s in reduced)
+            ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="walked"),)
+        ranges += tuple(Range(symbol=s, kind="reduction") for s in reduced)
         stores = tuple(
             Store(
                 buffer=f"out{k}",

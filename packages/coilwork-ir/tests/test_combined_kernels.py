@@ -29,7 +29,7 @@ kernel @decay_x3 strict {
   combined {
     kernel @member strict {
       size n0 in [0, 1000]
-      range x0: `16*n0` parallel x
+      range x0: `16*n0` parallel
       arg in0: f32 in span `1`
       arg in1: f32 in span `16*n0`
       arg out0: f32 out span `16*n0`

@@ -16,7 +16,7 @@ from coilwork_ir.kernels.verify import verify_kernel
 
 TEXT = """
 kernel @converts fast {{
-range x0: `64` parallel x
+range x0: `64` parallel
 {args}arg out0: {result} out span `64`
 body {{
 {loads}{lines}

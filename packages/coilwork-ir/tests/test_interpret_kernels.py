@@ -24,8 +24,8 @@ def test_a_softmax_of_several_passes() -> None:
     text = """
 kernel @softmax fast {
   size n0 in [1, inf]
-  range x0: `3` parallel x
-  range r0: `n0` reduction r
+  range x0: `3` parallel
+  range r0: `n0` reduction
   arg in0: f32 in span `3*n0`
   arg out0: f32 out span `3*n0`
   arg out1: f32 out span `3`
@@ -51,9 +51,9 @@ kernel @softmax fast {
 def test_a_masked_reduction_along_two_ranges_in_row_major_order() -> None:
     text = """
 kernel @pick fast {
-  range x0: `2` parallel x
-  range r0: `3` reduction r
-  range r1: `4` reduction r
+  range x0: `2` parallel
+  range r0: `3` reduction
+  range r1: `4` reduction
   arg in0: f32 in span `24`
   arg out0: i64 out span `2`
   body {
@@ -77,8 +77,8 @@ kernel @pick fast {
 def test_a_scan_feeding_a_reduction() -> None:
     text = """
 kernel @scan fast {
-  range x0: `2` parallel x
-  range r0: `5` reduction r
+  range x0: `2` parallel
+  range r0: `5` reduction
   arg in0: f32 in span `10`
   arg out0: f32 out span `10`
   arg out1: f32 out span `2`
@@ -102,8 +102,8 @@ kernel @scan fast {
 def test_a_sort_between_what_makes_the_row_and_what_follows() -> None:
     text = """
 kernel @sort fast {
-  range x0: `2` parallel x
-  range r0: `5` reduction r
+  range x0: `2` parallel
+  range r0: `5` reduction
   arg in0: f32 in span `10`
   arg out0: f32 out span `10`
   arg out1: i64 out span `6`
@@ -144,7 +144,7 @@ def test_loads_see_memory_as_it_was_on_entry() -> None:
 def test_a_combining_store_counts_every_parallel_point() -> None:
     text = """
 kernel @count fast {
-  range x0: `6` parallel x
+  range x0: `6` parallel
   arg io0: i32 inout span `1`
   body {
     t0 = const 1 : i32

@@ -29,9 +29,9 @@ F32, F16, BF16, I8 = DType.F32, DType.F16, DType.BF16, DType.I8
 
 INT8 = """
 kernel @int8 fast {
-  range x0: `3` parallel x
-  range x1: `5` parallel x
-  range r0: `8` reduction r
+  range x0: `3` parallel
+  range x1: `5` parallel
+  range r0: `8` reduction
   arg in0: bf16 in span `24`
   arg in1: i8 in span `40`
   arg in2: bf16 in span `5`

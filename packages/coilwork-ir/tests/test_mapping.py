@@ -45,7 +45,7 @@ def kernel_text(ranges: str, args: str, body: str, extra: str = "", sizes: str =
 
 
 SOFTMAX = kernel_text(
-    "range x0: `64` parallel x\nrange r0: `1000` reduction r",
+    "range x0: `64` parallel\nrange r0: `1000` reduction",
     "arg in0: f32 in span `64000`\narg out0: f32 out span `64000`",
     """t0 = load %in0[1000*x0 + r0] : f32
     t1 = reduce max 0 (t0) over (r0)
@@ -56,7 +56,7 @@ SOFTMAX = kernel_text(
     store %out0[1000*x0 + r0] = t5""",
 )
 IN_PLACE = kernel_text(
-    "range x0: `64` parallel x\nrange r0: `1000` reduction r",
+    "range x0: `64` parallel\nrange r0: `1000` reduction",
     "arg io0: f32 inout span `64000`",
     """t0 = load %io0[1000*x0 + r0] : f32
     t1 = load %io0[r0] : f32
@@ -66,13 +66,13 @@ IN_PLACE = kernel_text(
     store %io0[1000*x0] = t3""",
 )
 OPEN = kernel_text(
-    "range x0: `n0` parallel x\nrange r0: `n1` reduction r",
+    "range x0: `n0` parallel\nrange r0: `n1` reduction",
     "arg in0: f32 in span `n0*n1`\narg out0: f32 out span `n0`",
     "t0 = load %in0[n1*x0 + r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
     sizes="size n0 in [1, 65536]\nsize n1 in [1, inf]",
 )
 WALKED = kernel_text(
-    "range x0: `4` parallel x\nrange w0: `8` walked w\nrange r0: `1000` reduction r",
+    "range x0: `4` parallel\nrange w0: `8` walked\nrange r0: `1000` reduction",
     "arg in0: f32 in span `32000`\narg io0: f32 inout span `32`\narg out0: f32 out span `4000`",
     """t0 = load %in0[8000*x0 + 1000*w0 + r0] : f32
     t1 = load %io0[8*x0 + w0] : f32
@@ -83,7 +83,7 @@ WALKED = kernel_text(
     store %out0[1000*x0 + r0] = t4""",
 )
 ADDED_TO = kernel_text(
-    "range x0: `64` parallel x\nrange r0: `1000` reduction r",
+    "range x0: `64` parallel\nrange r0: `1000` reduction",
     "arg in0: f32 in span `64000`\narg io0: f32 inout span `64`",
     """t0 = load %in0[1000*x0 + r0] : f32
     t1 = load %io0[x0] : f32
@@ -92,12 +92,12 @@ ADDED_TO = kernel_text(
     store %io0[x0] = t3""",
 )
 LOOKED_UP = kernel_text(
-    "range x0: `64` parallel x",
+    "range x0: `64` parallel",
     "arg in0: i64 in span `64`\narg out0: i64 out span `64`",
     "t0 = load %in0[x0] : i64\nt1 = index [3*@0] using (t0)\nstore %out0[x0] = t1",
 )
 COPY = kernel_text(
-    "range x0: `32` parallel x\nrange x1: `48` parallel x\nrange x2: `64` parallel x\nrange x3: `2` parallel x",
+    "range x0: `32` parallel\nrange x1: `48` parallel\nrange x2: `64` parallel\nrange x3: `2` parallel",
     "arg in0: f32 in span `196608`\narg out0: f32 out span `196608`",
     "t0 = load %in0[x1 + 48*x0 + 1536*x2 + 98304*x3] : f32\nstore %out0[48*x0 + x1 + 1536*x2 + 98304*x3] = t0",
 )
@@ -105,7 +105,7 @@ DOUBLED = COPY.replace("store %out0[48*x0", "t1 = add(t0, t0)\nstore %out0[48*x0
     " = t0\n}", " = t1\n}"
 )
 SCAN = kernel_text(
-    "range x0: `4` parallel x\nrange r0: `4096` reduction r",
+    "range x0: `4` parallel\nrange r0: `4096` reduction",
     "arg in0: f32 in span `16384`\narg out0: f32 out span `16384`\narg io0: i64 inout span `17`",
     "t0 = load %in0[4096*x0 + r0] : f32\nt1 = scan sum 0 (t0) along r0 \nstore %out0[4096*x0 + r0] = t1",
     extra="workspace io0",
@@ -120,12 +120,12 @@ SCAN_BY_FUNCTION = SCAN.replace(
     "scan sum 0", "scan by { t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = add(t0, t1) yield (t2) } 0"
 )
 SORT = kernel_text(
-    "range x0: `4` parallel x\nrange r0: `512` reduction r",
+    "range x0: `4` parallel\nrange r0: `512` reduction",
     "arg in0: f32 in span `2048`\narg out0: f32 out span `2048`",
     "t0 = load %in0[512*x0 + r0] : f32\nt1 = sort 0 (t0) along r0\nstore %out0[512*x0 + r0] = t1",
 )
 COUNTS = kernel_text(
-    "range x0: `4096` parallel x",
+    "range x0: `4096` parallel",
     "arg in0: i64 in span `4096`\narg io0: i64 inout span `256`\narg io1: f32 inout span `256`",
     """t0 = load %in0[x0] : i64
     t1 = const 1 : i64
@@ -134,7 +134,7 @@ COUNTS = kernel_text(
     store %io1[@0] using (t0) add = t2""",
 )
 PRODUCT = kernel_text(
-    "range x0: `128` parallel y\nrange x1: `128` parallel x\nrange r0: `64` reduction r",
+    "range x0: `128` parallel\nrange x1: `128` parallel\nrange r0: `64` reduction",
     "arg in0: bf16 in span `8192`\narg in1: bf16 in span `8192`\narg out0: f32 out span `16384`",
     """t0 = load %in0[64*x0 + r0] : bf16
     t1 = load %in1[128*r0 + x1] : bf16
@@ -142,7 +142,7 @@ PRODUCT = kernel_text(
     store %out0[128*x0 + x1] = t2""",
 )
 LARGE = kernel_text(
-    "range x0: `5000000000` parallel x",
+    "range x0: `5000000000` parallel",
     "arg in0: f32 in span `5000000000`\narg out0: f32 out span `5000000000`",
     "t0 = load %in0[x0] : f32\nt1 = index [x0]\nt2 = cast(t1) : f32\nt3 = add(t0, t2)\nstore %out0[x0] = t3",
 )

@@ -19,7 +19,7 @@ from coilwork_ir.scalar import Op, postorder
 
 TEXT = """
 kernel @chain strict {
-range x0: `64` parallel x
+range x0: `64` parallel
 arg in0: f32 in span `64`
 arg in1: f32 in span `64`
 arg out0: f32 out span `64`
@@ -66,8 +66,8 @@ def test_results_are_those_of_f64_rounded_once(kernel: Kernel) -> None:
 def test_reductions_with_a_function_in_each_step_are_wide() -> None:
     text = """
 kernel @rows strict {
-range x0: `4` parallel x
-range r0: `50` reduction r
+range x0: `4` parallel
+range r0: `50` reduction
 arg in0: bf16 in span `200`
 arg out0: bf16 out span `4`
 arg out1: i64 out span `4`
@@ -94,8 +94,8 @@ store %out2[50*x0 + r0] = t4
 def test_functions_that_combine_are_strict_too() -> None:
     text = """
 kernel @running strict {
-range x0: `4` parallel x
-range r0: `8` reduction r
+range x0: `4` parallel
+range r0: `8` reduction
 arg in0: f32 in span `32`
 arg out0: f32 out span `32`
 body {

@@ -21,8 +21,8 @@ SCHEDULES = broken_cases("broken_schedules.txt")
 
 SOFTMAX = """
 kernel @softmax fast {
-  range x0: `4` parallel x
-  range r0: `8` reduction r
+  range x0: `4` parallel
+  range r0: `8` reduction
   arg in0: f32 in span `32`
   arg out0: f32 out span `32`
   aliasing (out0 of in0)

@@ -48,9 +48,9 @@ def centred(rows: int, columns: int, groups: int, row_kind: str, column_kind: st
     return Kernel(
         name="centred",
         ranges=(
-            Range(symbol=x0, kind="parallel", tile="x"),
-            Range(symbol=w0, kind="walked", tile="w"),
-            Range(symbol=r0, kind="reduction", tile="r"),
+            Range(symbol=x0, kind="parallel"),
+            Range(symbol=w0, kind="walked"),
+            Range(symbol=r0, kind="reduction"),
         ),
         args=(
             arg("in0", "in", rows * columns),
@@ -101,9 +101,9 @@ def test_no_rows_leave_what_a_reduction_of_nothing_gives() -> None:
     kernel = Kernel(
         name="none",
         ranges=(
-            Range(symbol=x0, kind="parallel", tile="x"),
-            Range(symbol=w0, kind="walked", tile="w"),
-            Range(symbol=r0, kind="reduction", tile="r"),
+            Range(symbol=x0, kind="parallel"),
+            Range(symbol=w0, kind="walked"),
+            Range(symbol=r0, kind="reduction"),
         ),
         args=(arg("in0", "in", 0), arg("out0", "out", 6)),
         stores=(Store(buffer="out0", index=x0 * 3 + r0, value=reduce("sum", [value], [w0])),),
@@ -129,9 +129,9 @@ def test_kinds_that_need_more_than_one_value_are_not_walked(kind: str) -> None:
     kernel = Kernel(
         name="one",
         ranges=(
-            Range(symbol=x0, kind="parallel", tile="x"),
-            Range(symbol=w0, kind="walked", tile="w"),
-            Range(symbol=r0, kind="reduction", tile="r"),
+            Range(symbol=x0, kind="parallel"),
+            Range(symbol=w0, kind="walked"),
+            Range(symbol=r0, kind="reduction"),
         ),
         args=(arg("in0", "in", 30), arg("out0", "out", 6)),
         stores=(Store(buffer="out0", index=x0 * 3 + r0, value=stored),),

@@ -19,8 +19,8 @@ from coilwork_ir.ops import ScanKind
 
 SHARED = """
 kernel @running fast {
-  range x0: `3` parallel x
-  range r0: `40` reduction r
+  range x0: `3` parallel
+  range r0: `40` reduction
   arg in0: f64 in span `120`
   arg io0: i64 inout span `46`
   arg out0: f64 out span `120`

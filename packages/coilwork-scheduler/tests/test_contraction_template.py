@@ -26,8 +26,8 @@ from coilwork_ir.mapping.product_blocks import Blocks, factors_of, name_blocks, 
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.target import TARGETS, Target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.registry import REGISTRY
 
 GRAPH = """graph @g {
   input %x: f32[6, TERMS]

@@ -27,9 +27,9 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.convolutions import AtenConvolution, DepthwiseSums
 from coilwork_scheduler.contractions.implementations import Surroundings
+from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.sizes import hints_of

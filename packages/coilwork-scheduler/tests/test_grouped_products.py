@@ -24,7 +24,7 @@ from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, make_grouped_pro
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.choose import REGISTRY
+from coilwork_scheduler.contractions.registry import REGISTRY
 
 DEVICES = ("sm_90", "x86-64-avx512")
 

@@ -19,6 +19,7 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.loops.view_strides import Strides
 from coilwork_ir.target import TARGETS, Targets, target
 from coilwork_scheduler import schedule
+from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.cost import RooflineCost
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
@@ -37,6 +38,7 @@ from coilwork_scheduler.layouts.sites import (
 )
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
 
 DEVICES = ("sm_90", "x86-64-avx512")
@@ -53,16 +55,15 @@ def strides_after(
     verify_graph(graph)
     options = options or ScheduleOptions()
     journal = Journal(100)
-    after = assign_layouts(
-        graph,
-        analyse(graph),
+    settings = Settings(
         targets=Targets(main=TARGETS[device]),
         model=RooflineCost(target=TARGETS[device]),
         sizes=hints_of(options),
         options=options,
         journal=journal,
-        rules=rules,
+        registry=REGISTRY,
     )
+    after = assign_layouts(graph, analyse(graph), settings, rules)
     verify_graph(after)
     found = {b.name: " ".join(str(s) for s in b.strides) for node in after.nodes for b in defined(node)}
     return found, after, journal

@@ -30,8 +30,8 @@ from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Op, loads, postorder
 from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.contractions.choose import REGISTRY
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.contractions.templates import CoreNode, why_no_core
 
 KINDS = frozenset({"convolution", "attention", "attention-gradient"})

@@ -37,7 +37,7 @@ def product_kernel(shape: Product, *, as_sum: bool = False) -> Kernel:
     """The product, in the type of the left factor; `as_sum`, as a reduction."""
     batch, m, n, k = shape.batch, shape.m, shape.n, shape.k
     b, i, j = along("x0", batch), along("x1", m), along("x2", n)
-    r = along("r0", k, "r")
+    r = along("r0", k, "reduction")
     rows = i.symbol * k + r.symbol if shape.left_by_rows else r.symbol * m + i.symbol
     columns = r.symbol * n + j.symbol if shape.right_by_rows else j.symbol * k + r.symbol
     left: Scalar = load("in0", [b.symbol * (m * k) + rows], shape.left)
@@ -72,7 +72,7 @@ def product_of(left: Scalar, right: Scalar, axes: list[Expr], *, as_sum: bool) -
 
 def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
     """`x [m, k] @ weight [n, k].t() * scale [n]`, the weight in 8 bits."""
-    i, j, r = along("x0", m), along("x1", n), along("r0", k, "r")
+    i, j, r = along("x0", m), along("x1", n), along("r0", k, "reduction")
     x = load("in0", [i.symbol * k + r.symbol], half)
     weight = cast(load("in1", [j.symbol * k + r.symbol], DType.I8), half)
     total = cast(cast(contract(x, weight, [r.symbol], DType.F32), half), DType.F32)
@@ -93,7 +93,7 @@ def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
 def product_over_two_ranges() -> Kernel:
     """A product that sums over two ranges, which no index sees as one."""
     i, j = along("x0", 20), along("x1", 24)
-    outer, inner = along("r0", 3, "r"), along("r1", 11, "r")
+    outer, inner = along("r0", 3, "reduction"), along("r1", 11, "reduction")
     left = load("in0", [i.symbol * 40 + outer.symbol * 13 + inner.symbol], DType.F32)
     right = load("in1", [outer.symbol * 24 * 12 + inner.symbol * 24 + j.symbol], DType.F32)
     value = contract(left, right, [outer.symbol, inner.symbol], DType.F32)

@@ -19,7 +19,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Range, TensorArg
-from coilwork_ir.kernels.nodes import ArgRole, RangeKind, TileName
+from coilwork_ir.kernels.nodes import ArgRole, RangeKind
 from coilwork_triton.text.types import TRITON_TYPES
 
 POINTERS = {
@@ -37,10 +37,9 @@ WALKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def along(name: str, extent: Expr | int, tile: TileName = "x") -> Range:
-    """A range `name` over `extent` points in `tile`."""
-    kind: RangeKind = "reduction" if tile == "r" else "walked" if tile == "w" else "parallel"
-    return Range(symbol=symbol(name, extent=extent), kind=kind, tile=tile)
+def along(name: str, extent: Expr | int, kind: RangeKind = "parallel") -> Range:
+    """A range `name` over `extent` points."""
+    return Range(symbol=symbol(name, extent=extent), kind=kind)
 
 
 def arg(name: str, dtype: DType, span: Expr | int, *, aligned: bool = True) -> TensorArg:

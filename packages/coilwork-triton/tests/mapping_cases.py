@@ -11,8 +11,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_kernel
 
 ROWS = """kernel @rows fast {
-  range x0: `5` parallel x
-  range r0: `1003` reduction r
+  range x0: `5` parallel
+  range r0: `1003` reduction
   arg in0: f32 in span `5015` aligned
   arg out0: f32 out span `5015` aligned
   body {
@@ -27,8 +27,8 @@ ROWS = """kernel @rows fast {
 }
 """
 LINE = """kernel @line fast {
-  range x0: `6` parallel x
-  range x1: `1003` parallel x
+  range x0: `6` parallel
+  range x1: `1003` parallel
   arg in0: bf16 in span `6018` aligned
   arg in1: f32 in span `6` aligned
   arg out0: bf16 out span `6018` aligned
@@ -45,8 +45,8 @@ LINE = """kernel @line fast {
 OPEN_ROWS = """kernel @open_rows fast {
   size n0 in [1, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x
-  range r0: `n1` reduction r
+  range x0: `n0` parallel
+  range r0: `n1` reduction
   arg in0: f16 in span `n0*n1` aligned
   arg out0: f32 out span `n0` aligned
   body {
@@ -58,7 +58,7 @@ OPEN_ROWS = """kernel @open_rows fast {
 }
 """
 COUNTS = """kernel @counts fast {
-  range x0: `3000` parallel x
+  range x0: `3000` parallel
   arg in0: i64 in span `3000` aligned
   arg io0: i64 inout span `16` aligned
   body {
@@ -69,8 +69,8 @@ COUNTS = """kernel @counts fast {
 }
 """
 STEPS = """kernel @steps fast {
-  range x0: `7` parallel x
-  range x1: `12` parallel x
+  range x0: `7` parallel
+  range x1: `12` parallel
   arg in0: f32 in span `91` aligned
   arg out0: f32 out span `168` aligned
   body {

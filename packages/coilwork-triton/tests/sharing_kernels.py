@@ -15,7 +15,7 @@ def shared_rows(
     kind: ScanKind, rows: int, length: int, piece: int, dtype: DType, *, reverse: bool = False
 ) -> Kernel:
     """Scans of rows in pieces: of `in0`, and what is more of its results doubled."""
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     flat = x.symbol * length + r.symbol
     values: list[Scalar] = [scan(kind, load("in0", [flat], dtype), r.symbol, reverse=reverse)]
     outs = [arg("out0", dtype, rows * length)]

@@ -84,7 +84,7 @@ def test_a_start_in_one_place_has_the_shape_of_each_mask(compiler: TritonProcess
 
 def enlarged(rows: int, columns: int) -> Kernel:
     """Rows and columns of a matrix, each of them twice, from the place before where they are odd."""
-    x0, x1 = along("x0", 2 * rows, "y"), along("x1", 2 * columns)
+    x0, x1 = along("x0", 2 * rows), along("x1", 2 * columns)
     row = maximum(floordiv(x0.symbol + 1, 2) - 1, as_expr(0))
     column = minimum(floordiv(x1.symbol + 1, 2), as_expr(columns - 1))
     value = load("in0", [row * columns + column], F32)
@@ -109,7 +109,7 @@ def test_columns_start_from_their_row(engine: TritonProcess) -> None:
 
 
 def test_neighbouring_elements_have_one_offset() -> None:
-    x0, x1 = along("x0", 8, "y"), along("x1", 64)
+    x0, x1 = along("x0", 8), along("x1", 64)
     value = load("in0", [x0.symbol * 100 + x1.symbol], F32)
     kernel = Kernel(
         name="rows",

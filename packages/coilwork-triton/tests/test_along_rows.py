@@ -27,7 +27,7 @@ def sums(width: int, count: int, *, last: DType = F32) -> Kernel:
     """`count` sums of rows, the last one of another type if asked for, and one that needs the first one's
     result.
     """
-    x0, r0 = along("x0", ROWS), along("r0", width, "r")
+    x0, r0 = along("x0", ROWS), along("r0", width, "reduction")
     types = [F32] * (count - 1) + [last]
     values: list[Scalar] = [
         load(f"in{k}", [x0.symbol * width + r0.symbol], dtype) for k, dtype in enumerate(types)
@@ -87,7 +87,7 @@ def test_all_is_loaded_before_any_thread_waits() -> None:
 
 
 def test_only_sums_are_combined() -> None:
-    x0, r0 = along("x0", ROWS), along("r0", 64, "r")
+    x0, r0 = along("x0", ROWS), along("r0", 64, "reduction")
     value = load("in0", [x0.symbol * 64 + r0.symbol], F32)
     kinds = sorted(SELF_COMBINING & {"sum", "prod", "max", "min"})
     kernel = Kernel(

@@ -21,7 +21,7 @@ INVARIANT: dict[str, object] = {"batch_invariant": True}
 
 
 def sums(rows: int, length: int) -> KernelSource:
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     kernel = Kernel(
         name="sums",
         ranges=(x, r),

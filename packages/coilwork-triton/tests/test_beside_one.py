@@ -20,7 +20,7 @@ from coilwork_triton.facts.users import users_of
 
 F32 = DType.F32
 ROWS, ROW = 4, 1024
-X, R = along("x0", ROWS), along("r0", ROW, "r")
+X, R = along("x0", ROWS), along("r0", ROW, "reduction")
 V = load("in0", [ROW * X.symbol + R.symbol], F32)
 LARGEST = reduce("max", (V,), [R.symbol])
 DISTANCE = op("sub", V, LARGEST)

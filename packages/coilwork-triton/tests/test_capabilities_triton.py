@@ -28,7 +28,7 @@ CAN = capabilities_of(H200)
 
 def sums(length: int, *, across: bool = False, values: int = 1) -> Kernel:
     """Sums of 4096 rows of so many points, or columns, of products of so many values."""
-    x, r = along("x0", 4096, "x"), along("r0", length, "r")
+    x, r = along("x0", 4096), along("r0", length, "reduction")
     at = r.symbol * 4096 + x.symbol if across else x.symbol * length + r.symbol
     product = load("in0", [at], F32)
     for k in range(1, values):
@@ -68,7 +68,7 @@ def test_the_longest_rows_that_schedules_count_on_are_kept(length: int, across: 
 
 def test_rows_of_open_length_are_kept_if_likely_ones_are() -> None:
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
-    x, r = along("x0", n0), along("r0", n1, "r")
+    x, r = along("x0", n0), along("r0", n1, "reduction")
     value = reduce("sum", [load("in0", [x.symbol * n1 + r.symbol], F32)], [r.symbol])
     kernel = Kernel(
         name="sums",

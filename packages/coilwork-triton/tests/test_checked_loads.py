@@ -110,7 +110,7 @@ def shifted(checked: bool = True) -> Kernel:
 
 def row_sums(width: int, *, checked: bool = True) -> Kernel:
     """Sums of rows that are looked up, short ones in registers and long ones in a loop."""
-    y, r = along("x0", ROWS), along("r0", width, "r")
+    y, r = along("x0", ROWS), along("r0", width, "reduction")
     at = load("in1", [y.symbol], I64)
     value = reduce("sum", [load("in0", [AT * width + r.symbol], F32, indirect=[at])], [r.symbol])
     return kernel_of(y, r, value=value, checks=[is_within(at, 8)], checked=checked)
@@ -118,7 +118,7 @@ def row_sums(width: int, *, checked: bool = True) -> Kernel:
 
 def sums_of_elements(checked: bool = True) -> Kernel:
     """Sums of elements that are looked up one by one, in a loop."""
-    y, r = along("x0", 4), along("r0", 4000, "r")
+    y, r = along("x0", 4), along("r0", 4000, "reduction")
     at = load("in1", [y.symbol * 4000 + r.symbol], I64)
     value = reduce("sum", [load("in0", [AT], F32, indirect=[at])], [r.symbol])
     return kernel_of(y, r, value=value, checks=[is_within(at, 200)], checked=checked)
@@ -126,7 +126,7 @@ def sums_of_elements(checked: bool = True) -> Kernel:
 
 def products(checked: bool = True) -> Kernel:
     """A product whose left rows are looked up."""
-    y, x, r = along("x0", ROWS), along("x1", WIDTH), along("r0", 64, "r")
+    y, x, r = along("x0", ROWS), along("x1", WIDTH), along("r0", 64, "reduction")
     at = load("in1", [y.symbol], I64)
     left = load("in0", [AT * 64 + r.symbol], F32, indirect=[at])
     right = load("in0", [r.symbol * WIDTH + x.symbol], F32)

@@ -92,7 +92,7 @@ def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -
 @pytest.mark.parametrize("shape", [(40, 70), (1, 70), (64, 64)])
 def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
     rows, columns = shape
-    y, x = along("y0", rows, "y"), along("x0", columns, "x")
+    y, x = along("y0", rows), along("x0", columns)
     value = op(
         "add",
         load("in0", [y.symbol * columns + x.symbol], F32),
@@ -105,7 +105,7 @@ def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
 
 
 def test_three_tiles(engine: TritonProcess) -> None:
-    z, y, x = along("z0", 3, "z"), along("y0", 20, "y"), along("x0", 17, "x")
+    z, y, x = along("z0", 3), along("y0", 20), along("x0", 17)
     i, j, k = z.symbol, y.symbol, x.symbol
     value = op("neg", load("in0", [i * 340 + k * 20 + j], F32))
     kernel = kernel_of(
@@ -119,7 +119,7 @@ def test_three_tiles(engine: TritonProcess) -> None:
 
 def test_many_rows_of_a_tile_share_the_first_grid_axis(engine: TritonProcess) -> None:
     rows = symbol("n0", lo=1)
-    y, x = along("y0", rows, "y"), along("x0", 33, "x")
+    y, x = along("y0", rows), along("x0", 33)
     value = op("neg", load("in0", [x.symbol * rows + y.symbol], F32))
     kernel = kernel_of(
         (y, x),
@@ -202,7 +202,7 @@ def test_masked_load_is_padding(engine: TritonProcess) -> None:
 
 
 def test_load_masked_along_a_tile_it_does_not_move_along(engine: TritonProcess) -> None:
-    y, x = along("y0", 6, "y"), along("x0", 9, "x")
+    y, x = along("y0", 6), along("x0", 9)
     keep = op("lt", index_value(y.symbol), const(3, I64))
     value = load("in0", [x.symbol], F32, mask=keep)
     kernel = kernel_of(
@@ -244,7 +244,7 @@ def test_floordiv_and_mod_of_negative_indices(engine: TritonProcess) -> None:
 
 def rows_kernel(rows: int, width: Expr | int, value, out: DType, per_row: bool, dtype: DType = F32) -> Kernel:
     """`value(element, r)` stored per row or per element of a `rows` x `width` matrix."""
-    x, r = along("x0", rows, "x"), along("r0", width, "r")
+    x, r = along("x0", rows), along("r0", width, "reduction")
     flat = x.symbol * width + r.symbol
     sizes = () if isinstance(width, int) else (width,)
     kernel = kernel_of(
@@ -389,7 +389,7 @@ def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: str,
 
 @pytest.mark.parametrize("kind", ["sum", "max", "argmax", "any", "welford"])
 def test_reduction_across_contiguous_columns(engine: TritonProcess, kind: str) -> None:
-    x, r = along("x0", 37, "x"), along("r0", 50, "r")
+    x, r = along("x0", 37), along("r0", 50, "reduction")
     dtype = DType.BOOL if kind == "any" else F32
     out = I64 if kind == "argmax" else dtype
     value = reduce(kind, [load("in0", [r.symbol * 37 + x.symbol], dtype)], [r.symbol])
@@ -407,7 +407,7 @@ def test_reduction_across_contiguous_columns(engine: TritonProcess, kind: str) -
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 def test_argmax_over_two_ranges_is_row_major(engine: TritonProcess, hint: str) -> None:
-    r0, r1 = along("r0", 6, "r"), along("r1", 7, "r")
+    r0, r1 = along("r0", 6, "reduction"), along("r1", 7, "reduction")
     value = reduce("argmax", [load("in0", [r0.symbol + r1.symbol * 6], F32)], [r0.symbol, r1.symbol])
     kernel = kernel_of(
         (r0, r1),
@@ -430,7 +430,7 @@ def test_symbolic_reduction_length(engine: TritonProcess, length: int) -> None:
 
 def test_sum_of_what_does_not_move_along_the_reduction(engine: TritonProcess) -> None:
     for hint in ("persistent", "looped"):
-        x, r = along("x0", 5), along("r0", 12, "r")
+        x, r = along("x0", 5), along("r0", 12, "reduction")
         value = reduce("sum", [load("in0", [x.symbol], F32)], [r.symbol])
         kernel = kernel_of(
             (x, r),
@@ -532,7 +532,7 @@ def test_atomic_extremes_keep_nan_of_either_sign(
 
 
 def test_atomic_update_happens_at_every_point_of_the_parallel_ranges(engine: TritonProcess) -> None:
-    y, x = along("y0", 6, "y"), along("x0", 9, "x")
+    y, x = along("y0", 6), along("x0", 9)
     store = Store(buffer="io0", index=x.symbol, value=load("in0", [x.symbol], F32), mode="add")
     other = Store(buffer="out0", index=y.symbol * 9 + x.symbol, value=load("in0", [x.symbol], F32))
     kernel = kernel_of((y, x), (arg("in0", F32, 9), arg("out0", F32, 54), arg("io0", F32, 9)), store, other)
@@ -541,7 +541,7 @@ def test_atomic_update_happens_at_every_point_of_the_parallel_ranges(engine: Tri
 
 
 def test_in_place_store_waits_for_the_last_read(engine: TritonProcess) -> None:
-    x, r = along("x0", 3), along("r0", 100, "r")
+    x, r = along("x0", 3), along("r0", 100, "reduction")
     element = load("io0", [x.symbol * 100 + r.symbol], F32)
     doubled = Store(buffer="io0", index=x.symbol * 100 + r.symbol, value=op("mul", element, const(2.0, F32)))
     mean = reduce("welford", [element], [r.symbol])
@@ -556,7 +556,7 @@ def test_in_place_store_waits_for_the_last_read(engine: TritonProcess) -> None:
 
 def row_statistics(threads_share: bool, rows: int, width: int) -> Kernel:
     """Row sums over the memory of an input per row, which also goes into every element: x * sum + before."""
-    x, r = along("x0", rows), along("r0", width, "r")
+    x, r = along("x0", rows), along("r0", width, "reduction")
     flat = x.symbol * width + r.symbol
     element, before = load("in0", [flat], F32), load("in1", [x.symbol], F32)
     total = reduce("sum", [element], [r.symbol])
@@ -662,7 +662,7 @@ def test_refusals_name_the_cause() -> None:
 @pytest.mark.parametrize("kind", ["sum", "max", "welford", "online_softmax", "argmax"])
 def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> None:
     """Loads go on into the padding, which must not count."""
-    x, r = along("x0", 3), along("r0", 1001, "r")
+    x, r = along("x0", 3), along("r0", 1001, "reduction")
     element = load("in0", [x.symbol * 1004 + r.symbol], F32)
     out = I64 if kind == "argmax" else F32
     kernel = kernel_of(
@@ -685,7 +685,7 @@ def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> Non
 @pytest.mark.parametrize("others", [1, 3])
 @pytest.mark.parametrize("kind", sorted(SCANS))
 def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> None:
-    x, one, r = along("x0", 5), along("r0", 1, "r"), along("r1", others, "r")
+    x, one, r = along("x0", 5), along("r0", 1, "reduction"), along("r1", others, "reduction")
     at = x.symbol * others + r.symbol
     value = scan(kind, load("in0", [at], F32), one.symbol)
     if kind.startswith("arg"):
@@ -702,7 +702,7 @@ def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> 
 
 
 def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:
-    x, r = along("x0", 3), along("r0", 5000, "r")
+    x, r = along("x0", 3), along("r0", 5000, "reduction")
     element = load("in0", [x.symbol * 5000 + r.symbol], F32)
     kernel = kernel_of(
         (x, r),
@@ -723,7 +723,7 @@ def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:
 @pytest.mark.parametrize("across", [False, True])
 def test_running_means_divide_once_for_all_lanes(engine: TritonProcess, across: bool) -> None:
     rows, length = 64, 8192
-    x, r = along("x0", rows, "x"), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     index = r.symbol * rows + x.symbol if across else x.symbol * length + r.symbol
     value = load("in0", [index], F32)
     axes = [r.symbol]

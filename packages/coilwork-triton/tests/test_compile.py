@@ -57,8 +57,8 @@ def test_every_op_compiles(compiler: TritonProcess, dtype: DType, name: str) -> 
 
 ONE_ROW = """kernel @one_row fast {
   size n0 in [0, inf]
-  range x0: `6` parallel x
-  range r0: `n0` reduction r
+  range x0: `6` parallel
+  range r0: `n0` reduction
   arg in0: f32 in span `6*n0`
   arg out0: f32 out span `6*n0`
   body {
@@ -182,7 +182,7 @@ def test_padded_rows_are_copied_by_neighbouring_threads(compiler: TritonProcess,
 
 
 def test_rows_before_padding_are_read_16_bytes_at_a_time(compiler: TritonProcess) -> None:
-    x0, r0 = along("x0", 64), along("r0", 50257, "r")
+    x0, r0 = along("x0", 64), along("r0", 50257, "reduction")
     value = cast(load("in0", [x0.symbol * 50264 + r0.symbol], DType.BF16), DType.F32)
     kernel = Kernel(
         name="highest",
@@ -205,7 +205,7 @@ def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) 
 def test_a_product_less_itself_is_not_what_rounding_took_from_it(
     compiler: TritonProcess, dtype: DType
 ) -> None:
-    x = along("x0", 1024, "x")
+    x = along("x0", 1024)
     product = op("mul", load("in0", [x.symbol], dtype), load("in1", [x.symbol], dtype))
     kernel = Kernel(
         name="nothing",

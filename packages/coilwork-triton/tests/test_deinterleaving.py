@@ -25,7 +25,7 @@ def dealt(count: int, *, step: int | None = None, length: int = LENGTH) -> Kerne
     """Twice each of `count` neighbours, in a row of its own each; those of the next point are
     `step` further.
     """
-    row, way, column = along("y0", ROWS, "y"), along("y1", count, "y"), along("x0", length, "x")
+    row, way, column = along("y0", ROWS), along("y1", count), along("x0", length)
     far = count if step is None else step
     place = row.symbol * (far * length) + column.symbol * far + way.symbol
     index = row.symbol * (count * length) + way.symbol * length + column.symbol

@@ -14,7 +14,7 @@ from coilwork_triton import TritonCodegen
 
 F32, BF16 = DType.F32, DType.BF16
 ROWS, ROW = 4, 2048
-X, R = along("x0", ROWS), along("r0", ROW, "r")
+X, R = along("x0", ROWS), along("r0", ROW, "reduction")
 
 
 def row_of(name: str) -> Scalar:

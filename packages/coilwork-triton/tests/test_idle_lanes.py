@@ -140,7 +140,7 @@ def test_vectors_are_narrow_where_that_leaves_fewer_lanes_idle(kernel: Kernel, w
 
 def test_rows_of_unknown_length_have_wide_vectors() -> None:
     n = symbol("n0", lo=1, hi=384)
-    x0, r0 = along("x0", 4096), along("r0", n, "r")
+    x0, r0 = along("x0", 4096), along("r0", n, "reduction")
     flat = x0.symbol * 384 + r0.symbol
     total = reduce("sum", [cast(load("in0", [flat], BF16), F32)], [r0.symbol])
     kernel = Kernel(
@@ -154,7 +154,7 @@ def test_rows_of_unknown_length_have_wide_vectors() -> None:
 
 
 def test_scans_and_fixed_launches_have_wide_vectors() -> None:
-    x0, r0 = along("x0", 4096), along("r0", 384, "r")
+    x0, r0 = along("x0", 4096), along("r0", 384, "reduction")
     flat = x0.symbol * 384 + r0.symbol
     running = cast(scan("sum", cast(load("in0", [flat], BF16), F32), r0.symbol), BF16)
     kernel = Kernel(
@@ -181,7 +181,7 @@ def statistics(length: int, rows: int) -> Kernel:
     """Of rows of bf16: extremes and where they are, moments, the sum of what is looked up, and
     the softmax.
     """
-    x0, r0 = along("x0", rows), along("r0", length, "r")
+    x0, r0 = along("x0", rows), along("r0", length, "reduction")
     flat = x0.symbol * length + r0.symbol
     x = cast(load("in0", [flat], BF16), F32)
     high, total = (reduce("online_softmax", [x], [r0.symbol], output=k) for k in (0, 1))

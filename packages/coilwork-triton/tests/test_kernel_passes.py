@@ -129,7 +129,7 @@ def draw_joined(draw: random.Random) -> Kernel:
 def draw_dealt(draw: random.Random) -> Kernel:
     """A kernel that deals neighbours out to rows of their own, now and then with a weight for each row."""
     count, rows, length = draw.choice([2, 2, 3, 4]), draw.randint(2, 4), draw.choice([512, 520, 520, 513])
-    row, way, column = along("y0", rows, "y"), along("y1", count, "y"), along("x0", length, "x")
+    row, way, column = along("y0", rows), along("y1", count), along("x0", length)
     place = (row.symbol * length + column.symbol) * count + way.symbol
     value = op(draw.choice(["neg", "abs"]), load("in0", [place], F32))
     if draw.random() < 0.2:
@@ -176,7 +176,7 @@ def draw_counting(draw: random.Random) -> Kernel:
 def draw_topk(draw: random.Random) -> Kernel:
     """A kernel that keeps the first of sorted rows, with what is computed of them and of the row."""
     rows, length, first = draw.randint(1, 4), draw.choice([24, 100]), draw.choice([1, 3, 8, 20])
-    x0, r0 = along("x0", rows), along("r0", length, "r")
+    x0, r0 = along("x0", rows), along("r0", length, "reduction")
     element = load("in0", [x0.symbol * length + r0.symbol], F32)
     value = sort(element, r0.symbol, descending=draw.random() < 0.5)
     if draw.random() < 0.5:

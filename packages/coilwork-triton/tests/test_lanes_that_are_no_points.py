@@ -87,7 +87,7 @@ def test_numbers_behind_lines_decide_no_loop(engine: TritonProcess, name: str, t
 
 
 def running(length: int, *, reverse: bool) -> Kernel:
-    x, r = along("x0", ROWS), along("r0", length, "r")
+    x, r = along("x0", ROWS), along("r0", length, "reduction")
     flat = x.symbol * length + r.symbol
     value = scan("logcumsumexp", load("in0", [flat], DType.F32), r.symbol, reverse=reverse)
     args = (arg("in0", DType.F32, ROWS * length), arg("out0", DType.F32, ROWS * length))

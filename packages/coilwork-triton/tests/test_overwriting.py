@@ -13,7 +13,7 @@ from coilwork_triton import TritonCodegen
 
 F32 = DType.F32
 ROWS, ROW = 3, 20_000
-X, R = along("x0", ROWS), along("r0", ROW, "r")
+X, R = along("x0", ROWS), along("r0", ROW, "reduction")
 
 
 def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:

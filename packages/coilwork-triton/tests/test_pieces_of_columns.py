@@ -21,8 +21,8 @@ PIECE, PIECES = 96, 3
 
 
 def column_sums(columns: int, rows: int, dtype: DType = BF16) -> Kernel:
-    p, x = along("x0", PIECES), along("x1", columns, "x")
-    r = along("r0", PIECE, "r")
+    p, x = along("x0", PIECES), along("x1", columns)
+    r = along("r0", PIECE, "reduction")
     row = p.symbol * PIECE + r.symbol
     inside = op("lt", index_value(row), const(rows, DType.I64))
     element = cast(load("in0", [row * columns + x.symbol], dtype, mask=inside, other=0), F32)
@@ -74,8 +74,8 @@ def test_others_are_one_line(columns: int) -> None:
 
 def test_open_lengths(engine: TritonProcess) -> None:
     n = symbol("n0", lo=2)
-    p, x = along("x0", PIECES), along("x1", n, "x")
-    r = along("r0", PIECE, "r")
+    p, x = along("x0", PIECES), along("x1", n)
+    r = along("r0", PIECE, "reduction")
     row = p.symbol * PIECE + r.symbol
     element = load("in0", [row * n + x.symbol], F32)
     kernel = Kernel(

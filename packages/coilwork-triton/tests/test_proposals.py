@@ -98,7 +98,7 @@ def test_each_decision_adds_to_those_before_it() -> None:
 
 def long_rows() -> Kernel:
     """Rows of whole blocks, each with a weight of its own."""
-    row, column = along("x0", 64, "x"), along("x1", 4096, "x")
+    row, column = along("x0", 64), along("x1", 4096)
     at = row.symbol * 4096 + column.symbol
     value = op("mul", load("in0", [at], F32), load("in1", [row.symbol], F32))
     return Kernel(
@@ -111,7 +111,7 @@ def long_rows() -> Kernel:
 
 def pieces_of_columns() -> Kernel:
     """Sums of four pieces of each of 257 columns."""
-    piece, column, r = along("x0", 4, "x"), along("x1", 257, "x"), along("r0", 64, "r")
+    piece, column, r = along("x0", 4), along("x1", 257), along("r0", 64, "reduction")
     element = load("in0", [(piece.symbol * 64 + r.symbol) * 257 + column.symbol], F32)
     at = column.symbol * 4 + piece.symbol
     return Kernel(

@@ -19,7 +19,7 @@ from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.ragged import along_rows, is_ragged, points_of
 from coilwork_triton.launch.configs import propose
 
-X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
+X, R = along("x0", 8).symbol, along("r0", 100, "reduction").symbol
 COUNT = load("in0", [X], DType.I64)
 VALUE = load("in1", [R], DType.F32)
 ZERO = const(0.0, DType.F32)

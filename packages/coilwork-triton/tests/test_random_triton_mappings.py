@@ -90,9 +90,9 @@ def test_every_directive_is_drawn() -> None:
 
 
 SUMS = """kernel @sums fast {
-  range x0: `40` parallel x
-  range x1: `6` parallel x
-  range r0: `100` reduction r
+  range x0: `40` parallel
+  range x1: `6` parallel
+  range r0: `100` reduction
   arg in0: f32 in span `24000` aligned
   arg out0: f32 out span `240` aligned
   body {

@@ -25,7 +25,7 @@ LENGTH = 70
 
 
 def kernel_for(rows: int, length: int, numerics: Numerics, reverse: bool) -> Kernel:
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     flat = x.symbol * length + r.symbol
     value = scan("logcumsumexp", load("in0", [flat], F32), r.symbol, reverse=reverse)
     return Kernel(
@@ -117,7 +117,7 @@ def test_rows_that_are_alike(
     engine: TritonProcess, kind: ScanKind, hint: Literal["persistent", "looped"]
 ) -> None:
     # Of a block of one row, threads for further rows have copies. Triton's scans mix these up.
-    x, r = along("x0", 5, "x"), along("r0", 5, "r")
+    x, r = along("x0", 5), along("r0", 5, "reduction")
     kernel = Kernel(
         name="running",
         ranges=(x, r),
@@ -151,7 +151,7 @@ def down_columns(
     """A scan along rows, whose neighbours in memory are those of other columns, in place of what
     is scanned.
     """
-    x, r = along("x0", columns, "x"), along("r0", rows, "r")
+    x, r = along("x0", columns), along("r0", rows, "reduction")
     at = r.symbol * columns + x.symbol
     value = scan(kind, load("in0", [at], dtype), r.symbol, output=output, reverse=reverse)
     return Kernel(
@@ -230,7 +230,7 @@ def test_later_rows_are_loaded_before_earlier_ones_are_overwritten() -> None:
 
 
 def test_rows_that_other_points_store_are_not_loaded_ahead() -> None:
-    x, r = along("x0", 8192, "x"), along("r0", 8191, "r")
+    x, r = along("x0", 8192), along("r0", 8191, "reduction")
     at = r.symbol * 8192 + x.symbol
     kernel = Kernel(
         name="running",

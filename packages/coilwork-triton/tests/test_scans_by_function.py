@@ -34,10 +34,10 @@ def kernel_for(
     """
     rows, length = shape
     if columns:
-        x, r = along("x0", length, "x"), along("r0", rows, "r")
+        x, r = along("x0", length), along("r0", rows, "reduction")
         at = r.symbol * length + x.symbol
     else:
-        x, r = along("x0", rows), along("r0", length, "r")
+        x, r = along("x0", rows), along("r0", length, "reduction")
         at = x.symbol * length + r.symbol
     first, second = (load(f"in{k}", [at], dtype) for k in range(2))
     wide = [cast(v, f.dtype) for v, f in zip((first, second), function.results, strict=True)]
@@ -172,7 +172,7 @@ def test_functions_that_loop(engine: TritonProcess, hint: Hint, columns: bool, r
 
 def test_one_value_alone(engine: TritonProcess) -> None:
     function = combine([op("maximum", parameter(0, F32), parameter(1, F32))])
-    x, r = along("x0", 3), along("r0", 70, "r")
+    x, r = along("x0", 3), along("r0", 70, "reduction")
     at = x.symbol * 70 + r.symbol
     value: Scalar = scan(function, load("in0", [at], F32), r.symbol)
     for hint in ("persistent", "looped"):

@@ -145,7 +145,7 @@ def test_a_loop_loads_ahead_of_stores_to_its_own_elements_only() -> None:
 
 def scaled_rows(length: int, source: str, result: str) -> Kernel:
     """Rows over their sums."""
-    x0, r0 = along("x0", 64), along("r0", length, "r")
+    x0, r0 = along("x0", 64), along("r0", length, "reduction")
     index = x0.symbol * length + r0.symbol
     value = load(source, [index], DType.F32)
     total = reduce("sum", [value], [r0.symbol])

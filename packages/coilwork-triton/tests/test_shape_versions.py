@@ -24,8 +24,8 @@ from coilwork_triton import TritonCodegen
 SOFTMAX = """kernel @softmax fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x
-  range r0: `n1` reduction r
+  range x0: `n0` parallel
+  range r0: `n1` reduction
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
   body {
@@ -42,8 +42,8 @@ SOFTMAX = """kernel @softmax fast {
 SUMS = """kernel @sums fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n1` parallel x
-  range r0: `n0` reduction r
+  range x0: `n1` parallel
+  range r0: `n0` reduction
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n1` aligned
   body {
@@ -55,8 +55,8 @@ SUMS = """kernel @sums fast {
 """
 LEFT = """kernel @left fast {
   size n0 in [2, inf]
-  range x0: `n0 % 16` parallel x
-  range x1: `n0 % 16` parallel x
+  range x0: `n0 % 16` parallel
+  range x1: `n0 % 16` parallel
   arg in0: f32 in span `n0 % 16` aligned
   arg out0: f32 out span `(n0 % 16)*(n0 % 16)` aligned
   body {
@@ -70,8 +70,8 @@ LEFT = """kernel @left fast {
 TURNED = """kernel @turned fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range y0: `n0` parallel y
-  range x0: `n1` parallel x
+  range y0: `n0` parallel
+  range x0: `n1` parallel
   arg in0: f32 in span `n0*n1` aligned
   arg in1: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
@@ -86,7 +86,7 @@ TURNED = """kernel @turned fast {
 FLAT = """kernel @flat fast {
   size n0 in [0, inf]
   size n1 in [1, inf]
-  range x0: `n0*n1` parallel x
+  range x0: `n0*n1` parallel
   arg in0: f32 in span `n0*n1` aligned
   arg out0: f32 out span `n0*n1` aligned
   body {
@@ -169,7 +169,7 @@ def test_what_is_divided_fits_32_bits_too() -> None:
     nearest = parse_kernel("""kernel @nearest fast {
   size n0 in [1, inf]
   size n1 in [1, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg in0: f32 in span `n1` aligned
   arg out0: f32 out span `n0` aligned
   body {

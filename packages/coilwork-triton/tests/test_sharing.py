@@ -119,7 +119,7 @@ def test_positions_of_64_bits(engine: TritonProcess, kind: ScanKind) -> None:
 
 
 def test_rows_of_several_ranges(engine: TritonProcess) -> None:
-    y, x, r = along("y0", 2, "y"), along("x0", 3), along("r0", 700, "r")
+    y, x, r = along("y0", 2), along("x0", 3), along("r0", 700, "reduction")
     value = scan("sum", load("in0", [y.symbol * 2100 + x.symbol * 700 + r.symbol], DType.F32), r.symbol)
     kernel = Kernel(
         name="running",

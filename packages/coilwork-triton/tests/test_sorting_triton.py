@@ -171,7 +171,7 @@ def test_few_of_a_long_row(engine: TritonProcess, dtype: DType, first: int) -> N
 
 
 def test_columns(engine: TritonProcess) -> None:
-    x0, r0 = along("x0", 50), along("r0", 12, "r")
+    x0, r0 = along("x0", 50), along("r0", 12, "reduction")
     value = load("in0", [r0.symbol * 50 + x0.symbol], F32)
     kernel = Kernel(
         name="columns",
@@ -183,7 +183,7 @@ def test_columns(engine: TritonProcess) -> None:
 
 
 def test_a_line_of_numbers(engine: TritonProcess) -> None:
-    r0 = along("r0", 100, "r")
+    r0 = along("r0", 100, "reduction")
     kernel = Kernel(
         name="line",
         ranges=(r0,),
@@ -196,7 +196,7 @@ def test_a_line_of_numbers(engine: TritonProcess) -> None:
 
 
 def test_what_makes_a_row_and_what_follows_it(engine: TritonProcess) -> None:
-    x0, r0 = along("x0", 4), along("r0", 40, "r")
+    x0, r0 = along("x0", 4), along("r0", 40, "reduction")
     flat = x0.symbol * 40 + r0.symbol
     element = op("neg", load("in0", [flat], F32))
     top = reduce("max", [element], [r0.symbol])
@@ -218,7 +218,7 @@ def test_what_makes_a_row_and_what_follows_it(engine: TritonProcess) -> None:
 
 
 def test_one_value_for_all_of_a_row(engine: TritonProcess) -> None:
-    x0, r0 = along("x0", 3), along("r0", 16, "r")
+    x0, r0 = along("x0", 3), along("r0", 16, "reduction")
     same: Scalar = load("in0", [x0.symbol], F32)
     kernel = Kernel(
         name="same",

@@ -23,9 +23,9 @@ def row_sums(rows: int, length: int, *, again: int = 1) -> str:
     kernel = Kernel(
         name="row_sums",
         ranges=(
-            Range(symbol=repeat, kind="parallel", tile="x"),
-            Range(symbol=x, kind="parallel", tile="x"),
-            Range(symbol=r, kind="reduction", tile="r"),
+            Range(symbol=repeat, kind="parallel"),
+            Range(symbol=x, kind="parallel"),
+            Range(symbol=r, kind="reduction"),
         ),
         args=(
             TensorArg(name="in0", dtype=DType.F32, role="in", span=as_expr(rows * length), aligned=True),

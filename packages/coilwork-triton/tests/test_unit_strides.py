@@ -25,7 +25,7 @@ def shares(
 
 def test_a_transposed_operand_has_its_neighbours_along_the_other_range() -> None:
     found = shares(
-        "range y0: `8` parallel y\nrange x0: `6` parallel x",
+        "range y0: `8` parallel\nrange x0: `6` parallel",
         "arg in0: f32 in span `48`\narg in1: f32 in span `48`\narg out0: f32 out span `48`",
         "t0 = load %in0[6*y0 + x0] : f32\nt1 = load %in1[y0 + 8*x0] : f32\nt2 = add(t0, t1)\n"
         "store %out0[6*y0 + x0] = t2",
@@ -35,7 +35,7 @@ def test_a_transposed_operand_has_its_neighbours_along_the_other_range() -> None
 
 def test_a_sum_over_rows_reads_neighbours_along_columns() -> None:
     found = shares(
-        "range x0: `6` parallel x\nrange r0: `8` reduction r",
+        "range x0: `6` parallel\nrange r0: `8` reduction",
         "arg in0: f32 in span `48`\narg out0: f32 out span `6`",
         "t0 = load %in0[x0 + 6*r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
     )
@@ -44,7 +44,7 @@ def test_a_sum_over_rows_reads_neighbours_along_columns() -> None:
 
 def test_a_window_has_its_place_and_its_elements_side_by_side() -> None:
     found = shares(
-        "range x0: `3` parallel x\nrange x1: `8` parallel x",
+        "range x0: `3` parallel\nrange x1: `8` parallel",
         "arg in0: f32 in span `10`\narg out0: f32 out span `24`",
         "t0 = load %in0[x0 + x1] : f32\nstore %out0[8*x0 + x1] = t0",
     )
@@ -53,7 +53,7 @@ def test_a_window_has_its_place_and_its_elements_side_by_side() -> None:
 
 def test_what_is_looked_up_counts_with_all_places_that_it_is_looked_up_for() -> None:
     found = shares(
-        "range x0: `64` parallel x\nrange x1: `4` parallel x",
+        "range x0: `64` parallel\nrange x1: `4` parallel",
         "arg in0: i64 in span `64`\narg in1: f32 in span `4000`\narg out0: f32 out span `256`",
         "t0 = load %in0[x0] : i64\nt1 = load %in1[@0 + 1000*x1] using (t0) : f32\nstore %out0[4*x0 + x1] = t1",
     )
@@ -64,7 +64,7 @@ def test_what_is_looked_up_counts_with_all_places_that_it_is_looked_up_for() -> 
 @pytest.mark.parametrize(("likely", "rows"), [((16,), 16), ((), UNKNOWN)])
 def test_open_sizes_count_as_what_they_likely_are(likely: tuple[int, ...], rows: int) -> None:
     found = shares(
-        "range x0: `n0` parallel x\nrange r0: `64` reduction r",
+        "range x0: `n0` parallel\nrange r0: `64` reduction",
         "arg in0: f32 in span `64*n0`\narg out0: f32 out span `n0`",
         "t0 = load %in0[64*x0 + r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[x0] = t1",
         likely,
@@ -76,7 +76,7 @@ def test_open_sizes_count_as_what_they_likely_are(likely: tuple[int, ...], rows:
 
 def test_points_in_steps_keep_the_shares_of_single_points() -> None:
     kernel = parse_kernel(
-        "kernel @k fast {\nrange x0: `64` parallel x\nrange x1: `256` parallel x\n"
+        "kernel @k fast {\nrange x0: `64` parallel\nrange x1: `256` parallel\n"
         "arg in0: f32 in span `8192` aligned\narg out0: f32 out span `16384` aligned\nbody {\n"
         "t0 = load %in0[128*x0 + x1 // 2] : f32\nstore %out0[256*x0 + x1] = t0\n}\n}\n"
     )
@@ -86,7 +86,7 @@ def test_points_in_steps_keep_the_shares_of_single_points() -> None:
 
 def test_a_single_column_that_neighbours_run_along_has_blocks_of_one_point() -> None:
     kernel = parse_kernel(
-        "kernel @k fast {\nrange x0: `1` parallel x\nrange r0: `1` reduction r\n"
+        "kernel @k fast {\nrange x0: `1` parallel\nrange r0: `1` reduction\n"
         "arg in0: bf16 in span `2`\narg out0: f32 out span `1`\nbody {\n"
         "t0 = load %in0[x0 + r0] : bf16\nt1 = cast(t0) : f32\nt2 = exp(t1)\n"
         "t3 = reduce welford 0 (t2) over (r0)\nstore %out0[x0] = t3\n}\n}\n"

@@ -64,8 +64,8 @@ def test_rows_with_neighbours_along_one_range_and_pairs_are_as_they_were() -> No
 
 def normed_planes(images: int, channels: int, points: int) -> Kernel:
     """out = layer_norm(x) over channels: x in planes, out with channels last."""
-    x0, x1 = along("x0", images), along("x1", points, "x")
-    r0 = along("r0", channels, "r")
+    x0, x1 = along("x0", images), along("x1", points)
+    r0 = along("r0", channels, "reduction")
     x = cast(load("in0", [(x0.symbol * channels + r0.symbol) * points + x1.symbol], F16), F32)
     mean, m2 = (reduce("welford", [x], [r0.symbol], output=k) for k in (0, 1))
     deviation: Scalar = op("add", op("div", m2, const(channels, F32)), const(1e-5, F32))

@@ -64,7 +64,7 @@ def results(
 
 
 def row_sums(length: int, kind: str, dtype: DType = F32, rows: int = 5) -> Kernel:
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     element = cast(load("in0", [x.symbol * length + r.symbol], dtype), F32)
     out = I64 if kind.startswith("arg") else F32
     return kernel_of(
@@ -78,7 +78,7 @@ def normalised(
     length: int, dtype: DType, rows: int = 5, name: str = "out0", weighted: bool = False
 ) -> Kernel:
     """A softmax, and weights of its columns."""
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     at = x.symbol * length + r.symbol
     source = "in0" if name == "out0" else name
     element = cast(load(source, [at], dtype), F32)
@@ -152,7 +152,7 @@ def test_lines_of_points(engine: TritonProcess, count: int, dtype: DType) -> Non
 def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
     """A mask of bytes has 16 of them in a vector, and another tensor's rows lie 48 elements behind."""
     length, rows = 1501, 3
-    x, r = along("x0", rows), along("r0", length, "r")
+    x, r = along("x0", rows), along("r0", length, "reduction")
     at = x.symbol * length + r.symbol
     kept = op("ne", load("in1", [at], DType.U8), const(0, DType.U8))
     element = op("where", kept, load("in0", [at + 48], F32), const(0.0, F32))
@@ -178,7 +178,7 @@ def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
 def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
     """What stands before the first element would be scanned with it."""
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
-    x, r = along("x0", n0), along("r0", n1, "r")
+    x, r = along("x0", n0), along("r0", n1, "reduction")
     at = x.symbol * n1 + r.symbol
     value = scan(kind, load("in0", [at], F32), r.symbol)
     kernel = kernel_of(
@@ -197,7 +197,7 @@ def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
 
 def test_open_lengths(engine: TritonProcess) -> None:
     n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
-    x, r = along("x0", n0), along("r0", n1, "r")
+    x, r = along("x0", n0), along("r0", n1, "reduction")
     kernel = kernel_of(
         (x, r),
         (arg("in0", F32, n0 * n1), arg("out0", F32, n0)),

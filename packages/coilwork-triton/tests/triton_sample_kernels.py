@@ -47,7 +47,7 @@ def origin(node: str, name: str, line: int, code: str) -> Origin:
 
 def bias_gelu() -> Kernel:
     """out = gelu(x + bias), tanh form, bf16, one merged tile."""
-    x0, x1 = along("x0", 4096, "x"), along("x1", 3072, "x")
+    x0, x1 = along("x0", 4096), along("x1", 3072)
     flat = x0.symbol * 3072 + x1.symbol
     h = op("add", wide("in0", flat), wide("in1", x1.symbol))
     cube = op("mul", op("mul", h, h), h)
@@ -67,7 +67,7 @@ def bias_gelu() -> Kernel:
 
 def copy(dtype: DType, *, aligned: bool) -> Kernel:
     """out = -x over a million elements."""
-    x0 = along("x0", 1 << 20, "x")
+    x0 = along("x0", 1 << 20)
     value: Scalar = load("in0", [x0.symbol], dtype)
     value = cast(op("neg", cast(value, F32)), dtype)
     args = (arg("in0", dtype, 1 << 20, aligned=aligned), arg("out0", dtype, 1 << 20, aligned=aligned))
@@ -78,7 +78,7 @@ def copy(dtype: DType, *, aligned: bool) -> Kernel:
 
 def rows(width: int) -> tuple[Range, Range, Expr]:
     """A row reduction's ranges and flat offset."""
-    x0, r0 = along("x0", 4096), along("r0", width, "r")
+    x0, r0 = along("x0", 4096), along("r0", width, "reduction")
     return x0, r0, x0.symbol * width + r0.symbol
 
 
@@ -134,7 +134,7 @@ def layer_norm_backward(
     Without `kept` the gradient of x is summed along columns too, as for a bias before the layer norm.
     """
     length = ceildiv(as_expr(rows), groups)
-    x0, w0, r0 = along("x0", groups), along("w0", length, "w"), along("r0", width, "r")
+    x0, w0, r0 = along("x0", groups), along("w0", length, "walked"), along("r0", width, "reduction")
     row = x0.symbol * length + w0.symbol
     flat = row * width + r0.symbol
     even = provably_divisible(as_expr(rows), groups)
@@ -178,7 +178,7 @@ def layer_norm_backward(
 
 def transpose_add() -> Kernel:
     """out = x + y.t(), a 2-D tile."""
-    y0, x0 = along("y0", 1000, "y"), along("x0", 777, "x")
+    y0, x0 = along("y0", 1000), along("x0", 777)
     value = op(
         "add",
         load("in0", [y0.symbol * 777 + x0.symbol], F32),
@@ -194,7 +194,7 @@ def transpose_add() -> Kernel:
 
 def column_sums() -> Kernel:
     """out = x.sum(0), a reduction across contiguous columns."""
-    x0, r0 = along("x0", 3072, "x"), along("r0", 4096, "r")
+    x0, r0 = along("x0", 3072), along("r0", 4096, "reduction")
     value = reduce("sum", [wide("in0", r0.symbol * 3072 + x0.symbol)], [r0.symbol])
     return Kernel(
         name="column_sums",
@@ -207,7 +207,7 @@ def column_sums() -> Kernel:
 def embedding() -> Kernel:
     """out = table[ids] + positions for a symbolic batch, with its range check."""
     n = symbol("n0", lo=1)
-    x0, x1 = along("x0", n), along("x1", 768, "x")
+    x0, x1 = along("x0", n), along("x1", 768)
     row = load("in1", [x0.symbol], I64)
     wrapped = where(op("lt", row, const(0, I64)), op("add", row, const(50257, I64)), row)
     value = op(
@@ -231,7 +231,7 @@ def embedding() -> Kernel:
 
 def scatter_add() -> Kernel:
     """io.index_add_(0, ids, x) with atomics."""
-    x0, x1 = along("x0", 4096), along("x1", 64, "x")
+    x0, x1 = along("x0", 4096), along("x1", 64)
     store = Store(
         buffer="io0",
         index=placeholder(0) * 64 + x1.symbol,
@@ -245,7 +245,7 @@ def scatter_add() -> Kernel:
 
 def histograms() -> Kernel:
     """io[i].scatter_add_(0, x[i], 1) for rows of bytes."""
-    x0, x1 = along("x0", 512), along("x1", 786432, "x")
+    x0, x1 = along("x0", 512), along("x1", 786432)
     number = cast(load("in0", [x0.symbol * 786432 + x1.symbol], DType.U8), I64)
     store = Store(
         buffer="io0",
@@ -260,7 +260,7 @@ def histograms() -> Kernel:
 
 def ragged_sums() -> Kernel:
     """Rows of `in1`, added from `in0[i]` on up to `in0[i + 1]`: sums whose lengths are data."""
-    x0, x1, r0 = along("x0", 1000), along("x1", 64, "x"), along("r0", 700, "r")
+    x0, x1, r0 = along("x0", 1000), along("x1", 64), along("r0", 700, "reduction")
     start, end = (cast(load("in0", [x0.symbol + k], DType.I32), I64) for k in (0, 1))
     step = index_value(r0.symbol)
     inside = op("lt", step, op("sub", end, start))
@@ -281,7 +281,7 @@ def looked_up_across() -> Kernel:
     """Places of 16 rows of `in0`, which data say, added for each of many points: threads lie along the
     points.
     """
-    x0, r0 = along("x0", 16384, "x"), along("r0", 16, "r")
+    x0, r0 = along("x0", 16384), along("r0", 16, "reduction")
     place = load("in1", [x0.symbol], I64)
     value = load("in0", [r0.symbol * 1024 + placeholder(0)], F32, indirect=[place])
     return Kernel(
@@ -305,7 +305,7 @@ def cumulative(kind: str, *, reverse: bool = False) -> Kernel:
 
 def cumulative_columns(kind: str, length: int) -> Kernel:
     """A running reduction of each column, which may be written over what it is made of."""
-    x0, r0 = along("x0", 4096, "x"), along("r0", length, "r")
+    x0, r0 = along("x0", 4096), along("r0", length, "reduction")
     at = r0.symbol * 4096 + x0.symbol
     running = scan(kind, cast(load("in0", [at], BF16), F32), r0.symbol)
     args = (arg("in0", BF16, 4096 * length), arg("out0", BF16, 4096 * length))
@@ -320,7 +320,7 @@ def cumulative_columns(kind: str, length: int) -> Kernel:
 
 def channels(images: int, count: int, length: int) -> Kernel:
     """What each channel of images is off its mean: pieces of a few neighbours are reduced together."""
-    x0, r0, r1 = along("x0", count), along("r0", images, "r"), along("r1", length, "r")
+    x0, r0, r1 = along("x0", count), along("r0", images, "reduction"), along("r1", length, "reduction")
     at = (r0.symbol * count + x0.symbol) * length + r1.symbol
     value = cast(load("in0", [at], BF16), F32)
     mean = reduce("welford", [value], [r0.symbol, r1.symbol])
@@ -335,7 +335,7 @@ def channels(images: int, count: int, length: int) -> Kernel:
 
 def padded() -> Kernel:
     """out = pad(x, (1, 1)), a masked load."""
-    x0, x1 = along("x0", 100), along("x1", 34, "x")
+    x0, x1 = along("x0", 100), along("x1", 34)
     at = index_value(x1.symbol)
     inside = op("bitwise_and", op("ge", at, const(1, I64)), op("lt", at, const(33, I64)))
     value = load("in0", [x0.symbol * 32 + x1.symbol - 1], F32, mask=inside, other=0.0)
@@ -349,7 +349,7 @@ def reflected(shape: tuple[int, int, int], dtype: DType) -> Kernel:
     smaller planes.
     """
     planes, rows, columns = shape
-    x0, x1, x2 = along("x0", planes), along("x1", rows), along("x2", columns, "x")
+    x0, x1, x2 = along("x0", planes), along("x1", rows), along("x2", columns)
     height, width = max(1, rows - 4), columns - 6
     row, column = _reflection(x1.symbol - 2, height), _reflection(x2.symbol - 3, width)
     value = load("in0", [x0.symbol * (height * width) + row * width + column], dtype)
@@ -374,7 +374,7 @@ def every_op(
     """Each op of the table on `dtype` once, each to an output of its own. Operands number `scalars` are
     single elements.
     """
-    x0 = along("x0", 1024, "x")
+    x0 = along("x0", 1024)
     places = [as_expr(0) if k in scalars else x0.symbol for k in range(3)]
     values = [load(f"in{k}", [place], dtype) for k, place in enumerate(places)]
     chosen = load("in3", [places[0]], DType.BOOL)
@@ -405,7 +405,7 @@ def every_reduction(*, across: bool = False) -> Kernel:
     width = 500
     x0, r0, flat = rows(width)
     if across:
-        x0, r0 = along("x0", 4096, "x"), along("r0", width, "r")
+        x0, r0 = along("x0", 4096), along("r0", width, "reduction")
         flat = r0.symbol * 4096 + x0.symbol
     inputs = {"any": DType.BOOL, "all": DType.BOOL, "xor_sum": I64}
     stores, args = (
@@ -424,7 +424,7 @@ def every_reduction(*, across: bool = False) -> Kernel:
 
 def converted() -> Kernel:
     """One value in every memory type and back."""
-    x0 = along("x0", 4096, "x")
+    x0 = along("x0", 4096)
     kinds = [
         DType.F64,
         DType.F16,
@@ -451,7 +451,7 @@ def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16
     all.
     """
     n0 = symbol("n0", lo=0, hi=1 << 20)
-    x0 = along("x0", n0 * unit, "x")
+    x0 = along("x0", n0 * unit)
 
     def args(stem: str, count: Expr | int) -> tuple[TensorArg, ...]:
         many = as_expr(count) * unit
@@ -494,7 +494,7 @@ def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16
 
 def sorted_rows(rows: int, length: int, dtype: DType, *, first: int = 0, descending: bool = False) -> Kernel:
     """Values and positions of rows in order, or the first of them."""
-    x0, r0 = along("x0", rows), along("r0", length, "r")
+    x0, r0 = along("x0", rows), along("r0", length, "reduction")
     element = load("in0", [x0.symbol * length + r0.symbol], dtype)
     kept = first or length
     mask = op("lt", index_value(r0.symbol), index_value(as_expr(first))) if first else None

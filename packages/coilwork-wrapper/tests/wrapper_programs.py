@@ -23,7 +23,7 @@ Call: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 RELU_ADD: Final = """
 kernel @relu_add fast {
   size n0 in [0, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg in0: f32 in span `n0`
   arg in1: f32 in span `n0`
   arg out0: f32 out span `n0`
@@ -40,7 +40,7 @@ kernel @relu_add fast {
 DOUBLE: Final = """
 kernel @double fast {
   size n0 in [0, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg io0: f32 inout span `n0`
   body {
     t0 = load %io0[x0] : f32

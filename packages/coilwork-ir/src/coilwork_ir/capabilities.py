@@ -7,6 +7,13 @@ lowerings read it. So a threshold stands in one place: where the kernels are wri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+TURNED_SHARE: Final = 0.1
+"""Share of a kernel's bytes at unit stride along a range, and not along the innermost one, from which on it
+has blocks with points of both: schedulers order ranges for that. Of a sliding window both its place and its
+elements are at unit stride, and one of them will do.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

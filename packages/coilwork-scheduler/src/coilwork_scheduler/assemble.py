@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.capabilities import Capabilities
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Proposal, Schedule, Step
 from coilwork_ir.loops import (
@@ -31,14 +30,12 @@ from coilwork_ir.loops import (
 )
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.templates import CoreNode
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions
@@ -50,9 +47,8 @@ from coilwork_scheduler.kernels.workspace import add_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.launches.open_sizes import open_sizes
-from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Held, Unit, order
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 
 ALIGNED_BYTES: Final = 16
 
@@ -68,11 +64,7 @@ class Context:
 
     graph: Graph
     facts: Dependence
-    targets: Targets
-    options: ScheduleOptions
-    model: CostModel
-    sizes: SizeHints
-    journal: Journal
+    settings: Settings
     blocks: Mapping[str, NamesBlocks]
 
 
@@ -118,15 +110,19 @@ def order_works(assembly: Assembly, context: Context) -> Assembly:
 
 def share_launches(assembly: Assembly, context: Context) -> Assembly:
     """`assembly`, in which small kernels of one kind share a launch."""
-    if not context.options.combine:
+    if not context.settings.options.combine:
         return assembly
     candidates = {
         index: candidate
         for index, (kernel, call) in assembly.built.items()
         if not assembly.units[index].begins
-        and context.options.apart.isdisjoint(origin.node for origin in call.origins)
+        and context.settings.options.apart.isdisjoint(origin.node for origin in call.origins)
         and _capabilities(context, call.args).combines
-        and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
+        and (
+            candidate := candidate_of(
+                kernel, call, context.facts.buffers, context.settings.model, context.settings.sizes
+            )
+        )
     }
     if not candidates:
         return assembly
@@ -135,10 +131,10 @@ def share_launches(assembly: Assembly, context: Context) -> Assembly:
         [index for run in assembly.runs for index in run],
         candidates,
         _held(context),
-        context.journal,
-        launch_us=context.targets.main.launch_us,
-        loss=context.targets.main.machine.launches.shared_loss,
-        max_args=context.options.max_combined_args,
+        context.settings.journal,
+        launch_us=context.settings.targets.main.launch_us,
+        loss=context.settings.targets.main.machine.launches.shared_loss,
+        max_args=context.settings.options.max_combined_args,
     )
     return replace(assembly, runs=runs)
 
@@ -154,8 +150,8 @@ def open_kernels(assembly: Assembly, context: Context) -> Assembly:
         for run in assembly.runs
         if len(run) == 1 and run[0] in built and _capabilities(context, built[run[0]][1].args).opens_extents
     }
-    buffers, most = context.facts.buffers, context.options.most_sizes
-    opened = open_sizes(alone, buffers, context.journal, most_sizes=most)
+    buffers, most = context.facts.buffers, context.settings.options.most_sizes
+    opened = open_sizes(alone, buffers, context.settings.journal, most_sizes=most)
     return replace(assembly, built={**built, **opened})
 
 
@@ -181,7 +177,9 @@ def name_blocks(assembly: Assembly, context: Context) -> Assembly:
         found = template.name_blocks(kernel, _target(context, call.args))
         if found:
             candidates[run[0]] = found
-            context.journal.note("blocks", tuple(made), True, found[0].reason, candidates=float(len(found)))
+            context.settings.journal.note(
+                "blocks", tuple(made), True, found[0].reason, candidates=float(len(found))
+            )
     return replace(assembly, candidates=candidates)
 
 
@@ -191,7 +189,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
     """
     graph, facts, works = context.graph, context.facts, assembly.works
     table = KernelTable()
-    fresh = FreshNames(facts.buffers)
+    fresh = facts.fresh_names()
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
     proposals: dict[str, Proposal] = {}
@@ -211,7 +209,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
                     pieces=pieces,
                     device=facts.buffers[call.args[0]].device,
                     target=target,
-                    sizes=context.sizes,
+                    sizes=context.settings.sizes,
                     fresh=fresh,
                 )
                 launches = [shared.fill, shared.scan]
@@ -219,7 +217,9 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
             for made, launch in launches:
                 # what is alike on two devices is text in two languages
                 candidates = assembly.candidates.get(run[0], ())
-                kernel = table.add(made, "" if target == context.targets.main else target.name, candidates)
+                kernel = table.add(
+                    made, "" if target == context.settings.targets.main else target.name, candidates
+                )
                 if candidates:
                     proposals.setdefault(kernel.name, Proposal(kernel=kernel.name, candidates=candidates))
                 steps.append(replace(launch, kernel=kernel.name))
@@ -239,7 +239,7 @@ def make_schedule(assembly: Assembly, context: Context) -> Schedule:
         buffers=tuple(buffers.values()),
         steps=tuple(steps),
         outputs=graph.outputs,
-        decisions=context.journal.decisions,
+        decisions=context.settings.journal.decisions,
     )
 
 
@@ -247,11 +247,11 @@ def _held(context: Context) -> Held:
     """Return what is returned, and what the caller gives away."""
     graph, root = context.graph, context.facts.root
     kept = frozenset(root[o.name] for o in graph.outputs if isinstance(o, Ref))
-    given = frozenset(context.options.donated_inputs)
+    given = frozenset(context.settings.options.donated_inputs)
     return Held(
         kept=kept,
         given={
-            buffer.name: context.sizes.size_bytes(buffer)
+            buffer.name: context.settings.sizes.size_bytes(buffer)
             for buffer in graph.inputs
             if isinstance(buffer, Buffer) and buffer.name in given
         },
@@ -288,7 +288,7 @@ def _units(
     readers: Mapping[str, list[int]],
     built: Built,
 ) -> list[Unit]:
-    graph, facts, sizes = context.graph, context.facts, context.sizes
+    graph, facts, sizes = context.graph, context.facts, context.settings.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     unit_of: dict[int, int] = {}
     for index, work in enumerate(works):
@@ -355,19 +355,19 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics, rounded)
+    draft = compose(group, wanted, buffers, context.settings.options.numerics, rounded)
     touched = (
         *(store.buffer for store in draft.stores),
         *(access.buffer for access in loads(scalars_of(draft))),
     )
     target = _target(context, touched)
-    tiling = tile(draft, buffers, context.sizes, target)
+    tiling = tile(draft, buffers, context.settings.sizes, target)
     return canonical(
         draft,
         tiling,
         buffers,
         aligned=aligned,
-        numerics=context.options.numerics,
+        numerics=context.settings.options.numerics,
         contracts=_capabilities(context, touched).contracts and is_contraction(draft),
     )
 
@@ -380,7 +380,7 @@ def _core_kernel(
         node,
         context.facts.buffers,
         aligned=aligned,
-        numerics=context.options.numerics,
+        numerics=context.settings.options.numerics,
         decisions=rounded,
     )
 
@@ -390,13 +390,13 @@ def _target(context: Context, names: Sequence[str]) -> Target:
     one of sizes alone.
     """
     buffers = context.facts.buffers
-    return context.targets.of(buffers[names[0]].device if names else "cpu")
+    return context.settings.targets.of(buffers[names[0]].device if names else "cpu")
 
 
 def _capabilities(context: Context, names: Sequence[str]) -> Capabilities:
     """Return what the generator of a kernel that touches the buffers called `names` can do."""
     buffers = context.facts.buffers
-    return context.targets.capabilities_of(buffers[names[0]].device if names else "cpu")
+    return context.settings.targets.capabilities_of(buffers[names[0]].device if names else "cpu")
 
 
 def _aligned(context: Context) -> frozenset[str]:
@@ -406,7 +406,7 @@ def _aligned(context: Context) -> frozenset[str]:
     Results of operators that share no memory are made so (`ExternCall.aligned`).
     """
     graph = context.graph
-    promised = frozenset(context.options.aligned_inputs)
+    promised = frozenset(context.settings.options.aligned_inputs)
     found: set[str] = set()
     for entry in (*graph.inputs, *graph.constants):
         buffer = entry.buffer if isinstance(entry, Constant) else entry

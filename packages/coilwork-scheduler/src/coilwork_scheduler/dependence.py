@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
+from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, extents_of
 from coilwork_ir.loops import (
@@ -64,6 +65,10 @@ class Dependence:
     before: tuple[tuple[int, ...], ...]
     symbol_definer: Mapping[Expr, int]
     rested: Mapping[int, tuple[str, ...]]
+
+    def fresh_names(self) -> FreshNames:
+        """Names for new buffers of the graph."""
+        return FreshNames(self.buffers)
 
 
 def analyse(graph: Graph) -> Dependence:

@@ -13,13 +13,12 @@ from coilwork_ir.index import as_int, extent_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, load
-from coilwork_ir.target import Targets
-from coilwork_scheduler.dependence import analyse
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 
 
-def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journal: Journal) -> Graph:
+def externalize_sorts(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
     That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal
@@ -27,18 +26,17 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
     """
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph
-    facts = analyse(graph)
-    names = FreshNames(facts.buffers)
+    names = facts.fresh_names()
     nodes: list[Node] = []
     for node in graph.nodes:
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        sorting = targets.capabilities_of(defined(node)[0].device).sorting
-        why = _refused(node, sorting, sizes)
+        sorting = settings.targets.capabilities_of(defined(node)[0].device).sorting
+        why = _refused(node, sorting, settings.sizes)
         in_memory = sorting is not None and sorting.longest is None
         length = as_int(extent_of(node.axis))
-        journal.note(
+        settings.journal.note(
             "sort",
             tuple(buffer.name for buffer in defined(node)),
             not why,

@@ -19,7 +19,7 @@ from coilwork_ir.program.nodes import Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.choose import REGISTRY, Registry
+from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.layouts.table import explain_layouts
 from coilwork_scheduler.memory import PlanOptions, plan

@@ -37,11 +37,14 @@ from coilwork_ir.scalar import (
     rewrite,
     where,
 )
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.settings import Settings
 
 
-def sum_one_term(graph: Graph, *, journal: Journal) -> Graph:
-    """`graph` with such sums as pointwise nodes. Linear in the size of the graph."""
+def sum_one_term(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` with such sums as pointwise nodes, under `fast` numerics. Linear in the size of the graph."""
+    if settings.options.numerics != "fast":
+        return graph
     nodes: list[Node] = []
     makers = {buffer.name: node for node in graph.nodes for buffer in defined(node)}
     changed = False
@@ -53,7 +56,7 @@ def sum_one_term(graph: Graph, *, journal: Journal) -> Graph:
         assert isinstance(node, Reduce) and node.outputs[0] is not None
         output = node.outputs[0]
         changed = True
-        journal.note("one-hot", (output.name,), True, "all terms of the sum but one are zero")
+        settings.journal.note("one-hot", (output.name,), True, "all terms of the sum but one are zero")
         nodes.append(
             Pointwise(output=output, ranges=node.ranges, body=term, checks=node.checks, origins=node.origins)
         )

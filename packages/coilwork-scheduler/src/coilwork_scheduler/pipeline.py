@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
@@ -26,9 +26,10 @@ from coilwork_scheduler.assemble import (
     order_works,
     share_launches,
 )
-from coilwork_scheduler.contractions.attention import implement_attention
-from coilwork_scheduler.contractions.choose import REGISTRY, Registry, implement_contractions
+from coilwork_scheduler.contractions.choose import implement_contractions
+from coilwork_scheduler.contractions.choose_attention import implement_attention
 from coilwork_scheduler.contractions.implementations import NamesBlocks
+from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -47,7 +48,8 @@ from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sequence import ORDER
-from coilwork_scheduler.sizes import SizeHints, hints_of
+from coilwork_scheduler.settings import Settings
+from coilwork_scheduler.sizes import hints_of
 from coilwork_scheduler.splitting.along_rows import split_along_rows
 from coilwork_scheduler.splitting.linear_sums import linear_sums
 from coilwork_scheduler.splitting.scans import split_scans
@@ -57,30 +59,6 @@ from coilwork_scheduler.turned import turn_scans
 from coilwork_scheduler.written_out import write_out
 
 DEFAULT: Final = ScheduleOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The context of every pass.
-
-    Attributes:
-        targets: the devices.
-        options: the caller's.
-        model: estimates what kernels cost.
-        sizes: likely ones.
-        journal: the one place that decisions go to.
-        keeps_wide: kernels keep what decides something as wide as they computed it, since the graph rounds in
-            between.
-        registry: what may compute contractions, convolutions and attention.
-    """
-
-    targets: Targets
-    options: ScheduleOptions
-    model: CostModel
-    sizes: SizeHints
-    journal: Journal
-    keeps_wide: bool
-    registry: Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,139 +90,27 @@ def _on_graph(step: _GraphStep) -> Callable[[Draft, Settings], Draft]:
     return run
 
 
-class _WeighedPass(Protocol):
-    """A pass that asks a cost model, by likely sizes, and records what it decides."""
-
-    def __call__(
-        self,
-        graph: Graph,
-        facts: Dependence,
-        *,
-        targets: Targets,
-        model: CostModel,
-        sizes: SizeHints,
-        options: ScheduleOptions,
-        journal: Journal,
-    ) -> Graph: ...
-
-
-def _weighed(step: _WeighedPass) -> Callable[[Draft, Settings], Draft]:
-    return _on_graph(
-        lambda graph, facts, settings: step(
-            graph,
-            facts,
-            targets=settings.targets,
-            model=settings.model,
-            sizes=settings.sizes,
-            options=settings.options,
-            journal=settings.journal,
-        )
-    )
-
-
-def _attend(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return implement_attention(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-        implementations=settings.registry.attentions,
-        templates=settings.registry.templates,
-    )
-
-
-def _absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return absorb(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-        templates=settings.registry.templates,
-    )
-
-
 def _contract(draft: Draft, settings: Settings) -> Draft:
-    found = implement_contractions(
-        draft.graph,
-        draft.facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-        registry=settings.registry,
-    )
+    found = implement_contractions(draft.graph, draft.facts, settings)
     if found.graph is draft.graph:
         return draft
     return replace(draft, graph=found.graph, facts=analyse(found.graph), blocks=found.blocks)
-
-
-def _externalize(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
-
-
-def _separate(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return separate_overlaps(graph)
 
 
 def _remove_dead(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return remove_dead(graph, facts)
 
 
-def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    if settings.options.numerics != "fast":
-        return graph
-    return scale_sums(graph, facts, journal=settings.journal)
-
-
-def _sum_one_term(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    if settings.options.numerics != "fast":
-        return graph
-    return sum_one_term(graph, journal=settings.journal)
-
-
-def _turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return turn_scans(graph, journal=settings.journal)
-
-
-def _linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return linear_sums(
-        graph, facts, targets=settings.targets, options=settings.options, journal=settings.journal
-    )
-
-
 def _fuse(draft: Draft, settings: Settings) -> Draft:
     stages = _stages(draft.graph, settings.targets)
     if not settings.options.fuse:
         return replace(draft, groups=tuple(group_of(stage) for stage in stages))
-    around = Surroundings(
-        graph=draft.graph,
-        facts=draft.facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-    )
+    around = Surroundings(graph=draft.graph, facts=draft.facts, settings=settings)
     return replace(draft, groups=Fuser(around, stages, settings.journal).run())
 
 
 def _context(draft: Draft, settings: Settings) -> Context:
-    return Context(
-        graph=draft.graph,
-        facts=draft.facts,
-        targets=settings.targets,
-        options=settings.options,
-        model=settings.model,
-        sizes=settings.sizes,
-        journal=settings.journal,
-        blocks=draft.blocks,
-    )
+    return Context(graph=draft.graph, facts=draft.facts, settings=settings, blocks=draft.blocks)
 
 
 def _build(draft: Draft, settings: Settings) -> Draft:
@@ -272,17 +138,17 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
     passes=(
         Pass(
             name="externalize",
-            run=_on_graph(_externalize),
+            run=_on_graph(externalize_sorts),
             why="a sort that no kernel of the target does well is a library's",
         ),
         Pass(
             name="separate",
-            run=_on_graph(_separate),
+            run=_on_graph(separate_overlaps),
             why="what is read across places that the same loop overwrites needs memory of its own",
         ),
         Pass(
             name="attend",
-            run=_on_graph(_attend),
+            run=_on_graph(implement_attention),
             why="attention is the call, the loops or the template that costs least",
         ),
         Pass(
@@ -293,7 +159,7 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         Pass(name="dead", run=_on_graph(_remove_dead), why="what nobody reads is not computed"),
         Pass(
             name="inline",
-            run=_weighed(inline),
+            run=_on_graph(inline),
             why="a value that costs less to compute than to load needs no memory",
         ),
         Pass(
@@ -303,48 +169,48 @@ PASSES: Final[PassTable[Draft, Settings]] = PassTable(
         ),
         Pass(
             name="absorb",
-            run=_on_graph(_absorb),
+            run=_on_graph(absorb),
             why="what stands beside a template's node is a prologue or an epilogue of its kernel",
         ),
         Pass(
             name="scale-sums",
-            run=_on_graph(_scale_sums),
+            run=_on_graph(scale_sums),
             why="a factor of all terms is multiplied once, with their sum",
         ),
         Pass(
             name="one-hot",
-            run=_on_graph(_sum_one_term),
+            run=_on_graph(sum_one_term),
             why="a sum of which all terms but one are zero is one load",
         ),
-        Pass(name="write-out", run=_weighed(write_out), why="a sum of a few terms is a chain of additions"),
+        Pass(name="write-out", run=_on_graph(write_out), why="a sum of a few terms is a chain of additions"),
         Pass(
             name="turn-scans",
-            run=_on_graph(_turn_scans),
+            run=_on_graph(turn_scans),
             why="a scan of a reversed row, read reversed, runs from the end and copies nothing",
         ),
         Pass(
             name="linear-sums",
-            run=_on_graph(_linear_sums),
+            run=_on_graph(linear_sums),
             why="sums that are linear in statistics need not wait for them, and share their pass over memory",
         ),
         Pass(
             name="layouts",
-            run=_weighed(assign_layouts),
+            run=_on_graph(assign_layouts),
             why="memory that nobody outside sees lies as the loops around it read and write it",
         ),
         Pass(
             name="split-scans",
-            run=_weighed(split_scans),
+            run=_on_graph(split_scans),
             why="a long scan in pieces occupies the whole device",
         ),
         Pass(
             name="split-rows",
-            run=_weighed(split_along_rows),
+            run=_on_graph(split_along_rows),
             why="sums over columns go along with rows that are in registers anyway",
         ),
         Pass(
             name="split",
-            run=_weighed(split_reductions),
+            run=_on_graph(split_reductions),
             why="a reduction of few results in pieces occupies the whole device",
         ),
         Pass(name="fuse", run=_fuse, why="loops that share memory's contents pass over it once"),

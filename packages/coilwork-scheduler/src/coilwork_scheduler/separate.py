@@ -13,15 +13,15 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int, extent_of, stride_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Scatter
 from coilwork_ir.scalar import Scalar, load, loads
-from coilwork_scheduler.dependence import Dependence, analyse
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.settings import Settings
 
 
-def separate_overlaps(graph: Graph) -> Graph:
+def separate_overlaps(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with such values computed into buffers of their own first."""
     if not any(isinstance(n, Scatter) or (isinstance(n, Pointwise) and n.into) for n in graph.nodes):
         return graph
-    facts = analyse(graph)
-    names = FreshNames(facts.buffers)
+    names = facts.fresh_names()
     nodes: list[Node] = []
     for node in graph.nodes:
         match node:

@@ -17,11 +17,12 @@ from coilwork_ir.index import Expr, as_expr, extent_of
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, read
 from coilwork_ir.scalar import Load, Scalar, load, loads, rewrite, substitute_ranges
+from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.rewriting import with_bodies
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.settings import Settings
 
 
-def turn_scans(graph: Graph, *, journal: Journal) -> Graph:
+def turn_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with such scans turned round. Linear in the size of the graph.
 
     The last comes first: what a turned scan reads is then what the one before it is asked for.
@@ -48,7 +49,7 @@ def turn_scans(graph: Graph, *, journal: Journal) -> Graph:
         nodes[position] = _turned(scan)
         for place in places:
             nodes[place] = _mirrored(nodes[place], value, dim, extent)
-        journal.note("turn-scan", (value,), True, "all that reads it does so from the end")
+        settings.journal.note("turn-scan", (value,), True, "all that reads it does so from the end")
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 

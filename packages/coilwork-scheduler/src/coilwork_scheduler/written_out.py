@@ -24,12 +24,9 @@ from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, loads, op, postorder, range_symbols, substitute_ranges
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence, readers_of
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.accesses import unit_stride
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 
 # Terms that are written out at most, and what all of them may cost, as in the op table.
 _TERMS: Final = 4
@@ -39,25 +36,19 @@ _COMBINED: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def write_out(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-) -> Graph:
+def write_out(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with short reductions of computed terms as pointwise nodes. Linear in the size of the graph."""
     readers = readers_of(graph, facts)
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
-        written = _written(node, graph, facts, targets, readers) if isinstance(node, Reduce) else None
+        written = (
+            _written(node, graph, facts, settings.targets, readers) if isinstance(node, Reduce) else None
+        )
         if written is not None:
             changed = True
-            journal.note("write-out", (written.output.name,), True, "a few computed terms are one expression")
+            why = "a few computed terms are one expression"
+            settings.journal.note("write-out", (written.output.name,), True, why)
         nodes.append(node if written is None else written)
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 

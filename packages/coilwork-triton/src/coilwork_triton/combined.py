@@ -197,7 +197,7 @@ def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) 
     """
     grids = target.machine.grids
     updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
-    lines = [r.tile for r in body.ranges] == ["x"] and not kernel.sizes
+    lines = [r.kind for r in body.ranges] == ["parallel"] and not kernel.sizes
     return (
         lines
         and updated is not None

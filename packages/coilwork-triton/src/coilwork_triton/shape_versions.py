@@ -315,7 +315,7 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
             # the guard says that they fit
             short = insert(special.mapping, Values(promised=True), (Index,))
             special = replace(special, mapping=short)
-        numbers = [*_numbers_of(kernel, divided or ()), *(values or ())]
+        numbers = [*_numbers_of(setting.draft, divided or ()), *(values or ())]
     conditions = [
         Condition(mod(size, as_expr(unit)), "==", as_expr(0)) for size, unit in found.units if unit > 1
     ]
@@ -333,14 +333,12 @@ def _plan_version(setting: Setting, sizes: SizeClass, *, wide: bool) -> PlannedV
     )
 
 
-def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
-    """Return what `kernel` counts in positions, and the `divided` numbers that positions are
+def _numbers_of(draft: Draft, divided: Iterable[Expr]) -> list[Expr]:
+    """Return what the kernel of `draft` counts in positions, and the `divided` numbers that positions are
     computed from.
     """
-    tiles: dict[str, list[Expr]] = {}
-    for entry in kernel.ranges:
-        tiles.setdefault(entry.tile, []).append(entry.extent)
-    return [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
+    tiles = [product(r.extent for r in ranges) for ranges in draft.group_ranges().values()]
+    return [*(arg.span for arg in draft.kernel.args), *tiles, *draft.kernel.sizes, *divided]
 
 
 def _values_of_positions(kernel: Kernel) -> list[Expr] | None:

@@ -115,10 +115,10 @@ def _aligning(draft: Draft, values: tuple[Scalar, ...]) -> frozenset[Expr]:
                 found |= own & (index.free_symbols if step is None else step.free_symbols)
     rows = draft.most_along
     if rows is not None:
-        tile = [r.symbol.extent for r in kernel.ranges if r.tile == rows.tile and r.symbol.extent is not None]
-        if not any(provably_divisible(extent, WHOLE) for extent in tile[-1:]):
-            found |= own & tile[-1].free_symbols
-        found |= own & _ends(values, frozenset(r.symbol for r in kernel.ranges if r.tile == rows.tile))
+        tile = next(group for group in draft.group_ranges().values() if rows in group)
+        if not provably_divisible(tile[-1].extent, WHOLE):
+            found |= own & tile[-1].extent.free_symbols
+        found |= own & _ends(values, frozenset(r.symbol for r in tile))
     return frozenset(found)
 
 

@@ -214,7 +214,7 @@ def _cut(
     return _Space(
         parallel=parallel,
         reduction=reduction,
-        pieces=Range(symbol=pieces, kind="parallel", tile="y"),
+        pieces=Range(symbol=pieces, kind="parallel"),
         inside=replace(reduction[0], symbol=inside),
         piece_points=points,
         lane=lane,
@@ -305,7 +305,7 @@ def _stage(
     )
     second = replace(
         kernel,
-        ranges=(*space.parallel, Range(symbol=combine, kind="reduction", tile="r")),
+        ranges=(*space.parallel, Range(symbol=combine, kind="reduction")),
         args=args,
         stores=tuple(total_stores),
         aliasing=(),

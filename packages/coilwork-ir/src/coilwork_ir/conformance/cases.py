@@ -25,7 +25,7 @@ def _kernel(
     return "\n".join([*lines, "body {", body.strip(), "}", "}"])
 
 
-_ROWS: Final = ("x0: `6` parallel x", "r0: `n0` reduction r")
+_ROWS: Final = ("x0: `6` parallel", "r0: `n0` reduction")
 _ROWS_IN: Final = "in0: f32 in span `6*n0`"
 _ROW_SIZES: Final = ({"n0": 8}, {"n0": 33}, {"n0": 1000})
 _LINE_SIZES: Final = ({"n0": 0}, {"n0": 1}, {"n0": 37}, {"n0": 1024})
@@ -35,7 +35,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="broadcast",
         text=_kernel(
             "broadcast",
-            ("x0: `n0` parallel x", "x1: `5` parallel x"),
+            ("x0: `n0` parallel", "x1: `5` parallel"),
             ("in0: f32 in span `5*n0`", "in1: f32 in span `5`", "out0: f32 out span `5*n0`"),
             """
             t0 = load %in0[5*x0 + x1] : f32
@@ -54,7 +54,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="transpose",
         text=_kernel(
             "transpose",
-            ("y0: `n0` parallel y", "x0: `19` parallel x"),
+            ("y0: `n0` parallel", "x0: `19` parallel"),
             ("in0: f32 in span `19*n0`", "out0: f32 out span `19*n0`"),
             """
             t0 = load %in0[n0*x0 + y0] : f32
@@ -200,7 +200,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="masked-load",
         text=_kernel(
             "masked_load",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: f32 in span `n0`", "out0: f32 out span `n0`"),
             """
             t0 = index [x0]
@@ -217,7 +217,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="gather",
         text=_kernel(
             "gather",
-            ("x0: `n0` parallel x", "x1: `3` parallel x"),
+            ("x0: `n0` parallel", "x1: `3` parallel"),
             ("in0: i64 in span `n0`", "in1: f32 in span `21`", "out0: f32 out span `3*n0`"),
             """
             t0 = load %in0[x0] : i64
@@ -255,7 +255,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="scatter-add",
         text=_kernel(
             "scatter_add",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: i64 in span `n0`", "in1: f32 in span `n0`", "io0: f32 inout span `7`"),
             """
             t0 = load %in0[x0] : i64
@@ -272,7 +272,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="int64",
         text=_kernel(
             "int64",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: i64 in span `n0`", "out0: i64 out span `n0`", "out1: i64 out span `n0`"),
             """
             t0 = load %in0[x0] : i64
@@ -293,7 +293,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="bf16",
         text=_kernel(
             "bf16",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: bf16 in span `n0`", "out0: bf16 out span `n0`"),
             """
             t0 = load %in0[x0] : bf16
@@ -311,7 +311,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="update-in-place",
         text=_kernel(
             "update_in_place",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: f32 in span `n0`", "io0: f32 inout span `n0`"),
             """
             t0 = load %io0[x0] : f32
@@ -327,7 +327,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="special-values",
         text=_kernel(
             "special_values",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             (
                 "in0: f32 in span `n0`",
                 "in1: f32 in span `n0`",
@@ -354,7 +354,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="flat-index",
         text=_kernel(
             "flat_index",
-            ("x0: `6*n0` parallel x",),
+            ("x0: `6*n0` parallel",),
             ("in0: f32 in span `6*n0`", "out0: f32 out span `6*n0`"),
             """
             t0 = load %in0[n0*(x0 % 6) + x0//6] : f32
@@ -370,7 +370,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="rows-and-columns",
         text=_kernel(
             "rows_and_columns",
-            ("x0: `4` parallel x", "w0: `(n0 + 3)//4` walked w", "r0: `37` reduction r"),
+            ("x0: `4` parallel", "w0: `(n0 + 3)//4` walked", "r0: `37` reduction"),
             (
                 "in0: f32 in span `37*n0`",
                 "in1: f32 in span `37`",
@@ -404,7 +404,7 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         name="failing-check",
         text=_kernel(
             "failing_check",
-            ("x0: `n0` parallel x",),
+            ("x0: `n0` parallel",),
             ("in0: i64 in span `n0`", "out0: i64 out span `n0`"),
             """
             t0 = load %in0[x0] : i64

@@ -101,8 +101,8 @@ class _Rows:
         kernel = Kernel(
             name=name.replace("-", "_"),
             ranges=(
-                Range(symbol=self.x, kind="parallel", tile="x"),
-                Range(symbol=self.r, kind="reduction", tile="r"),
+                Range(symbol=self.x, kind="parallel"),
+                Range(symbol=self.r, kind="reduction"),
             ),
             args=tuple(args),
             sizes=() if self.size.is_const else (self.size,),
@@ -209,7 +209,7 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
             fills.append((target, "bool" if dtype.is_bool else "near-one" if dtype.is_float else "byte"))
     kernel = Kernel(
         name=name.replace("-", "_"),
-        ranges=(Range(symbol=x, kind="parallel", tile="x"),),
+        ranges=(Range(symbol=x, kind="parallel"),),
         args=tuple(args),
         sizes=(size,),
         stores=tuple(stores),
@@ -230,8 +230,8 @@ _EVERY_POINT: Final = Case(
     name="store-add-every-point",
     text="""kernel @every_point fast {
       size n0 in [0, inf]
-      range x0: `n0` parallel x
-      range x1: `3` parallel x
+      range x0: `n0` parallel
+      range x1: `3` parallel
       arg in0: f32 in span `n0`
       arg in1: f32 in span `3`
       arg io0: f32 inout span `3`
@@ -265,8 +265,8 @@ _BOX: Final = Case(
     name="store-box",
     text="""kernel @store_box fast {
       size n0 in [0, 20]
-      range x0: `5` parallel x
-      range x1: `13` parallel x
+      range x0: `5` parallel
+      range x1: `13` parallel
       arg in0: f32 in span `65`
       arg in1: bf16 in span `65`
       arg out0: f32 out span `180`
@@ -294,7 +294,7 @@ _TOGETHER: Final = Case(
       combined {
         kernel @member fast {
           size n0 in [0, 1000]
-          range x0: `16*n0` parallel x
+          range x0: `16*n0` parallel
           arg in0: f32 in span `1`
           arg io0: f32 inout span `16*n0`
           body {
@@ -320,9 +320,9 @@ _PRODUCT: Final = Case(
       size n0 in [0, 100]
       size n1 in [0, 100]
       size n2 in [0, 100]
-      range x0: `n0` parallel x
-      range x1: `n1` parallel x
-      range r0: `n2` reduction r
+      range x0: `n0` parallel
+      range x1: `n1` parallel
+      range r0: `n2` reduction
       arg in0: f16 in span `n0*n2`
       arg in1: f16 in span `n1*n2`
       arg in2: f32 in span `n1`
@@ -348,10 +348,10 @@ _PRODUCTS: Final = Case(
     text="""kernel @products fast {
       size n0 in [0, 100]
       size n1 in [0, 100]
-      range x0: `3` parallel x
-      range x1: `n0` parallel x
-      range x2: `17` parallel x
-      range r0: `n1` reduction r
+      range x0: `3` parallel
+      range x1: `n0` parallel
+      range x2: `17` parallel
+      range r0: `n1` reduction
       arg in0: f32 in span `3*n0*n1`
       arg in1: f32 in span `51*n1`
       arg io0: f32 inout span `51*n0`

@@ -53,8 +53,8 @@ def _write(
     is_open = any(extent == "n0" for _, extent in (*ranges, *axes))
     lines = [f"kernel @{name.replace('-', '_')} {rng.choice(('fast', 'eager', 'strict'))} {{"]
     lines += ["size n0 in [0, inf]"] if is_open else []
-    lines += [f"range {r}: `{extent}` parallel x" for r, extent in ranges]
-    lines += [f"range {r}: `{extent}` reduction r" for r, extent in axes]
+    lines += [f"range {r}: `{extent}` parallel" for r, extent in ranges]
+    lines += [f"range {r}: `{extent}` reduction" for r, extent in axes]
     lines += [f"arg {arg}: {dtype} {role} span `{_span(shape)}`" for arg, dtype, role, shape in args]
     lines += [*core, "body {", *body, "}", "}"]
     sizes = ({"n0": 3}, {"n0": 1}) if is_open else ({},)

@@ -142,7 +142,7 @@ def _case(
         args.append(TensorArg(name=f"out{k}", dtype=value.dtype, role="out", span=_N))
     kernel = Kernel(
         name=name.replace("-", "_"),
-        ranges=(Range(symbol=_X, kind="parallel", tile="x"),),
+        ranges=(Range(symbol=_X, kind="parallel"),),
         args=tuple(args),
         sizes=(_N,),
         stores=tuple(Store(buffer=f"out{k}", index=_X, value=v) for k, (_, v) in enumerate(outputs)),

@@ -39,7 +39,7 @@ def random_kernel(seed: int) -> Kernel:
     for k, extent in enumerate(extents):
         kind: RangeKind = "reduction" if k >= count - reduced else "parallel"
         s = symbol(f"{'r' if kind == 'reduction' else 'x'}{k}", extent=extent)
-        ranges.append(Range(symbol=s, kind=kind, tile="r" if kind == "reduction" else "x"))
+        ranges.append(Range(symbol=s, kind=kind))
     symbols = [r.symbol for r in ranges]
 
     def offset(chosen: list[Expr]) -> Expr:

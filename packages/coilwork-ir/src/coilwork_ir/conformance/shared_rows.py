@@ -11,8 +11,8 @@ from coilwork_ir.conformance.case import Case
 SHARED_ROWS: Final = Case(
     name="shared-rows",
     text="""kernel @shared fast {
-      range x0: `3` parallel x
-      range r0: `75` reduction r
+      range x0: `3` parallel
+      range r0: `75` reduction
       arg in0: f32 in span `225`
       arg in1: f64 in span `225`
       arg io0: i64 inout span `61`

@@ -18,7 +18,7 @@ Inputs: TypeAlias = Sequence[Tensor | int]
 
 RELU_ADD: Final = """kernel @relu_add fast {
   size n0 in [0, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg in0: f32 in span `n0`
   arg in1: f32 in span `n0`
   arg out0: f32 out span `n0`
@@ -33,7 +33,7 @@ RELU_ADD: Final = """kernel @relu_add fast {
 }"""
 DOUBLE: Final = """kernel @twice fast {
   size n0 in [0, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg io0: f32 inout span `n0`
   body {
     t0 = load %io0[x0] : f32
@@ -43,7 +43,7 @@ DOUBLE: Final = """kernel @twice fast {
 }"""
 ROOT: Final = """kernel @root fast {
   size n0 in [0, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg in0: f32 in span `n0`
   arg out0: f32 out span `n0`
   body {

@@ -32,7 +32,6 @@ from coilwork_ir.scalar import Scalar
 from coilwork_ir.streams import OWN, StreamInstruction
 
 RangeKind = Literal["parallel", "walked", "reduction"]
-TileName = Literal["x", "y", "z", "w", "r"]
 ArgRole = Literal["in", "out", "inout"]
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -41,13 +40,11 @@ Numerics = Literal["fast", "eager", "strict"]
 class Range:
     """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
 
-    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when
-    parallel, `"w"` when walked, `"r"` when reduced) are flattened into one, first range outermost.
+    Which ranges share a tile is not a part of the kernel: a mapping says it.
     """
 
     symbol: Expr
     kind: RangeKind
-    tile: TileName
 
     @property
     def extent(self) -> Expr:

@@ -137,11 +137,7 @@ def _read_range(reader: Reader, symbols: Symbols) -> Range:
     symbols[name] = value
     word = reader.choice(RANGE_KINDS, "a range kind")
     kind = next(known for known in RANGE_KINDS if known == word)
-    tile = reader.choice(("x", "y", "z", "w", "r"), "a tile")
-    match tile:
-        case "x" | "y" | "z" | "w" | "r":
-            return Range(symbol=value, kind=kind, tile=tile)
-    raise AssertionError(tile)
+    return Range(symbol=value, kind=kind)
 
 
 def _read_arg(reader: Reader, symbols: Symbols) -> TensorArg:

@@ -39,9 +39,7 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
     inner = indent + "  "
     lines = [f"{indent}kernel @{kernel.name if name else '_'} {kernel.numerics} {{"]
     lines += [f"{inner}size {format_symbol(s)}" for s in kernel.sizes]
-    lines += [
-        f"{inner}range {r.symbol.name}: `{format_expr(r.extent)}` {r.kind} {r.tile}" for r in kernel.ranges
-    ]
+    lines += [f"{inner}range {r.symbol.name}: `{format_expr(r.extent)}` {r.kind}" for r in kernel.ranges]
     for arg in kernel.args:
         aligned = " aligned" if arg.aligned else ""
         lines.append(

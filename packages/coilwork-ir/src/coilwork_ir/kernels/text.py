@@ -2,8 +2,8 @@
 
 kernel @sum_1f2e3d4c fast {
   size n0 in [2, inf]
-  range x0: `n0` parallel x
-  range r0: `1024` reduction r
+  range x0: `n0` parallel
+  range r0: `1024` reduction
   arg in0: f32 in span `1024*n0` aligned
   arg out0: f32 out span `n0`
   body {

@@ -23,7 +23,6 @@ from coilwork_ir.kernels.nodes import (
     Schedule,
     Store,
     TensorArg,
-    TileName,
 )
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.kernels.verify_contraction import CONTRACTION_RULES, check_contraction
@@ -129,10 +128,8 @@ SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 # Kernels
 
-# Where the ranges of each kind may lie, in the order of the kinds.
-_TILES: Final[Mapping[RangeKind, tuple[TileName, ...]]] = MappingProxyType(
-    {"parallel": ("x", "y", "z"), "walked": ("w",), "reduction": ("r",)}
-)
+# The kinds of ranges, in the order in which a kernel lists them.
+_KINDS: Final[tuple[RangeKind, ...]] = ("parallel", "walked", "reduction")
 
 
 class _KernelScope:
@@ -205,11 +202,9 @@ def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
         if value.name in names or value.name in scope.symbols:
             place.fail("range", f"the name {value.name} is taken")
         names.add(value.name)
-        if entry.tile not in _TILES[entry.kind]:
-            place.fail("range", f"{value.name} is {entry.kind} in tile {entry.tile}")
-        order = list(_TILES).index(entry.kind)
+        order = _KINDS.index(entry.kind)
         if order < before:
-            place.fail("range", f"{value.name} is {entry.kind} after a {list(_TILES)[before]} range")
+            place.fail("range", f"{value.name} is {entry.kind} after a {_KINDS[before]} range")
         before = order
         scope.check_symbols(value.extent, frozenset(), place)
     return scope

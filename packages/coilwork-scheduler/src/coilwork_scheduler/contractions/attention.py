@@ -7,14 +7,13 @@ gradient understands: a row claims the nodes of its own form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Protocol, TypeAlias
 
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, contiguous_strides
-from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.loops import Attention, AttentionGradient, Extern, Graph, Node, Pointwise, View
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
+from coilwork_ir.loops import Attention, AttentionGradient, Extern, Node
 from coilwork_ir.loops.attention.library_form import (
     ATTENTION,
     ATTENTION_GRADIENT,
@@ -23,17 +22,9 @@ from coilwork_ir.loops.attention.library_form import (
     library_attention_of,
 )
 from coilwork_ir.loops.attention.nodes import StateForm
-from coilwork_ir.scalar import Parameter, Scalar, cast, load, rewrite
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
-from coilwork_scheduler.contractions.templates import MakeTemplate, Template, find_template
 from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes
-from coilwork_scheduler.cost import CostModel
-from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.errors import ScheduleError
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
 
 AttentionNode: TypeAlias = Attention | AttentionGradient
 GradientLayout: TypeAlias = Literal["by tokens", "as the result", "features together"]
@@ -272,102 +263,3 @@ ATTENTIONS: Final[tuple[Callable[[Surroundings], AttentionImplementation], ...]]
     WrittenOut,
 )
 """The registry. Among implementations that quote the same an earlier one is taken before later ones."""
-
-
-def implement_attention(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-    implementations: Sequence[Callable[[Surroundings], AttentionImplementation]],
-    templates: Sequence[MakeTemplate],
-) -> Graph:
-    """`graph` without attention, but for nodes that a template computes: each is what costs least.
-
-    Raises:
-        ScheduleError: nothing computes one of them.
-    """
-    if not any(isinstance(node, Attention | AttentionGradient) for node in graph.nodes):
-        return graph
-    around = Surroundings(
-        graph=graph,
-        facts=facts,
-        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        name=FreshNames(facts.buffers).close_to,
-        targets=targets,
-        model=model,
-        sizes=sizes,
-        options=options,
-    )
-    chooser = _Chooser(
-        around=around,
-        rows=tuple(make(around) for make in implementations),
-        templates=tuple(make(around) for make in templates),
-        targets=targets,
-        journal=journal,
-    )
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if isinstance(node, Attention | AttentionGradient):
-            nodes += chooser.implement(node)
-        else:
-            nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chooser:
-    around: Surroundings
-    rows: Sequence[AttentionImplementation]
-    templates: Sequence[Template]
-    targets: Targets
-    journal: Journal
-
-    def implement(self, node: AttentionNode) -> tuple[Node, ...]:
-        """The nodes that compute `node`; the node itself, if that is a template."""
-        first = node.output if isinstance(node, Attention) else node.of_query
-        target = self.targets.of(first.device)
-        refused = [row.claims(node, target) for row in self.rows]
-        quotes = [
-            (row.quote(node, target), row) for row, why in zip(self.rows, refused, strict=True) if why is None
-        ]
-        least = min((quote for quote, _ in quotes), key=lambda quote: quote.us, default=None)
-        capabilities = self.targets.capabilities_of(first.device)
-        found = find_template(node, target, capabilities, self.templates, least)
-        if found is not None:
-            self._note(first, True, found[1])
-            return (node,)
-        if isinstance(node, Attention) and node.epilogue is not None:
-            return self._implement_apart(node, node.epilogue)
-        if not quotes:
-            raise ScheduleError(
-                "no-attention",
-                f"nothing computes %{first.name} on {target.name}",
-                origins=node.origins,
-                reason="; ".join(dict.fromkeys(why for why in refused if why)),
-                remedy="write the attention out as products and a softmax",
-            )
-        quote, row = min(quotes, key=lambda pair: pair[0].us)
-        self._note(first, isinstance(row, WrittenOut), quote)
-        return row.build(node, target)
-
-    def _implement_apart(self, node: Attention, epilogue: Scalar) -> tuple[Node, ...]:
-        """The nodes that compute `node` less its epilogue, as a library rounds it, and one for that."""
-        weights, output = node.weights, node.output
-        sums = replace(
-            output,
-            name=self.around.name(f"{output.name}_sums"),
-            dtype=weights.query.dtype,
-            strides=contiguous_strides(output.shape),
-        )
-        total = cast(load(sums.name, weights.ranges, sums.dtype), weights.accumulate)
-        (value,) = rewrite((epilogue,), lambda one: total if isinstance(one, Parameter) else one)
-        behind = Pointwise(output=output, ranges=weights.ranges, body=value, origins=node.origins)
-        return (*self.implement(replace(node, output=sums, epilogue=None)), behind)
-
-    def _note(self, first: Buffer, is_ours: bool, quote: Quote) -> None:
-        self.journal.note("attention", (first.name,), is_ours, quote.reason, **dict(quote.numbers))

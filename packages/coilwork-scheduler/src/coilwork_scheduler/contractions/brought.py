@@ -17,13 +17,13 @@ from coilwork_ir.kernels import Candidate, Kernel
 from coilwork_ir.loops import Node
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
-from coilwork_scheduler.contractions.choose import REGISTRY, Registry
 from coilwork_scheduler.contractions.implementations import (
     Implementation,
     NamesBlocks,
     Quote,
     Surroundings,
 )
+from coilwork_scheduler.contractions.registry import REGISTRY, Registry
 from coilwork_scheduler.contractions.templates import CoreNode, Template
 
 FormT = TypeVar("FormT")

@@ -6,53 +6,38 @@ it is, for a template. `REGISTRY` holds the implementations, by the form of what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
-from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce, View
+from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
-from coilwork_scheduler.contractions.aten_products import ATEN_PRODUCTS, GROUPED_PRODUCTS
-from coilwork_scheduler.contractions.attention import ATTENTIONS, AttentionImplementation
 from coilwork_scheduler.contractions.implementations import (
-    IMPLEMENTATIONS,
     NO_NUMBERS,
     Implementation,
     NamesBlocks,
     Quote,
     Surroundings,
 )
-from coilwork_scheduler.contractions.templates import MakeTemplate, Template, find_template
-from coilwork_scheduler.cost import CostModel
+from coilwork_scheduler.contractions.templates import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ContractionChoice, ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.options import ContractionChoice
+from coilwork_scheduler.settings import Settings, surroundings_of
 
 FormT = TypeVar("FormT")
 
 
-def implement_contractions(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-    registry: Registry,
-) -> Implemented:
-    """`graph` without contractions: each is what the cheapest of the `registry` makes of it.
+def implement_contractions(graph: Graph, facts: Dependence, settings: Settings) -> Implemented:
+    """`graph` without contractions: each is what the cheapest of the registry makes of it.
 
     A convolution that a template computes for less stays.
 
@@ -60,16 +45,7 @@ def implement_contractions(
     """
     if not any(isinstance(node, Contraction | Convolution) for node in graph.nodes):
         return Implemented(graph=graph)
-    around = Surroundings(
-        graph=graph,
-        facts=facts,
-        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        name=FreshNames(facts.buffers).close_to,
-        targets=targets,
-        model=model,
-        sizes=sizes,
-        options=options,
-    )
+    around, registry, targets = surroundings_of(graph, facts, settings), settings.registry, settings.targets
     chooser = _Chooser(
         around=around,
         products=tuple(make(around) for make in registry.products),
@@ -77,7 +53,7 @@ def implement_contractions(
         convolutions=tuple(make(around) for make in registry.convolutions),
         templates=tuple(make(around) for make in registry.templates),
         targets=targets,
-        journal=journal,
+        journal=settings.journal,
     )
     nodes: list[Node] = []
     blocks: dict[str, NamesBlocks] = {}
@@ -103,36 +79,6 @@ class Implemented:
 
     graph: Graph
     blocks: Mapping[str, NamesBlocks] = field(default_factory=lambda: MappingProxyType({}))
-
-
-MakeImplementation: TypeAlias = Callable[[Surroundings], Implementation[MatrixProduct]]
-"""Makes an implementation that knows what is around the products that it is asked about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
-    """All implementations, by the form of what they compute.
-
-    Among those that are worth it an earlier one is taken before later ones.
-
-    Attributes:
-        products, grouped, convolutions, attentions: calls and loops, which take a node's place.
-        templates: kernels with a core, for convolutions, attention and its gradient as they are.
-    """
-
-    products: tuple[MakeImplementation, ...] = ()
-    grouped: tuple[Callable[[Surroundings], Implementation[GroupedProduct]], ...] = ()
-    convolutions: tuple[Callable[[Surroundings], Implementation[Convolution]], ...] = ()
-    attentions: tuple[Callable[[Surroundings], AttentionImplementation], ...] = ()
-    templates: tuple[MakeTemplate, ...] = ()
-
-
-REGISTRY: Final = Registry(
-    products=(*IMPLEMENTATIONS, *ATEN_PRODUCTS),
-    grouped=GROUPED_PRODUCTS,
-    convolutions=convolutions.IMPLEMENTATIONS,
-    attentions=ATTENTIONS,
-)
 
 
 @dataclass(frozen=True, slots=True)

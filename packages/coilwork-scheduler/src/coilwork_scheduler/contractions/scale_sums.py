@@ -13,20 +13,21 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Op, Scalar, cast, load, op, range_symbols
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.settings import Settings
 
 _HALVES: Final = frozenset({DType.F16, DType.BF16})
 _EXACT: Final = frozenset({DType.I8, DType.U8})
 
 
-def scale_sums(graph: Graph, facts: Dependence, *, journal: Journal) -> Graph:
-    """`graph` with such scales behind the sums. Linear in its size."""
-    names = FreshNames(facts.buffers)
+def scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` with such scales behind the sums, under `fast` numerics. Linear in its size."""
+    if settings.options.numerics != "fast":
+        return graph
+    names = facts.fresh_names()
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
@@ -36,7 +37,9 @@ def scale_sums(graph: Graph, facts: Dependence, *, journal: Journal) -> Graph:
             continue
         changed = True
         nodes += found
-        journal.note("scale-sums", (found[1].output.name,), True, "a scale is the same for a whole sum")
+        settings.journal.note(
+            "scale-sums", (found[1].output.name,), True, "a scale is the same for a whole sum"
+        )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 

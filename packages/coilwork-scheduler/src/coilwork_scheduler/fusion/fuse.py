@@ -46,9 +46,9 @@ class Fuser:
         self._clusters: dict[int, Cluster] = {}
         for stage in stages:
             device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
-            if fusable(stage, on_gpu=around.targets.of(device).is_gpu):
+            if fusable(stage, on_gpu=around.settings.targets.of(device).is_gpu):
                 self._clusters[stage.position] = cluster_of(stage, device)
-        self._dag = GroupDag(facts.before, around.options.search_limit)
+        self._dag = GroupDag(facts.before, around.settings.options.search_limit)
         self._readers = readers_of(around.graph, facts)
         # readers among the clusters only: neighbours to fuse with
         self._partners = {
@@ -67,7 +67,9 @@ class Fuser:
         self._fusable = frozenset(self._clusters)
         self._version = dict.fromkeys(self._clusters, 0)
         self._works: dict[int, KernelWork] = {}
-        self._traffic = Traffic(buffers=facts.buffers, sizes=around.sizes, targets=around.targets)
+        self._traffic = Traffic(
+            buffers=facts.buffers, sizes=around.settings.sizes, targets=around.settings.targets
+        )
         self._weigher = Weigher(
             around=around,
             traffic=self._traffic,
@@ -163,7 +165,7 @@ class Fuser:
 
     def _users_near(self, name: str, places: set[int], later_only: bool) -> list[int]:
         """Clusters' stages that define or read `name`, nearest to `places`, a bounded number each way."""
-        window = self._around.options.fusion_window
+        window = self._around.settings.options.fusion_window
         readers = self._partners[name]
         if len(readers) <= 2 * window:
             low = min(places) if later_only else -1
@@ -184,7 +186,7 @@ class Fuser:
         cluster = self._clusters[position]
         if not cluster.reduced or not self._on_gpu(cluster):
             return
-        window = self._around.options.fusion_window
+        window = self._around.settings.options.fusion_window
         # one kernel may read many of the results
         groups = dict.fromkeys(
             self._dag.find(reader)
@@ -204,7 +206,7 @@ class Fuser:
             return set()
         definer = self._around.facts.definer
         makers = {self._dag.find(definer[n]) for n in cluster.read_names & self._links if n in definer}
-        window = self._around.options.fusion_window
+        window = self._around.settings.options.fusion_window
         groups = {
             self._dag.find(reader)
             for maker in makers
@@ -215,10 +217,10 @@ class Fuser:
         return {group for group in groups if self._clusters[group].reduced}
 
     def _on_gpu(self, cluster: Cluster) -> bool:
-        return self._around.targets.of(cluster.device).is_gpu
+        return self._around.settings.targets.of(cluster.device).is_gpu
 
     def _has_row_loops(self, cluster: Cluster) -> bool:
-        return self._around.targets.capabilities_of(cluster.device).rows.loop_row > 0
+        return self._around.settings.targets.capabilities_of(cluster.device).rows.loop_row > 0
 
     # one pair
 
@@ -261,7 +263,7 @@ class Fuser:
         if limit is not None:
             return limit
         flows = not columns.read_names.isdisjoint(rows.written.keys())
-        if not flows and not self._around.options.horizontal:
+        if not flows and not self._around.settings.options.horizontal:
             return Verdict(None, "", "")
         verdict = Verdict(None, "", "")
         for alignment in walks(rows, columns, _shared(rows, columns), str(self._serial)):
@@ -284,7 +286,7 @@ class Fuser:
         flows = not (
             two.read_names.isdisjoint(one.written.keys()) and one.read_names.isdisjoint(two.written.keys())
         )
-        if not flows and not self._around.options.horizontal:
+        if not flows and not self._around.settings.options.horizontal:
             return Verdict(None, "", "")
         if flows and not self._dag.mergeable(first, second):
             return _CYCLE

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
-from coilwork_ir.target import Targets
 from coilwork_scheduler.apart import may_share_kernel
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
     MOST_STAGES,
@@ -29,8 +28,7 @@ from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.aliasing import time_draft
 from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.contraction import is_contraction
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +37,7 @@ class Surroundings:
 
     graph: Graph
     facts: Dependence
-    targets: Targets
-    model: CostModel
-    sizes: SizeHints
-    options: ScheduleOptions
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class Weigher:
 
     def limits(self, one: Cluster, two: Cluster) -> Verdict | None:
         """Why the two are too large for one kernel; `None` if they are not."""
-        options = self.around.options
+        options = self.around.settings.options
         if one.device != two.device:
             return Verdict(None, "", "")
         if options.apart and not may_share_kernel(one.origins, two.origins, options.apart):
@@ -115,7 +110,7 @@ class Weigher:
             # what rows and columns compute alike is most of it: counted once
             works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
             work = self._distinct(both, work)
-        model = self.around.model
+        model = self.around.settings.model
         apart = sum(model.kernel_us(work) for work in works)
         together = model.kernel_us(work)
         numbers = (
@@ -170,11 +165,13 @@ class Weigher:
                 if touch.buffer not in both.written
                 and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
             ]
-            if len(rows) > self.around.options.max_row_reads:
+            if len(rows) > self.around.settings.options.max_row_reads:
                 return Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        if both.walked and not fits_registers(both, self.around.targets.capabilities_of(both.device).rows):
+        if both.walked and not fits_registers(
+            both, self.around.settings.targets.capabilities_of(both.device).rows
+        ):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
         return None
 
@@ -194,10 +191,10 @@ class Weigher:
         """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its
         launch.
         """
-        target = self.around.targets.of(cluster.device)
+        target = self.around.settings.targets.of(cluster.device)
         if not target.is_gpu:
             return False
-        return self.around.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
+        return self.around.settings.model.kernel_us(work) < target.machine.launches.bound * target.launch_us
 
     def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
         """`work` with the operations of `cluster` as its kernel has them, each value computed
@@ -213,7 +210,10 @@ class Weigher:
 
     def _draft(self, cluster: Cluster) -> Draft:
         return compose(
-            cluster.group, self._stored(cluster), self.around.facts.buffers, self.around.options.numerics
+            cluster.group,
+            self._stored(cluster),
+            self.around.facts.buffers,
+            self.around.settings.options.numerics,
         )
 
     def _overwrites_in_time(self, both: Cluster) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernels.cores.nodes import weights_with
 from coilwork_ir.loc import merge_origins
@@ -26,7 +25,6 @@ from coilwork_ir.loops import (
     Graph,
     Node,
     Pointwise,
-    View,
 )
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
@@ -35,51 +33,31 @@ from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from coilwork_scheduler.contractions.templates import (
     CoreNode,
-    MakeTemplate,
     Template,
     find_template,
 )
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
 from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings, surroundings_of
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
 _ROUNDS: Final = 4
 
 
-def absorb(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-    templates: Sequence[MakeTemplate],
-) -> Graph:
+def absorb(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with neighbours of templates' nodes as parts of these. Each decision is recorded."""
-    if not options.inline or not any(
+    if not settings.options.inline or not any(
         isinstance(node, Convolution | Attention | AttentionGradient) for node in graph.nodes
     ):
         return graph
     for _ in range(_ROUNDS):
-        around = Surroundings(
-            graph=graph,
-            facts=facts,
-            views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-            name=FreshNames(facts.buffers).close_to,
-            targets=targets,
-            model=model,
-            sizes=sizes,
-            options=options,
-        )
-        made = tuple(make(around) for make in templates)
-        changed = _Round(around=around, targets=targets, templates=made, journal=journal).run()
+        around = surroundings_of(graph, facts, settings)
+        made = tuple(make(around) for make in settings.registry.templates)
+        changed = _Round(
+            around=around, targets=settings.targets, templates=made, journal=settings.journal
+        ).run()
         if changed is graph:
             break
         graph = remove_dead(changed, analyse(changed))

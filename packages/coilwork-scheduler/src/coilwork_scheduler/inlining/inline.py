@@ -15,10 +15,9 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sor
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
-from coilwork_ir.target import Targets
 from coilwork_scheduler.apart import may_share_kernel
 from coilwork_scheduler.contractions.known import contraction_of_node
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
@@ -27,8 +26,7 @@ from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
@@ -39,25 +37,15 @@ _FEW_MORE: Final = 1.125
 class Inliner:
     """Decides for one graph, node by node in order."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        facts: Dependence,
-        *,
-        targets: Targets,
-        model: CostModel,
-        sizes: SizeHints,
-        options: ScheduleOptions,
-        journal: Journal,
-    ) -> None:
+    def __init__(self, graph: Graph, facts: Dependence, settings: Settings) -> None:
         self._graph = graph
         self._deps = facts
-        self._targets = targets
-        self._model = model
-        self._sizes = sizes
-        self._options = options
-        self._record = journal
-        self._journal = Journal(options.max_decisions)
+        self._targets = settings.targets
+        self._model = settings.model
+        self._sizes = settings.sizes
+        self._options = settings.options
+        self._record = settings.journal
+        self._journal = Journal(self._options.max_decisions)
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
@@ -73,13 +61,13 @@ class Inliner:
         self._added: dict[int, int] = {}
         # what candidates compute, to measure what becomes of their consumers
         self._producers: dict[str, Producer] = {}
-        self._growth = Growth(graph, options, self._us)
+        self._growth = Growth(graph, self._options, self._us)
         self._unheld = Unheld(
             graph=graph,
             facts=facts,
             readers=self._readers,
-            targets=targets,
-            sizes=sizes,
+            targets=self._targets,
+            sizes=self._sizes,
             us=lambda read_bytes, write_bytes: self._us(read_bytes, write_bytes, 0),
         )
 

@@ -8,44 +8,31 @@ round there is one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.kernels import Decision
 from coilwork_ir.loops import Graph
-from coilwork_ir.target import Targets
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 
 # The second one finds nearly everything.
 _ROUNDS: Final = 3
 
 
-def inline(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-) -> Graph:
+def inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` after inlining; what nobody reads any more may be left. Records the last decision about each
     value.
     """
-    if not options.inline:
+    if not settings.options.inline:
         return graph
     decided: dict[tuple[str, tuple[str, ...]], Decision] = {}
     for _ in range(_ROUNDS):
-        found = Journal(options.max_decisions)
-        inlined = Inliner(
-            graph, facts, targets=targets, model=model, sizes=sizes, options=options, journal=found
-        ).run()
+        found = Journal(settings.options.max_decisions)
+        inlined = Inliner(graph, facts, replace(settings, journal=found)).run()
         decided |= {(decision.rule, decision.subjects): decision for decision in found.decisions}
         stored = any(not decision.accepted for decision in found.decisions)
         if inlined is graph or not stored:
@@ -53,5 +40,5 @@ def inline(
             break
         graph = remove_dead(inlined, analyse(inlined))
         facts = analyse(graph)
-    journal.extend(decided.values())
+    settings.journal.extend(decided.values())
     return graph

@@ -110,15 +110,15 @@ def canonical(
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
-    """Return those of `tiling`, named by their tiles and numbered within them."""
+    """Return those of `tiling`, named by their letters and numbered by each."""
     ranges: list[Range] = []
     count: dict[str, int] = {}
     for entry in tiling.ranges:
-        number = count.get(entry.tile, 0)
-        count[entry.tile] = number + 1
+        number = count.get(entry.letter, 0)
+        count[entry.letter] = number + 1
         extent = substitute(extent_of(entry.symbol), renamed)
-        renumbered = symbol(f"{entry.tile}{number}", extent=extent)
-        ranges.append(Range(symbol=renumbered, kind=entry.kind, tile=entry.tile))
+        renumbered = symbol(f"{entry.letter}{number}", extent=extent)
+        ranges.append(Range(symbol=renumbered, kind=entry.kind))
     return tuple(ranges)
 
 

@@ -18,7 +18,7 @@ from coilwork_ir.kernels.cores.nodes import (
     Core,
     ranges_of,
 )
-from coilwork_ir.kernels.nodes import Numerics, TileName
+from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loops import Attention, Body, Convolution
 from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.convolutions import Role, extents_summed, roles_of
@@ -199,21 +199,19 @@ def _name_ranges(
 ) -> tuple[tuple[Range, ...], dict[Expr, Expr]]:
     """The kernel's ranges, and all symbols by what they become.
 
-    Neighbours in what is stored at `offset` share tile `x`.
+    Neighbours in what is stored at `offset` are called `x`.
     """
     parallel, reduced = ranges_of(core)
     beside = unit_stride(offset)
     mapping = dict(renamed)
     ranges: list[Range] = []
-    count: dict[TileName, int] = {}
+    count: dict[str, int] = {}
     for old in (*parallel, *reduced):
-        tile: TileName = "r" if old in reduced else "x" if old in beside else "y"
-        number = count.setdefault(tile, 0)
-        count[tile] += 1
-        mapping[old] = symbol(f"{tile}{number}", extent=substitute(extent_of(old), renamed))
-        ranges.append(
-            Range(symbol=mapping[old], kind="reduction" if old in reduced else "parallel", tile=tile)
-        )
+        letter = "r" if old in reduced else "x" if old in beside else "y"
+        number = count.setdefault(letter, 0)
+        count[letter] += 1
+        mapping[old] = symbol(f"{letter}{number}", extent=substitute(extent_of(old), renamed))
+        ranges.append(Range(symbol=mapping[old], kind="reduction" if old in reduced else "parallel"))
     return tuple(ranges), mapping
 
 

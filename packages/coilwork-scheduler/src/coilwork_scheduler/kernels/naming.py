@@ -59,7 +59,7 @@ def structure(kernel: Kernel) -> str:
     for entry in kernel.ranges:
         extent = entry.symbol.extent
         shown = "" if extent is None else format_expr(extent)
-        lines.append(f"range {entry.symbol.name} {shown} {entry.kind} {entry.tile}")
+        lines.append(f"range {entry.symbol.name} {shown} {entry.kind}")
     for arg in kernel.args:
         lines.append(f"arg {arg.name} {arg.dtype.text} {arg.role} {format_expr(arg.span)} {arg.aligned}")
     for size in kernel.sizes:

@@ -1,10 +1,10 @@
-"""The iteration space of a kernel: order of ranges, collapsed loops, tiles.
+"""The iteration space of a kernel: order of ranges, collapsed loops, names.
 
 The order follows the layout of the largest accesses, so that the range innermost is the one along which most
 bytes lie at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay
 are outermost. Neighbouring ranges that every index sees as one contiguous range become one. A further range
 that carries a good share of unit-stride bytes that are not so along the innermost one (a transposed operand)
-starts a tile of its own.
+stands right before it, so that generators can make two-dimensional blocks of both.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
-from coilwork_ir.kernels.nodes import RangeKind, TileName
+from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.joining import joined
@@ -25,20 +26,17 @@ from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressi
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 
+Letter: TypeAlias = Literal["x", "y", "z", "w", "r"]
 _ZERO: Final = as_expr(0)
-# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not
-# along the innermost range: of a sliding window both its place and its elements have that, and one of them
-# will do.
-OWN_TILE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledRange:
-    """One range of the kernel, under a provisional symbol."""
+    """One range of the kernel, under a provisional symbol, and the letter that it is to be named by."""
 
     symbol: Expr
     kind: RangeKind
-    tile: TileName
+    letter: Letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +65,9 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
     # the unit stride of a run is that of its innermost range
     order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
     turned = _turned_shares(order, touched)
-    ranges = _parallel_tiles(order, turned, single=bool(reduced))
-    ranges += [TiledRange(symbol=run.symbol, kind="walked", tile="w") for run in walked_runs]
-    ranges += [TiledRange(symbol=run.symbol, kind="reduction", tile="r") for run in reduced_runs]
+    ranges = _name_parallel(order, turned, single=bool(reduced))
+    ranges += [TiledRange(symbol=run.symbol, kind="walked", letter="w") for run in walked_runs]
+    ranges += [TiledRange(symbol=run.symbol, kind="reduction", letter="r") for run in reduced_runs]
     mapping: dict[Expr, Expr] = {}
     for run in (*parallel_runs, *walked_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
@@ -155,22 +153,22 @@ def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[_Run]:
     return [run for run, _ in (*order[:best], *order[best + 1 :], order[best])]
 
 
-def _parallel_tiles(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
-    """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a
-    reduction tile) all of them share tile `x`.
+def _name_parallel(order: Sequence[_Run], turned: Sequence[float], *, single: bool) -> list[TiledRange]:
+    """The parallel ranges in order, those with enough of the `turned` shares next to the innermost one, under
+    other letters. With `single` (something is reduced) all of them are called `x`.
     """
     if not order:
         return []
-    names: tuple[TileName, ...] = ("x",) if single else ("x", "y", "z")
-    own = [k for k in range(len(order) - 1) if turned[k] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
+    names: tuple[Letter, ...] = ("x",) if single else ("x", "y", "z")
+    own = [k for k in range(len(order) - 1) if turned[k] >= TURNED_SHARE][::-1][: len(names) - 1]
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
-    grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
+    grouped: dict[Letter, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]
     for k, run in enumerate(order):
         name = heads.get(k, outermost)
-        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name))
+        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", letter=name))
     for k, name in heads.items():
-        # within a tile the range that it exists for is innermost
+        # of one letter, the range that has the share is innermost
         head = order[k].symbol
         grouped[name].sort(key=lambda r: r.symbol is head)
     return [entry for name in reversed(names) for entry in grouped[name]]

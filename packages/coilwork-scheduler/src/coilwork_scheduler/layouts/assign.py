@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import format_expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import defined
@@ -19,7 +18,6 @@ from coilwork_ir.loops.layouts import Free, Layout, layouts_of
 from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.layouts.candidates import list_candidates
@@ -38,6 +36,7 @@ from coilwork_scheduler.layouts.sites import (
 from coilwork_scheduler.layouts.solve import Term, choose_cheapest
 from coilwork_scheduler.layouts.traffic import list_row_reductions
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 
 # What a change must save of the bytes of the loops around it: less is within the model's error.
@@ -47,12 +46,7 @@ _LEAST_SHARE: Final = 16
 def assign_layouts(
     graph: Graph,
     facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
+    settings: Settings,
     rules: Sequence[LayoutRule] = RULES,
 ) -> Graph:
     """`graph` with the strides that are chosen for its free memory, and with copies in front of calls.
@@ -60,10 +54,10 @@ def assign_layouts(
 
     With `batch_invariant` strides stay: which are best depends on how many rows there are.
     """
-    if options.batch_invariant:
+    if settings.options.batch_invariant:
         return graph
-    around = survey(graph, facts, targets=targets, sizes=sizes)
-    sites = list_sites(around, rules, options)
+    around = survey(graph, facts, targets=settings.targets, sizes=settings.sizes)
+    sites = list_sites(around, rules, settings.options)
     free = _choosable(around, sites)
     names: dict[str, list[str]] = {}
     for name, root in facts.root.items():
@@ -72,14 +66,14 @@ def assign_layouts(
     chosen: dict[str, Strides] = {}
     copied: list[Copy] = []
     for group in _groups(around, [site for each in sites.values() for site in each], free):
-        laid_out, copies = _Group(group, free, names, around, journal).choose()
+        laid_out, copies = _Group(group, free, names, around, settings.journal).choose()
         chosen.update(laid_out)
         copied += copies
     if not chosen and not copied:
         return graph
     nodes = tuple(_restride(node, around, chosen) for node in graph.nodes)
     made = replace(graph, nodes=nodes)
-    return put_in_copies(made, copied, FreshNames(facts.buffers)) if copied else made
+    return put_in_copies(made, copied, facts.fresh_names()) if copied else made
 
 
 def survey(graph: Graph, facts: Dependence, *, targets: Targets, sizes: SizeHints) -> Around:

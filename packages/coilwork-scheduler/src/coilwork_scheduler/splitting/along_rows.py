@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import (
     Expr,
     as_expr,
@@ -32,17 +31,16 @@ from coilwork_ir.index import (
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
-from coilwork_ir.target import Targets
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.accesses import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting
-from coilwork_scheduler.splitting.figures import Figures
+from coilwork_scheduler.splitting.figures import Figures, figures_of
 from coilwork_scheduler.splitting.pieces import Cut, Pieces
 
 # Buffers looked at behind what a reduction loads.
@@ -60,26 +58,18 @@ class _Rows:
     position: int
 
 
-def split_along_rows(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-) -> Graph:
+def split_along_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of
     the rows are made.
 
-    On GPUs only, and where `model` says that it pays. Near-linear in the size of the graph.
+    On GPUs only, and where the cost model says that it pays. Near-linear in the size of the graph.
     """
-    if not (options.split and options.fuse) or options.batch_invariant or not targets.has_gpu:
+    options = settings.options
+    if not (options.split and options.fuse) or options.batch_invariant or not settings.targets.has_gpu:
         return graph
-    figures = Figures(facts=facts, targets=targets, model=model, sizes=sizes)
+    figures = figures_of(facts, settings)
     search = _Search(graph=graph, facts=facts, figures=figures, options=options)
-    weigher = _Weigher(figures=figures, journal=journal)
+    weigher = _Weigher(figures=figures, journal=settings.journal)
     found: dict[int, Cutting] = {}
     for position, rows in search.cuts():
         node = graph.nodes[position]
@@ -88,7 +78,7 @@ def split_along_rows(
             found[position] = rows.cutting
     if not found:
         return graph
-    namer = FreshNames(facts.buffers).close_to
+    namer = facts.fresh_names().close_to
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         cut = found.get(position)

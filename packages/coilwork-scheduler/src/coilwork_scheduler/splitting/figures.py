@@ -19,6 +19,7 @@ from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.accesses import nearest
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.families import Family
 
@@ -225,3 +226,8 @@ class Figures:
     def length(self, axes: Sequence[Expr]) -> int:
         """Points of `axes`."""
         return self.sizes.numel(tuple(extent_of(axis) for axis in axes))
+
+
+def figures_of(facts: Dependence, settings: Settings) -> Figures:
+    """Estimates of families of the graph that `facts` are about."""
+    return Figures(facts=facts, targets=settings.targets, model=settings.model, sizes=settings.sizes)

@@ -18,7 +18,6 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, bounds, extent_of, product, provably_positive
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import (
@@ -36,9 +35,8 @@ from coilwork_ir.scalar import (
 )
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.unrounded import unrounded
-from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 
 # Buffers looked at behind what is the same for a row.
 _STEPS: Final = 32
@@ -58,13 +56,12 @@ class _Term:
     fixed: tuple[Scalar, ...] = ()
 
 
-def linear_sums(
-    graph: Graph, facts: Dependence, *, targets: Targets, options: ScheduleOptions, journal: Journal
-) -> Graph:
+def linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
+    targets, options = settings.targets, settings.options
     if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
         return graph
-    name = FreshNames(facts.buffers).close_to
+    name = facts.fresh_names().close_to
     search = _Search(graph=graph, facts=facts, targets=targets)
     nodes: list[Node] = []
     changed = False
@@ -78,7 +75,7 @@ def linear_sums(
         sums = _Sums(along=found, whole=node, output=node.outputs[0], name=name)
         added = sums.nodes()
         nodes += added
-        journal.note(
+        settings.journal.note(
             "linear-sums",
             (node.outputs[0].name,),
             True,

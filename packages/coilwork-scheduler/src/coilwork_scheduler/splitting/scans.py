@@ -26,11 +26,9 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
 from coilwork_ir.target import Target, Targets
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.combine import guarded, identity_of
 from coilwork_scheduler.splitting.single_pass import pieces_of, single_pass_us
 
@@ -46,25 +44,15 @@ _COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(
 )
 
 
-def split_scans(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-) -> Graph:
-    """`graph` with scans of few long rows done in pieces, where `model` says that it pays, and generators do
-    not do it.
+def split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` with scans of few long rows done in pieces, where the cost model says that it pays, and
+    generators do not do it.
     """
+    options, targets = settings.options, settings.targets
     if not options.split or options.batch_invariant or not targets.have_whole_rows:
         return graph
-    weigher = _Weigher(
-        facts=facts, targets=targets, model=model, sizes=sizes, options=options, journal=journal
-    )
-    fresh = FreshNames(facts.buffers)
+    weigher = _Weigher(facts=facts, settings=settings)
+    fresh = facts.fresh_names()
     nodes: list[Node] = []
     for node in graph.nodes:
         if isinstance(node, Scan) and _may_be_cut(node, targets):
@@ -79,11 +67,7 @@ class _Weigher:
     """Decides how a scan is done."""
 
     facts: Dependence
-    targets: Targets
-    model: CostModel
-    sizes: SizeHints
-    options: ScheduleOptions
-    journal: Journal
+    settings: Settings
 
     def cut(self, node: Scan, fresh: FreshNames) -> tuple[Node, ...]:
         """Return what replaces `node`: itself, shared by programs or not, or the nodes of three kernels.
@@ -92,17 +76,18 @@ class _Weigher:
         names = tuple(b.name for b in node.outputs if b is not None)
         size = as_int(extent_of(node.axis))
         assert size is not None
-        rows = self.sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+        rows = self.settings.sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
         read_bytes = sum(
-            self.sizes.size_bytes(self.facts.buffers[access.buffer]) for access in loads((node.body,))
+            self.settings.sizes.size_bytes(self.facts.buffers[access.buffer])
+            for access in loads((node.body,))
         )
-        write_bytes = sum(self.sizes.size_bytes(b) for b in node.outputs if b is not None)
+        write_bytes = sum(self.settings.sizes.size_bytes(b) for b in node.outputs if b is not None)
         target, can = self._target(node), self._capabilities(node)
         across = _across(node)
         stays = not across and can.rows.keeps(size)
         full, scans = target.machine.launches.full_programs, target.machine.scans
         programs = max(1, full * max(rows, read_bytes // size) // scans.column_bytes) if across else rows
-        whole_us = self.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
+        whole_us = self.settings.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
         numbers = {"whole_us": round(whole_us, 3)}
         length = None
         if not stays and _combines(node):
@@ -114,12 +99,12 @@ class _Weigher:
             pieces = -(-size // length)
             many = can.rows.count_programs(rows * pieces, across=across)
             split_us = (
-                self.model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
-                + self.model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
-                + self.model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
+                self.settings.model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
+                + self.settings.model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
+                + self.settings.model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
             )
             numbers["split_us"] = round(split_us, 3)
-        is_alone = stays or across or not self.options.single_pass or not can.shares_rows
+        is_alone = stays or across or not self.settings.options.single_pass or not can.shares_rows
         shared = None if is_alone else pieces_of(node, target)
         if shared is not None:
             single_us = single_pass_us(
@@ -129,11 +114,11 @@ class _Weigher:
                 read_bytes=read_bytes,
                 write_bytes=write_bytes,
                 rows=rows,
-                model=self.model,
+                model=self.settings.model,
             )
             numbers["single_us"] = round(single_us, 3)
             pays = single_us < scans.clear_win * whole_us and (split_us is None or single_us <= split_us)
-            self.journal.note(
+            self.settings.journal.note(
                 "single-pass",
                 names,
                 pays,
@@ -148,7 +133,7 @@ class _Weigher:
         if length is None or split_us is None:
             return (node,)
         pays = split_us < scans.clear_win * whole_us
-        self.journal.note(
+        self.settings.journal.note(
             "split-scan",
             names,
             pays,
@@ -159,10 +144,10 @@ class _Weigher:
         return _Writer(node=node, length=length, fresh=fresh).run() if pays else (node,)
 
     def _target(self, node: Scan) -> Target:
-        return self.targets.of(_device(node))
+        return self.settings.targets.of(_device(node))
 
     def _capabilities(self, node: Scan) -> Capabilities:
-        return self.targets.capabilities_of(_device(node))
+        return self.settings.targets.capabilities_of(_device(node))
 
 
 def _device(node: Scan) -> str:

@@ -11,49 +11,36 @@ So they do where the row is not split, but is too long to be kept on chip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.scalar import Load
-from coilwork_ir.target import Targets
-from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
 from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import POSITIONS, Family, rows_of
-from coilwork_scheduler.splitting.figures import Figures
+from coilwork_scheduler.splitting.figures import figures_of
 from coilwork_scheduler.splitting.judge import Judge
 from coilwork_scheduler.splitting.online import merged
 
 
-def split_reductions(
-    graph: Graph,
-    facts: Dependence,
-    *,
-    targets: Targets,
-    model: CostModel,
-    sizes: SizeHints,
-    options: ScheduleOptions,
-    journal: Journal,
-) -> Graph:
-    """`graph` with long reductions to few results cut in pieces, where `model` says that it pays, and
+def split_reductions(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    """`graph` with long reductions to few results cut in pieces, where the cost model says that it pays, and
     generators do not do it.
 
     Linear in the size of the graph.
     """
-    if not options.split or options.batch_invariant or not targets.have_whole_rows:
+    options = settings.options
+    if not options.split or options.batch_invariant or not settings.targets.have_whole_rows:
         return graph
     judge = Judge(
-        figures=Figures(facts=facts, targets=targets, model=model, sizes=sizes),
+        figures=figures_of(facts, settings),
         options=options,
-        journal=journal,
+        journal=settings.journal,
         rows=row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":
@@ -65,7 +52,7 @@ def split_reductions(
             found.update(dict.fromkeys(family.positions, cutting))
     if not found:
         return graph
-    name = _namer(facts)
+    name = partial(facts.fresh_names().close_to, second=2)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         cutting = found.get(position)
@@ -111,7 +98,3 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
             members=tuple(node for node in nodes if isinstance(node, Reduce)),
             rows=tuple(dict.fromkeys(access for position in positions for access in rows[position])),
         )
-
-
-def _namer(facts: Dependence) -> Callable[[str], str]:
-    return partial(FreshNames(facts.buffers).close_to, second=2)

@@ -23,7 +23,7 @@ from coilwork_runtime.loader import load_kernels
 _ADD: Final = """\
 kernel @add fast {
   size n0 in [1, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg x: f32 in span `n0`
   arg y: f32 in span `n0`
   arg out: f32 out span `n0`
@@ -38,7 +38,7 @@ kernel @add fast {
 _PICK: Final = """\
 kernel @pick fast {
   size n0 in [1, inf]
-  range x0: `n0` parallel x
+  range x0: `n0` parallel
   arg table: f32 in span `8`
   arg index: i64 in span `n0`
   arg out: f32 out span `n0`

@@ -30,7 +30,7 @@ def lanes_of_rows(kernel: Kernel, touched: Sequence[Access], grids: Grids) -> in
 
     `touched` are its accesses.
     """
-    if any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges) or kernel.checks:
+    if any(r.kind != "parallel" for r in kernel.ranges) or kernel.checks:
         return 0
     extents = [None if r.symbol.extent is None else as_int(r.symbol.extent) for r in kernel.ranges]
     real = [r.symbol for r, extent in zip(kernel.ranges, extents, strict=True) if extent != 1]

@@ -1,6 +1,6 @@
 """Along which ranges of a kernel neighbours in memory lie: shares of all bytes that it accesses.
 
-Proposals rest on them: which tile is along memory, how wide its accesses are, whether a row stays on chip.
+Proposals rest on them: which ranges have a tile of their own, which tile is along memory, how wide its accesses are, whether a row stays on chip.
 They are a guess where sizes are open, by what these likely are, and correctness rests on none of them.
 """
 
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from coilwork_ir.capabilities import TURNED_SHARE
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, stride_of
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, postorder, range_symbols
 from coilwork_triton.facts.kernel_analysis import roots_of
+
+# Blocks have three dimensions where nothing is reduced.
+_MOST_TURNED: Final = 2
 
 
 def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> Mapping[str, float]:
@@ -33,10 +38,38 @@ def share_unit_strides(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: i
             touched *= max(1, guess.extent(one))
         everything += touched
         for one in varying:
-            step = stride_of(place.index, one) if one in direct else None
-            if step is not None and guess.value(step) == 1:
-                sums[one] += touched
+            sums[one] += touched if guess.is_unit(place.index, one) else 0
     return {one.name: round(sums[one] / max(1, everything), 6) for one in ranges}
+
+
+def find_turned_ranges(kernel: Kernel, likely: Mapping[Expr, int], *, unknown: int) -> tuple[str, ...]:
+    """Names of the ranges before the innermost one, inner ones first, two at most, that have blocks of their
+    own: they carry bytes at unit stride that are not so along the innermost range, as of a transposed
+    operand.
+
+    Rows that are reduced share programs otherwise, and have none.
+    """
+    if any(r.kind != "parallel" for r in kernel.ranges) or len(kernel.ranges) < 2:
+        return ()
+    *outer, inner = (r.symbol for r in kernel.ranges)
+    guess = _Guess(likely, unknown)
+    itemsize = {arg.name: arg.dtype.itemsize for arg in kernel.args}
+    turned, everything = dict.fromkeys(outer, 0), 0
+    for place in _places(kernel, frozenset((*outer, inner))):
+        touched = itemsize[place.name]
+        for one in (*outer, inner):
+            varies = one in place.index.free_symbols or one in place.looked_up
+            touched *= max(1, guess.extent(one)) if varies else 1
+        everything += touched
+        if not guess.is_unit(place.index, inner):
+            for one in outer:
+                turned[one] += touched if guess.is_unit(place.index, one) else 0
+    found: list[str] = []
+    for one in reversed(outer[-_MOST_TURNED:]):
+        if turned[one] < TURNED_SHARE * everything or not everything:
+            break
+        found.append(one.name)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +111,11 @@ class _Guess:
     def extent(self, one: Expr) -> int:
         """Points of a range."""
         return 1 if one.extent is None else self.value(one.extent)
+
+    def is_unit(self, index: Expr, along: Expr) -> bool:
+        """True if neighbours along a range are neighbours in memory."""
+        step = stride_of(index, along) if along in index.free_symbols else None
+        return step is not None and self.value(step) == 1
 
     def value(self, expr: Expr) -> int:
         """The likely value of `expr`."""

@@ -46,9 +46,9 @@ from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import roots_of
 from coilwork_triton.facts.ragged import is_ragged
-from coilwork_triton.iteration.tiles import Letter, needs_64_bits
+from coilwork_triton.iteration.tiles import needs_64_bits
 from coilwork_triton.launch.counted import LEAST_BLOCK
-from coilwork_triton.launch.parameters import next_power_of_two
+from coilwork_triton.launch.parameters import Letter, next_power_of_two
 from coilwork_triton.launch.sorting import MOST_WARPS
 
 # What the generator has text for, in one mapping without nests.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Load, Scalar, postorder
-from coilwork_triton.launch.parameters import BLOCKS
+from coilwork_triton.launch.parameters import BLOCKS, Letter
 from coilwork_triton.text.index_printer import leaves_32_bits
 
-Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20

@@ -34,11 +34,7 @@ def split_concat(kernel: Kernel, grids: Grids) -> Kernel | None:
     """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to
     gain.
     """
-    if (
-        not are_plain(kernel.stores)
-        or kernel.checks
-        or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges)
-    ):
+    if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
         return None
     found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
     if found is None:

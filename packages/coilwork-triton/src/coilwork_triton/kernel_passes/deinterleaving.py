@@ -65,9 +65,6 @@ def _dealt(kernel: Kernel, dealt: Range, inner: Range, count: int) -> Kernel:
     outer.sort(key=lambda r: -(_step(kernel.stores[0].index, r.symbol) or 0))
     return replace(
         kernel,
-        ranges=(
-            *(replace(r, tile="x") for r in outer),
-            replace(inner, tile="x"),
-        ),
+        ranges=(*outer, inner),
         stores=tuple(store for stores in zip(*each, strict=True) for store in stores),
     )

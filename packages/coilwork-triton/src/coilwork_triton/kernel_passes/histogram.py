@@ -20,7 +20,7 @@ Beyond 1,024 bins little of that is left, and a thread's registers are full.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -37,9 +37,11 @@ _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """`kernel`, whose rows of bins are its tile `y`, and the most `bins` that one of its stores counts in."""
+    """How many of a kernel's ranges, from the first on, say which row of bins a point belongs to, and the most
+    `bins` that one of its stores counts in.
+    """
 
-    kernel: Kernel
+    rows: int
     bins: int
 
 
@@ -56,10 +58,10 @@ class Bins:
 def privatize_histogram(
     kernel: Kernel, grids: Grids, likely: Mapping[Expr, int] = MappingProxyType({})
 ) -> Histogram | None:
-    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while by
-    what is `likely` of its sizes.
+    """What programs count, if all stores of `kernel` can be counted and that is worth while by what is
+    `likely` of its sizes.
     """
-    if not kernel.stores or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
+    if not kernel.stores or any(r.kind != "parallel" for r in kernel.ranges):
         return None
     found = [find_bins(kernel, store) for store in kernel.stores]
     counts = [bins.count for bins in found if bins is not None]
@@ -72,8 +74,7 @@ def privatize_histogram(
     most = max(counts)
     if not _many(kernel, rows, most, grids, likely):
         return None
-    outer = tuple(replace(r, tile="y") for r in kernel.ranges[:rows])
-    return Histogram(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
+    return Histogram(rows=rows, bins=most)
 
 
 def find_bins(kernel: Kernel, store: Store) -> Bins | None:

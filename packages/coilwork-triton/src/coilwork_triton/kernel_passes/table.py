@@ -18,13 +18,13 @@ from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
-from coilwork_triton.facts.unit_strides import share_unit_strides
+from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides
 from coilwork_triton.kernel_passes.concat_splitting import split_concat
 from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 from coilwork_triton.kernel_passes.histogram import privatize_histogram
 from coilwork_triton.kernel_passes.thread_coarsening import CoarseKernel, coarsen
 from coilwork_triton.kernel_passes.topk_range import split_topk_range
-from coilwork_triton.launch.parameters import UNKNOWN_EXTENT
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Letter
 from coilwork_triton.text.ops import converted_constant
 from coilwork_triton.text.types import SMALL_FLOATS
 
@@ -40,6 +40,8 @@ class Draft:
         topk: the range of the first elements of sorted rows, if that is all that is kept of them.
         unit_strides: the share of bytes at unit stride along each range, by its name, before points were in
             steps.
+        turned: names of ranges before the innermost one, inner ones first, that have blocks of their own; the
+            ranges outside of one share its tile, up to the next one.
         coarsening: points of the original kernel that one of its points computes.
         bins: programs count their points in so many at most, before they update memory; 0 if they do not.
     """
@@ -47,6 +49,7 @@ class Draft:
     kernel: Kernel
     likely: tuple[int, ...]
     unit_strides: Mapping[str, float]
+    turned: tuple[str, ...] = ()
     topk: Expr | None = None
     coarsening: int = 1
     bins: int = 0
@@ -61,6 +64,25 @@ class Draft:
         return sum(self.unit_strides[r.symbol.name] for r in ranges)
 
     @property
+    def is_line(self) -> bool:
+        """True if all ranges are parallel, and points follow each other in one tile."""
+        return not self.turned and all(r.kind == "parallel" for r in self.kernel.ranges)
+
+    def group_ranges(self) -> dict[Letter, list[Range]]:
+        """The ranges by tile: `x` has the innermost parallel ones, before `y` and `z`; `w` those that are
+        walked, `r` those that are reduced.
+        """
+        letters: list[Letter] = ["x", "y", "z"]
+        groups: dict[Letter, list[Range]] = {}
+        for one in reversed(self.kernel.ranges):
+            if one.symbol.name in self.turned:
+                letters = letters[1:]
+            letter: Letter = "r" if one.kind == "reduction" else "w" if one.kind == "walked" else letters[0]
+            groups.setdefault(letter, []).insert(0, one)
+        order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
+        return {letter: groups[letter] for letter in order if letter in groups}
+
+    @property
     def most_along(self) -> Range | None:
         """The range along which most bytes are at unit stride; None if there are no ranges."""
         return max(self.kernel.ranges, key=lambda r: self.share_along((r,)), default=None)
@@ -70,7 +92,10 @@ def begin_draft(kernel: Kernel, likely: tuple[int, ...] = ()) -> Draft:
     """`kernel` before its passes; `likely` is as in `Draft`."""
     known = {size: number for size, number in zip(kernel.sizes, likely, strict=False) if number}
     return Draft(
-        kernel=kernel, likely=likely, unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT)
+        kernel=kernel,
+        likely=likely,
+        unit_strides=share_unit_strides(kernel, known, unknown=UNKNOWN_EXTENT),
+        turned=find_turned_ranges(kernel, known, unknown=UNKNOWN_EXTENT),
     )
 
 
@@ -128,6 +153,8 @@ def _split_topk_range(draft: Draft, target: Target) -> Draft:
 
 
 def _split_concat(draft: Draft, target: Target) -> Draft:
+    if not draft.is_line:
+        return draft
     found = split_concat(draft.kernel, target.machine.grids)
     return draft if found is None else replace(draft, kernel=found)
 
@@ -136,16 +163,16 @@ def _coarsen_deinterleaved(draft: Draft, target: Target) -> Draft:
     found = deinterleave(draft.kernel)
     if found is None:
         return draft
-    coarse = _coarse(draft, coarsen(found, target.machine.grids))
+    coarse = _coarse(replace(draft, turned=()), coarsen(found, target.machine.grids))
     # neighbours along the last range are read together and stored together
-    if coarse is draft:
+    if coarse.coarsening == draft.coarsening:
         return draft
     *outer, inner = (r.symbol.name for r in coarse.kernel.ranges)
     return replace(coarse, unit_strides={**dict.fromkeys(outer, 0.0), inner: 1.0})
 
 
 def _coarsen(draft: Draft, target: Target) -> Draft:
-    if draft.coarsening > 1:
+    if draft.coarsening > 1 or not draft.is_line:
         return draft
     return _coarse(draft, coarsen(draft.kernel, target.machine.grids))
 
@@ -155,8 +182,14 @@ def _coarse(draft: Draft, found: CoarseKernel | None) -> Draft:
 
 
 def _privatize_histogram(draft: Draft, target: Target) -> Draft:
-    found = privatize_histogram(draft.kernel, target.machine.grids, draft.likely_sizes)
-    return draft if found is None else replace(draft, kernel=found.kernel, bins=found.bins)
+    found = (
+        privatize_histogram(draft.kernel, target.machine.grids, draft.likely_sizes) if draft.is_line else None
+    )
+    if found is None:
+        return draft
+    # programs count what belongs to a row of bins
+    rows = draft.kernel.ranges[: found.rows]
+    return replace(draft, bins=found.bins, turned=tuple(r.symbol.name for r in rows[-1:]))
 
 
 KERNEL_PASSES: Final[PassTable[Draft, Target]] = PassTable(

@@ -110,7 +110,7 @@ def _narrow(kernel: Kernel) -> list[Load]:
 
 def _is_plain(kernel: Kernel, grids: Grids) -> bool:
     """Nothing but stores, each of its own element for every point of a row of known length, of many rows."""
-    if not kernel.ranges or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
+    if not kernel.ranges or any(r.kind != "parallel" for r in kernel.ranges):
         return False
     inner = kernel.ranges[-1].symbol
     if inner.extent is None or as_int(inner.extent) is None or kernel.checks:

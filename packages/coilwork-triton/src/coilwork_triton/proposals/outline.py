@@ -43,7 +43,6 @@ from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.parameters import chosen
 from coilwork_triton.iteration.refusals import GRID_AXIS_MAX
-from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.launch.parameters import (
     BLOCKS,
     RUN,
@@ -55,6 +54,7 @@ from coilwork_triton.launch.parameters import (
     SORT_WIDTH,
     STAGES,
     WARPS,
+    Letter,
 )
 from coilwork_triton.proposals.access_width import WHOLE_VECTOR
 from coilwork_triton.proposals.proposal import Proposal, Setting

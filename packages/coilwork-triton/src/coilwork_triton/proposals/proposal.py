@@ -15,11 +15,10 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.kernel_analysis import KernelAnalysis
 from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.iteration.sharing import Sharing
-from coilwork_triton.iteration.tiles import Letter
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.kernel_passes.topk_range import first_elements
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Letter, Walk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, product, provably_le
 from coilwork_ir.kernels import Range
 from coilwork_triton.facts.padded_rows import lanes_of_rows
 from coilwork_triton.facts.ragged import along_rows
 from coilwork_triton.facts.vectors import in_pieces, in_rows
-from coilwork_triton.iteration.tiles import Letter
+from coilwork_triton.launch.parameters import Letter
 from coilwork_triton.proposals.proposal import Setting
 from coilwork_triton.rules import Rule, RuleTable, always
 
@@ -21,7 +20,7 @@ Groups = dict[Letter, list[Range]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """`groups` are the ranges of each tile as the scheduler has them."""
+    """`groups` are the ranges of each tile by strides alone."""
 
     setting: Setting
     groups: Groups
@@ -99,27 +98,18 @@ TILINGS: Final[RuleTable[_Question, Groups]] = RuleTable(
             why="rows of results that end early have one length each, and few of them belong to a program",
         ),
         Rule(
-            name="as-scheduled",
+            name="by-strides",
             matches=always,
             answer=lambda q: q.groups,
-            why="ranges that the scheduler gave one tile are flattened into it",
+            why="ranges whose neighbours in memory lie along the innermost one are flattened into its tile",
         ),
     )
 )
 
 
 def tile_ranges(setting: Setting) -> Groups:
-    """The ranges of each tile.
-
-    Raises:
-        EmitError: a range lies in a tile of another kind.
-    """
-    groups: Groups = {}
-    for r in setting.kernel.ranges:
-        if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
-            raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
-        groups.setdefault(r.tile, []).append(r)
-    return TILINGS.answer(_Question(setting=setting, groups=groups))
+    """The ranges of each tile."""
+    return TILINGS.answer(_Question(setting=setting, groups=setting.draft.group_ranges()))
 
 
 def pad_rows(setting: Setting, groups: Groups) -> tuple[Mapping[Letter, Expr], int]:

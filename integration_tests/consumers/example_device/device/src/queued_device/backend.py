@@ -13,7 +13,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import CppCompiler, describe_cpu
-from coilwork_scheduler.contractions.choose import Registry
+from coilwork_scheduler.contractions.registry import Registry
 from queued_device import NAME
 from queued_device.device import QueuedDevice
 from queued_device.products import LIBRARY

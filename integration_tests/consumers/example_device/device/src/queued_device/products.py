@@ -10,8 +10,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Extern, Node
 from coilwork_ir.loops.matrix_products import PRODUCT, MatrixProduct
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.choose import Registry
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
