@@ -116,10 +116,10 @@ def row_sums(width: int, *, checked: bool = True) -> Kernel:
     return kernel_of(y, r, value=value, checks=[is_within(at, 8)], checked=checked)
 
 
-def sums_of_elements(checked: bool = True) -> Kernel:
-    """Sums of elements that are looked up one by one, in a loop."""
-    y, r = along("x0", 4), along("r0", 4000, "reduction")
-    at = load("in1", [y.symbol * 4000 + r.symbol], I64)
+def sums_of_elements(width: int = 4000, *, checked: bool = True) -> Kernel:
+    """Sums of elements that are looked up one by one."""
+    y, r = along("x0", 4), along("r0", width, "reduction")
+    at = load("in1", [y.symbol * width + r.symbol], I64)
     value = reduce("sum", [load("in0", [AT], F32, indirect=[at])], [r.symbol])
     return kernel_of(y, r, value=value, checks=[is_within(at, 200)], checked=checked)
 
@@ -214,13 +214,18 @@ def accesses(text: str) -> list[str]:
 def test_what_a_check_does_not_judge_is_loaded_at_once() -> None:
     y, x = along("x0", ROWS), along("x1", WIDTH)
     judged, other = load("in1", [y.symbol], I64), load("in2", [y.symbol], I64)
-    rows = [load("in0", [AT * WIDTH + x.symbol], F32, indirect=[at]) for at in (judged, other)]
-    text = body_of(kernel_of(y, x, value=op("add", *rows), checks=[is_within(judged, 200)]))
-    found = {
-        name: next(line for line in text.splitlines() if f"in0 + ({name}" in line) for name in ("in1", "in2")
-    }
-    assert "bitwise_and" in found["in1"] and "bitwise_and" not in found["in2"]
+    rows = [load("in0", [AT * WIDTH + x.symbol], F32, indirect=[at]) for at in (other, judged)]
+    lines = body_of(kernel_of(y, x, value=op("add", *rows), checks=[is_within(judged, 200)])).splitlines()
+    words = ("in0 + (in2", "device_assert", "in0 + (in1")
+    places = [k for word in words for k, line in enumerate(lines) if word in line]
+    assert len(places) == 3 and places == sorted(places)
 
 
-def test_a_kernel_without_checks_has_no_other_masks() -> None:
-    assert "&" not in body_of(looked_up(checked=False))
+def test_a_check_is_asserted_once_and_in_front_of_the_loops_that_it_does_not_hang_on() -> None:
+    before, inside = (
+        emitted(kernel).text.split("@triton.jit")[-1]
+        for kernel in (row_sums(1 << 15), sums_of_elements(1 << 15))
+    )
+    assert before.count("device_assert") == inside.count("device_assert") == 1
+    assert before.index("device_assert") < before.index("for r0_offset")
+    assert inside.index("for r0_offset") < inside.index("device_assert") < inside.index("in0 +")

@@ -55,17 +55,9 @@ def perform(values: Values, scope: Scope, what: Store | Check) -> None:
         EmitError: an atomic update that the hardware has no instruction for.
     """
     if isinstance(what, Check):
-        _check(values, scope, what)
+        values.require(scope, what)
     else:
         _store(values, scope, what)
-
-
-def _check(values: Values, scope: Scope, check: Check) -> None:
-    condition = values.expression(scope, check.condition)
-    mask = values.space.mask(values.space.letters(values.levels.varies[check.condition]))
-    if mask is not None:
-        condition = Binary("|", condition, Unary("~", mask))
-    scope.writer.do(tl("device_assert", condition, Text(check.text)))
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Reduce, Scalar
 from coilwork_ir.syntax.python import Expression
 from coilwork_triton.facts.levels import Levels
@@ -18,18 +19,25 @@ from coilwork_triton.text.writer import Writer
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """Values known at one place: in the kernel's own level, or inside one of its loops."""
+    """Values known at one place: in the kernel's own level, or inside one of its loops; and the checks that are
+    asserted there.
+    """
 
     writer: Writer
     parent: Scope | None = None
     number: int = 0
     bound: dict[Scalar, Expression] = field(default_factory=dict)
     starts: dict[tuple[str, Expr, tuple[str, ...]], Expression] = field(default_factory=dict)
+    asserted: set[Check] = field(default_factory=set)
 
     def find(self, node: Scalar) -> Expression | None:
         """The expression for `node`, from here or from outside."""
         found = self.bound.get(node)
         return found if found is not None or self.parent is None else self.parent.find(node)
+
+    def has_asserted(self, check: Check) -> bool:
+        """Tell if `check` is asserted here, or outside before this place is reached."""
+        return check in self.asserted or (self.parent is not None and self.parent.has_asserted(check))
 
 
 class Known(Protocol):

@@ -11,6 +11,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
     Const,
     Contraction,
@@ -24,7 +25,7 @@ from coilwork_ir.scalar import (
     placeholder,
     postorder,
 )
-from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, method
+from coilwork_ir.syntax.python import Binary, Expression, List, Name, Number, Text, Unary, method
 from coilwork_ir.syntax.python_printer import print_expression
 from coilwork_triton.facts.checked_loads import guards_of_loads
 from coilwork_triton.facts.levels import Levels
@@ -79,7 +80,7 @@ class Values:
         self._uses.update(roots)
         self._short = find_shortcuts(kernel, shape, self.order, roots)
         self._guards = guards_of_loads(kernel, levels, self.order)
-        self._uses.update(condition for guards in self._guards.values() for condition in guards)
+        self._uses.update(check.condition for checks in self._guards.values() for check in checks)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -123,7 +124,7 @@ class Values:
                 seen.add(node)
                 stack.append((node, True))
                 stack.extend((operand, False) for operand in reversed(node.operands))
-                stack.extend((guard, False) for guard in self._guards.get(node, ()))
+                stack.extend((check.condition, False) for check in self._guards.get(node, ()))
         return order
 
     def note_passes(self, passes: Sequence[Sequence[Scalar]]) -> None:
@@ -257,7 +258,24 @@ class Values:
             )
         return scope.writer.bind("index", self.space.index(node.expr, values, widen=True))
 
+    def require(self, scope: Scope, check: Check) -> None:
+        """Assert `check`, whose condition is known in `scope`, once: there, or in front of the loops around
+        it whose steps it does not hang on.
+        """
+        if scope.has_asserted(check):
+            return
+        while scope.parent is not None and scope.parent.find(check.condition) is not None:
+            scope = scope.parent
+        scope.asserted.add(check)
+        condition = self.expression(scope, check.condition)
+        mask = self.space.mask(self.space.letters(self.levels.varies[check.condition]))
+        if mask is not None:
+            condition = Binary("|", condition, Unary("~", mask))
+        scope.writer.do(tl("device_assert", condition, Text(check.text)))
+
     def _load(self, scope: Scope, node: Load) -> None:
+        for check in self._guards.get(node, ()):
+            self.require(scope, check)
         chosen = of_two_rows(self.space, node)
         if chosen is not None:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", chosen)
@@ -282,8 +300,6 @@ class Values:
         bounds = self.space.mask(letters)
         if bounds is not None:
             conditions.append(bounds)
-        # an assertion that stands behind the load is the first to say that an address is wrong
-        conditions += [self.expression(scope, guard) for guard in self._guards.get(node, ())]
         options: dict[str, Expression] = {}
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
