@@ -192,7 +192,12 @@ def laid_out(graph: Graph, device: str = "sm_90", options: ScheduleOptions = DEF
     made = schedule(graph, target(device), options, observe=observe)
     verify_schedule(made)
     torch.manual_seed(0)
-    given = [torch.randn([int(e.value) for e in i.shape]) / 4 for i in graph.inputs]
+    given = [
+        (torch.randn([int(e.value) for e in i.shape]) / 4).as_strided(
+            [int(e.value) for e in i.shape], [int(s.value) for s in i.strides]
+        )
+        for i in graph.inputs
+    ]
     expected = interpret_graph(graph, given)
     for wanted, result in zip(expected, interpret_schedule(made, given), strict=True):
         assert isinstance(wanted, torch.Tensor) and isinstance(result, torch.Tensor)
@@ -220,6 +225,48 @@ def test_a_result_keeps_the_strides_that_its_caller_sees() -> None:
 def test_a_result_that_nobody_sees_is_laid_out_as_well() -> None:
     after = laid_out(stream(returned=", %b", free="free (%b)"))
     assert strides_in(after, "b") == "rows"
+
+
+# a norm over the channels of planes, and a pool of them whose loop reads nothing that has a layout of its own
+POOLED = """graph @pooled {
+  input %x: f32[4, 256, 64, 64]{1048576, 1, 16384, 256}
+  %b: f32[4, 256, 64, 64] = pointwise [i0: 4, i1: 256, i2: 64, i3: 64] {
+    t0 = load %x[i0, i1, i2, i3] : f32
+    t1 = exp(t0)
+    t2 = tanh(t1)
+    t3 = lgamma(t2)
+    t4 = tanh(t3)
+    t5 = lgamma(t4)
+    t6 = exp(t5)
+    t7 = lgamma(t6)
+    yield t7
+  }
+  (%s: f32[4, 64, 64]) = reduce sum [i0: 4, i2: 64, i3: 64 | r0: 256] {
+    t0 = load %b[i0, r0, i2, i3] : f32
+    yield t0
+  }
+  %o: f32[4, 256, 64, 64]{1048576, 1, 16384, 256} = pointwise [i0: 4, i1: 256, i2: 64, i3: 64] {
+    t0 = load %b[i0, i1, i2, i3] : f32
+    t1 = load %s[i0, i2, i3] : f32
+    t2 = sub(t0, t1)
+    yield t2
+  }
+  %p: f32[4, 256, 32, 32] = pointwise [i0: 4, i1: 256, i2: 32, i3: 32] {
+    t0 = load %b[i0, i1, 2*i2, 2*i3] : f32
+    t1 = load %b[i0, i1, 2*i2 + 1, 2*i3 + 1] : f32
+    t2 = maximum(t0, t1)
+    yield t2
+  }
+  return (%o, %p) free (%p)
+}
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_that_nobody_has_a_wish_for_follows_its_neighbours(device: str) -> None:
+    after = laid_out(parse_graph(POOLED), device)
+    assert strides_in(after, "b") == "{1048576, 1, 16384, 256}"
+    assert strides_in(after, "p") == "{262144, 1, 8192, 256}"
 
 
 def test_layouts_do_not_depend_on_the_batch_where_results_may_not() -> None:
