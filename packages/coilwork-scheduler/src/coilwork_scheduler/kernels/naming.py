@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
-from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, format_expr
+from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.cores.text import format_core
 from coilwork_ir.loc import Origin
@@ -48,18 +47,27 @@ def _operator(qualified: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
 
 
-def structure(kernel: Kernel, show: Callable[[Expr], str] = format_expr) -> str:
+def show_constant(constant: Const) -> str:
+    """The value of `constant`."""
+    return repr(constant.value)
+
+
+def structure(
+    kernel: Kernel,
+    show: Callable[[Expr], str] = format_expr,
+    constant: Callable[[Const], str] = show_constant,
+) -> str:
     """Text that two kernels share exactly when they differ in name and origins at most.
 
-    `show` prints index expressions and constants of type `i64`: with one that leaves something out, kernels
-    share their text that differ in that as well.
+    `show` prints index expressions, `constant` constants: where one leaves something out, kernels share their
+    text that differ in that as well.
     """
     lines = [kernel.numerics, f"workspace {kernel.workspace}"]
     lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
     if kernel.core is not None:
         lines += format_core(kernel.core, "")
     if kernel.combined is not None:
-        lines.append(f"combined {structure(kernel.combined.body, show)}")
+        lines.append(f"combined {structure(kernel.combined.body, show, constant)}")
         lines += [f"member {m.args} {_joined(m.sizes, show)}" for m in kernel.combined.members]
     for entry in kernel.ranges:
         extent = entry.symbol.extent
@@ -79,7 +87,7 @@ def structure(kernel: Kernel, show: Callable[[Expr], str] = format_expr) -> str:
     for node in postorder(roots):
         operands = " ".join(str(number[operand]) for operand in node.operands)
         number[node] = len(number)
-        lines.append(f"{node.dtype.text} {_head(node, show)} {operands}")
+        lines.append(f"{node.dtype.text} {_head(node, show, constant)} {operands}")
     for store in kernel.stores:
         parts = [store.buffer, show(store.index), str(number[store.value]), store.mode]
         parts += [str(number[value]) for value in store.indirect]
@@ -90,12 +98,10 @@ def structure(kernel: Kernel, show: Callable[[Expr], str] = format_expr) -> str:
     return "\n".join(lines)
 
 
-def _head(node: Scalar, show: Callable[[Expr], str]) -> str:
+def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const], str]) -> str:
     match node:
-        case Const(value=int(value), dtype=DType.I64):
-            return f"const {show(as_expr(value))}"
         case Const():
-            return f"const {node.value!r}"
+            return f"const {constant(node)}"
         case IndexValue():
             return f"index {show(node.expr)}"
         case Load():

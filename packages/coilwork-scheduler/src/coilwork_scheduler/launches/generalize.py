@@ -5,15 +5,19 @@ symbols in the place of these numbers (anti-unification: Plotkin, "A note on ind
 Numbers that change together share a symbol: of the rows that a step of a loop appends, their count, the
 stride and the bound of a condition are `n0`, `n0` and `n0 - 1`.
 
-A divisor stays a number, because dividing by an argument takes a CPU many times as long.
+A divisor stays a number, because dividing by an argument takes a CPU many times as long. A constant that is
+only added, multiplied, compared or chosen may be an argument too: a float is passed as its bits, so that it
+arrives as it is.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -25,27 +29,35 @@ from coilwork_ir.scalar import (
     Contraction,
     IndexValue,
     Load,
+    Op,
     Reduce,
     Scalar,
     Scan,
     Sort,
+    cast,
     index_value,
     load,
+    op,
     postorder,
     reduce,
     scan_again,
     with_operands,
 )
-from coilwork_scheduler.kernels.naming import structure
+from coilwork_scheduler.kernels.naming import show_constant, structure
 
 # Numbers of an expression's text; digits of names are none.
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+")
 _DIVISOR: Final = re.compile(r"(?://|%) \d+")
 # Accesses are 16 bytes wide where a row is a multiple of as many elements.
 _UNIT: Final = 16
-# Arguments that take the place of numbers. Numbers of unrelated kernels that happen to look alike would need
-# more.
-_MOST_SYMBOLS: Final = 4
+# Arguments that take the place of numbers: as many as a kernel may have tensors. Each costs a call a little.
+_MOST_SYMBOLS: Final = 32
+# What computes the same way whether or not it knows a constant operand.
+_INDIFFERENT: Final = frozenset(
+    {"add", "sub", "mul", "where", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge"}
+)
+# Formats of the bits of a float and of an integer as wide, and that integer.
+_BITS: Final = MappingProxyType({DType.F32: ("<f", "<i", DType.I32), DType.F64: ("<d", "<q", DType.I64)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +88,13 @@ def find_pattern(kernel: Kernel) -> Pattern | None:
         return None
     multiples = [extent is None or extent % _UNIT == 0 for extent in extents]
     numbers = [int(found) for text in _texts(kernel) for found in _NUMBER.findall(text)]
-    return Pattern(text=f"{multiples}\n{structure(kernel, _hide_numbers)}", numbers=tuple(numbers))
+    constants = _free_constants(kernel)
+
+    def hide(constant: Const) -> str:
+        return _hide_numbers(_bits(constant)) if constant in constants else show_constant(constant)
+
+    text = structure(kernel, _hide_numbers, hide)
+    return Pattern(text=f"{multiples}\n{text}", numbers=tuple(numbers))
 
 
 def generalize(
@@ -105,6 +123,34 @@ def _hide_numbers(expr: Expr) -> str:
     return _NUMBER.sub("#", format_expr(expr))
 
 
+def _free_constants(kernel: Kernel) -> frozenset[Const]:
+    """Constants of which nothing is known by those who compute with them."""
+    roots = _roots(kernel)
+    found: set[Const] = set()
+    bound = {root for root in roots if isinstance(root, Const)}
+    for node in postorder(roots):
+        if isinstance(node, Const) and (node.dtype is DType.I64 or node.dtype in _BITS):
+            found.add(node)
+        if not isinstance(node, Op) or node.op not in _INDIFFERENT:
+            bound.update(operand for operand in node.operands if isinstance(operand, Const))
+    return frozenset(found - bound)
+
+
+def _bits(constant: Const) -> Expr:
+    """The integer as which `constant` is passed."""
+    if constant.dtype is DType.I64:
+        return as_expr(int(constant.value))
+    of_float, of_integer, _ = _BITS[constant.dtype]
+    (bits,) = struct.unpack(of_integer, struct.pack(of_float, constant.value))
+    return as_expr(int(bits))
+
+
+def _of_bits(expr: Expr, dtype: DType) -> Scalar:
+    """The constant of type `dtype` that was passed as `expr`."""
+    value = index_value(expr)
+    return value if dtype is DType.I64 else op("bitcast", cast(value, _BITS[dtype][2]), dtype=dtype)
+
+
 def _roots(kernel: Kernel) -> list[Scalar]:
     roots: list[Scalar] = []
     for store in kernel.stores:
@@ -121,6 +167,7 @@ def _texts(kernel: Kernel) -> list[str]:
 
 
 def _expressions(kernel: Kernel) -> Iterator[Expr]:
+    constants = _free_constants(kernel)
     yield from (r.extent for r in kernel.ranges)
     yield from (arg.span for arg in kernel.args)
     for node in postorder(_roots(kernel)):
@@ -129,8 +176,8 @@ def _expressions(kernel: Kernel) -> Iterator[Expr]:
                 yield from node.index
             case IndexValue():
                 yield node.expr
-            case Const(value=int(value), dtype=DType.I64):
-                yield as_expr(value)
+            case Const() if node in constants:
+                yield _bits(node)
             case _:
                 pass
     yield from (store.index for store in kernel.stores)
@@ -222,10 +269,15 @@ def _rebuild(kernel: Kernel, fills: _Fills) -> Kernel:
     ]
     axes = {old.symbol: new.symbol for old, new in zip(kernel.ranges, ranges, strict=True)}
     refill.symbols.update({new.name: new for new in axes.values()})
+    constants = _free_constants(kernel)
     done: dict[Scalar, Scalar] = {}
     for node in postorder(_roots(kernel)):
         operands = [done[operand] for operand in node.operands]
-        done[node] = _replaced(node, operands, refill, axes)
+        if isinstance(node, Const) and node in constants:
+            bits = refill.replace(_bits(node))
+            done[node] = node if as_int(bits) is not None else _of_bits(bits, node.dtype)
+        else:
+            done[node] = _replaced(node, operands, refill, axes)
     stores = tuple(
         replace(
             store,
@@ -244,9 +296,7 @@ def _rebuild(kernel: Kernel, fills: _Fills) -> Kernel:
     return replace(kernel, ranges=tuple(ranges), args=args, stores=stores, checks=checks)
 
 
-def _replaced(
-    node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: Mapping[Expr, Expr]
-) -> Scalar:
+def _replaced(node: Scalar, operands: Sequence[Scalar], refill: _Refill, axes: Mapping[Expr, Expr]) -> Scalar:
     match node:
         case Load():
             count = len(node.indirect)
@@ -260,9 +310,6 @@ def _replaced(
             )
         case IndexValue():
             return index_value(refill.replace(node.expr), operands)
-        case Const(value=int(value), dtype=DType.I64):
-            expr = refill.replace(as_expr(value))
-            return node if as_int(expr) is not None else index_value(expr)
         case Reduce():
             return reduce(node.kind, operands, [axes[a] for a in node.axes], output=node.output)
         case Scan():
