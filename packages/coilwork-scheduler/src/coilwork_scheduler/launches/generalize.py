@@ -13,8 +13,9 @@ arrives as it is.
 from __future__ import annotations
 
 import re
-import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_double, c_float
 from dataclasses import dataclass, replace
 from math import gcd
 from types import MappingProxyType
@@ -45,8 +46,8 @@ from coilwork_ir.scalar import (
 )
 from coilwork_scheduler.kernels.naming import show_constant, structure
 
-# Numbers of an expression's text; digits of names are none.
-_NUMBER: Final = re.compile(r"(?<![\w.])\d+")
+# Numbers of an expression's text; digits of names are none. A sign belongs to one that is all of the text.
+_NUMBER: Final = re.compile(r"\A-?\d+\Z|(?<![\w.])\d+")
 _DIVISOR: Final = re.compile(r"(?://|%) \d+")
 # Accesses are 16 bytes wide where a row is a multiple of as many elements.
 _UNIT: Final = 16
@@ -56,8 +57,10 @@ _MOST_SYMBOLS: Final = 32
 _INDIFFERENT: Final = frozenset(
     {"add", "sub", "mul", "where", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge"}
 )
-# Formats of the bits of a float and of an integer as wide, and that integer.
-_BITS: Final = MappingProxyType({DType.F32: ("<f", "<i", DType.I32), DType.F64: ("<d", "<q", DType.I64)})
+# From here on a number is an argument of its own: sums and multiples of others might overflow 64 bits.
+_LARGE: Final = 1 << 48
+# How a float lies in memory, and the integer as wide.
+_BITS: Final = MappingProxyType({DType.F32: (c_float, DType.I32), DType.F64: (c_double, DType.I64)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +143,14 @@ def _bits(constant: Const) -> Expr:
     """The integer as which `constant` is passed."""
     if constant.dtype is DType.I64:
         return as_expr(int(constant.value))
-    of_float, of_integer, _ = _BITS[constant.dtype]
-    (bits,) = struct.unpack(of_integer, struct.pack(of_float, constant.value))
-    return as_expr(int(bits))
+    lies, _ = _BITS[constant.dtype]
+    return as_expr(int.from_bytes(bytes(lies(constant.value)), sys.byteorder, signed=True))
 
 
 def _of_bits(expr: Expr, dtype: DType) -> Scalar:
     """The constant of type `dtype` that was passed as `expr`."""
     value = index_value(expr)
-    return value if dtype is DType.I64 else op("bitcast", cast(value, _BITS[dtype][2]), dtype=dtype)
+    return value if dtype is DType.I64 else op("bitcast", cast(value, _BITS[dtype][1]), dtype=dtype)
 
 
 def _roots(kernel: Kernel) -> list[Scalar]:
@@ -192,7 +194,8 @@ class _Fills:
     """
 
     def __init__(self, kernel: Kernel, numbers: Sequence[Sequence[int]]) -> None:
-        classes: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        # by direction, and for large numbers by place
+        classes: dict[tuple[tuple[int, ...], int | None], list[tuple[int, int]]] = {}
         for place, column in enumerate(zip(*numbers, strict=True)):
             steps = [value - column[0] for value in column]
             factor = gcd(*steps)
@@ -200,11 +203,12 @@ class _Fills:
                 first = next(step for step in steps if step)
                 factor = factor if first > 0 else -factor
                 direction = tuple(step // factor for step in steps)
-                classes.setdefault(direction, []).append((place, factor))
+                own = place if any(abs(value) >= _LARGE for value in column) else None
+                classes.setdefault((direction, own), []).append((place, factor))
         self.by_place: dict[int, str] = {}
         found: list[Expr] = []
         values: list[list[int]] = []
-        for direction, places in classes.items():
+        for (direction, _), places in classes.items():
             column, slopes = _parametrize(direction, places, numbers)
             size = symbol(f"n{len(kernel.sizes) + len(found)}", lo=min(column), hi=max(column))
             found.append(size)
