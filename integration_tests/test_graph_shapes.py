@@ -76,6 +76,19 @@ WITH_TRITON = (
     "rotations_open",
     "sinkhorn_open",
 )
+# Loops of which each step has numbers of its own: extents, offsets, bounds or constants.
+STEPS_OF_ONE_KIND = (
+    "dense",
+    "cache_of_steps",
+    "recurrence_assigned",
+    "unrolled",
+    "index_puts",
+    "fan_out",
+    "stencils",
+    "rows_apart",
+    "pads_growing",
+)
+MOST_TEXTS = 12
 COUNTED = [("cpp", shape) for shape in SHAPES if shape not in LATE] + [("triton", s) for s in WITH_TRITON]
 
 
@@ -145,6 +158,20 @@ def text_for_slices(rows: int, steps: int) -> int:
 def test_few_rows_of_many_make_kernels_no_longer() -> None:
     """Each slice is computed once, however little it costs to compute it again for the next one."""
     assert text_for_slices(2000, 60) <= 1.5 * text_for_slices(400, 60)
+
+
+def count_texts(shape: str, size: int) -> int:
+    """The number of C++ texts that a graph of the shape takes."""
+    module, inputs, _ = SHAPES[shape].graph(size)
+    options = CompileOptions(strict=True, cache=False)
+    compiled = run_stages(open_job(module, inputs, role="inference", options=options), fallback=())
+    return len(compiled.sources)
+
+
+@pytest.mark.parametrize("shape", STEPS_OF_ONE_KIND)
+def test_steps_that_differ_in_numbers_share_texts(shape: str) -> None:
+    """A C++ compiler takes as long for each text, of which a loop that is unrolled has a few."""
+    assert count_texts(shape, 4 * LARGE) <= MOST_TEXTS
 
 
 def test_quadratic_work_would_show() -> None:

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from benchmarks.graph_shapes.recorder import Recorder, aten
 from benchmarks.graph_shapes.repeated_reads import READ_APART, rotations, sinkhorn
+from benchmarks.graph_shapes.unrolled_loops import UNROLLED_LOOPS
 
 ROWS, COLUMNS = 32, 48
 
@@ -688,6 +689,7 @@ _STATIC: Final = (
     draws,
     broadcasts,
     *READ_APART,
+    *UNROLLED_LOOPS,
 )
 _DYNAMIC: Final = (
     chain_of_two,

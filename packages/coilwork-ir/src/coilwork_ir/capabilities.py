@@ -114,7 +114,7 @@ class Capabilities:
         cuts_rows: few long rows occupy the device whole: kernels cut them by themselves, if that pays.
         contracts: its kernels compute contractions by units for them.
         combines: it takes kernels that are several computations of one kind in one launch.
-        opens_extents: a kernel of one range is as fast if the extent is an argument.
+        opens_extents: a kernel is as fast if its extents, strides and offsets are arguments.
         versions_by_size: its kernels of open sizes have versions for some of them. It takes an option
             `likely`, per kernel, for the sizes that calls will likely have: a number for each of the kernel's
             size symbols, 0 if nothing is known of it.

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 
 class FreshNames:
-    """Gives out names, each once, and none of those that were `taken` before.
+    """Gives out names, each once, and none of those that were `taken` before or are in one of `shared`.
 
+    `shared` are looked into and not copied: many texts may each have names of their own beside them.
     Equal requests in equal order give equal names. Reading a text, one finds a name's line by its number.
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
+    def __init__(self, taken: Iterable[str] = (), *, shared: Iterable[Container[str]] = ()) -> None:
         self._taken = set(taken)
+        self._shared = tuple(shared)
         # the number that the next name with this stem gets, if it is free
         self._next: dict[str, int] = {}
 
     def close_to(self, wanted: str, *, second: int = 1) -> str:
         """`wanted`; where that is taken, with `_1` behind it, or a higher number; or from `second` on."""
-        if wanted not in self._taken:
+        if not self._is_taken(wanted):
             self._taken.add(wanted)
             return wanted
         return self._first_free(f"{wanted}_", second)
@@ -34,9 +36,12 @@ class FreshNames:
     def _first_free(self, stem: str, first: int, counter: str | None = None) -> str:
         key = stem if counter is None else counter
         number = self._next.get(key, first)
-        while f"{stem}{number}" in self._taken:
+        while self._is_taken(f"{stem}{number}"):
             number += 1
         self._next[key] = number + 1
         name = f"{stem}{number}"
         self._taken.add(name)
         return name
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self._taken or any(name in names for names in self._shared)

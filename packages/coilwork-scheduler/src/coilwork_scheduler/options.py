@@ -45,8 +45,8 @@ class ScheduleOptions:
             may compute for itself.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
-        most_sizes: on CPUs, how many sizes kernels may come in that are otherwise the same, each with a text
-            of its own; beyond that they take the size as an argument.
+        most_sizes: on CPUs, how many kernels may differ in numbers alone (extents, strides, offsets,
+            constants), each with a text of its own; beyond that they take these numbers as arguments.
         max_reductions: separate reductions in one kernel.
         max_row_reads: distinct values per element that a kernel with reductions reads along the reduced
             dimensions: a persistent reduction keeps them all in registers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
@@ -47,21 +47,34 @@ def _operator(qualified: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
 
 
-def structure(kernel: Kernel) -> str:
-    """Text that two kernels share exactly when they differ in name and origins at most."""
+def show_constant(constant: Const) -> str:
+    """The value of `constant`."""
+    return repr(constant.value)
+
+
+def structure(
+    kernel: Kernel,
+    show: Callable[[Expr], str] = format_expr,
+    constant: Callable[[Const], str] = show_constant,
+) -> str:
+    """Text that two kernels share exactly when they differ in name and origins at most.
+
+    `show` prints index expressions, `constant` constants: where one leaves something out, kernels share their
+    text that differ in that as well.
+    """
     lines = [kernel.numerics, f"workspace {kernel.workspace}"]
     lines += [f"aliasing {output} {source}" for output, source in kernel.aliasing]
     if kernel.core is not None:
         lines += format_core(kernel.core, "")
     if kernel.combined is not None:
-        lines.append(f"combined {structure(kernel.combined.body)}")
-        lines += [f"member {m.args} {_joined(m.sizes)}" for m in kernel.combined.members]
+        lines.append(f"combined {structure(kernel.combined.body, show, constant)}")
+        lines += [f"member {m.args} {_joined(m.sizes, show)}" for m in kernel.combined.members]
     for entry in kernel.ranges:
         extent = entry.symbol.extent
-        shown = "" if extent is None else format_expr(extent)
+        shown = "" if extent is None else show(extent)
         lines.append(f"range {entry.symbol.name} {shown} {entry.kind}")
     for arg in kernel.args:
-        lines.append(f"arg {arg.name} {arg.dtype.text} {arg.role} {format_expr(arg.span)} {arg.aligned}")
+        lines.append(f"arg {arg.name} {arg.dtype.text} {arg.role} {show(arg.span)} {arg.aligned}")
     for size in kernel.sizes:
         lines.append(f"size {size.name} {size.lo} {size.hi}")
     roots: list[Scalar] = []
@@ -74,9 +87,9 @@ def structure(kernel: Kernel) -> str:
     for node in postorder(roots):
         operands = " ".join(str(number[operand]) for operand in node.operands)
         number[node] = len(number)
-        lines.append(f"{node.dtype.text} {_head(node)} {operands}")
+        lines.append(f"{node.dtype.text} {_head(node, show, constant)} {operands}")
     for store in kernel.stores:
-        parts = [store.buffer, format_expr(store.index), str(number[store.value]), store.mode]
+        parts = [store.buffer, show(store.index), str(number[store.value]), store.mode]
         parts += [str(number[value]) for value in store.indirect]
         parts.append("" if store.mask is None else f"? {number[store.mask]}")
         lines.append("store " + " ".join(parts))
@@ -85,20 +98,21 @@ def structure(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _head(node: Scalar) -> str:
+def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const], str]) -> str:
     match node:
         case Const():
-            return f"const {node.value!r}"
+            return f"const {constant(node)}"
         case IndexValue():
-            return f"index {format_expr(node.expr)}"
+            return f"index {show(node.expr)}"
         case Load():
-            return f"load {node.buffer} {_joined(node.index)} {len(node.indirect)} {node.mask is None} {node.other!r}"
+            index = _joined(node.index, show)
+            return f"load {node.buffer} {index} {len(node.indirect)} {node.mask is None} {node.other!r}"
         case Op():
             return node.op
         case Reduce():
-            return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
+            return f"reduce {node.kind} {_joined(node.axes, show)} {node.output}"
         case Contraction():
-            return f"contract {_joined(node.axes)}"
+            return f"contract {_joined(node.axes, show)}"
         case Parameter():
             return f"parameter {node.position}"
         case Scan():
@@ -108,8 +122,8 @@ def _head(node: Scalar) -> str:
     raise TypeError(f"not a scalar node: {node!r}")
 
 
-def _joined(exprs: Iterable[Expr]) -> str:
-    return ",".join(format_expr(expr) for expr in exprs)
+def _joined(exprs: Iterable[Expr], show: Callable[[Expr], str]) -> str:
+    return ",".join(show(expr) for expr in exprs)
 
 
 def digest(text: str) -> str:

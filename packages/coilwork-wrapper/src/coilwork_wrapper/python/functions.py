@@ -49,9 +49,7 @@ def functions(
     # a program that two instructions share becomes one function
     nested = {id(part): part for part in walk(program) if part is not program}
     shared = {*operators.values(), *kernels.values(), *constants.values()}
-    named = identifiers(
-        (f"{part.name} {number}" for number, part in enumerate(nested.values())), taken=shared
-    )
+    named = identifiers((f"{part.name} {number}" for number, part in enumerate(nested.values())), shared)
     names = dict(zip(nested, named.values(), strict=True))
     names[id(program)] = "call"
     taken = {*shared, *names.values()}
@@ -75,10 +73,12 @@ def _scope(
 ) -> Scope:
     # Symbols come first: they keep their names, which comments and error messages mention.
     symbols = identifiers(
-        (symbol.name for symbol in (*bound_symbols(part), *outer[id(part)], *part.symbols)), taken=taken
+        (symbol.name for symbol in (*bound_symbols(part), *outer[id(part)], *part.symbols)), taken
     )
     own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
-    local = identifiers((name for name in _names(part) if name not in own), taken={*taken, *symbols.values()})
+    local = identifiers(
+        (name for name in _names(part) if name not in own), taken, frozenset(symbols.values())
+    )
     known = buffers(part)
     return Scope(
         name={**local, **own}.__getitem__,

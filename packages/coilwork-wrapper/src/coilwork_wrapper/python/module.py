@@ -126,9 +126,9 @@ def _constants(program: Program) -> Mapping[str, Constant]:
 
 def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
     operators = identifiers(_operators(program))
-    kernel_names = identifiers([k.name for k in all_kernels(program)], taken=operators.values())
-    taken = (*operators.values(), *kernel_names.values())
-    constants = identifiers(keys, taken=taken)
+    kernel_names = identifiers([k.name for k in all_kernels(program)], frozenset(operators.values()))
+    taken = frozenset((*operators.values(), *kernel_names.values()))
+    constants = identifiers(keys, taken)
     used: dict[str, Expression] = {}
     definitions = functions(
         program,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -24,9 +24,11 @@ RESERVED: Final = frozenset(
 """Names that generated modules use themselves."""
 
 
-def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
-    """A distinct valid identifier for each of `names`, the name itself where that is one."""
-    fresh = FreshNames({*RESERVED, *taken})
+def identifiers(names: Iterable[str], *taken: Container[str]) -> Mapping[str, str]:
+    """A distinct valid identifier for each of `names`, the name itself where that is one and in none of
+    `taken`.
+    """
+    fresh = FreshNames(shared=(RESERVED, *taken))
     chosen: dict[str, str] = {}
     for name in names:
         if name in chosen:
