@@ -10,7 +10,8 @@ call must raise, with and without `strict`, the type of error that eager raises,
 traces the call (`aot_eager`). What returns a result, raises something else or falls back with a warning is a
 finding.
 
-`bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
+`bad_amid` computes what the call is given, and with what it returns: see `amid.py`. What tracing refuses is
+not tried so. `bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
 then get to: if its guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces
 and lowers: see `screening.py`.
 """
@@ -39,6 +40,7 @@ import torch
 
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
+from integration_tests.operators.amid import compute_around, is_refused_by_tracing
 from integration_tests.operators.checks import Counted, Outcome
 from integration_tests.operators.children import run_in_child
 from integration_tests.operators.database import Sample, tensors_of
@@ -51,7 +53,7 @@ from integration_tests.operators.subjects import Subject, subject_of, subjects
 from integration_tests.operators.sweep import read_progress
 from integration_tests.operators.units import Unit, chosen_names
 
-BAD_WAYS: Final = ("bad", "bad_dynamic", "bad_reused", "bad_training", "bad_lowered")
+BAD_WAYS: Final = ("bad", "bad_amid", "bad_dynamic", "bad_reused", "bad_training", "bad_lowered")
 SEED: Final = 1234
 
 _MOST_FINDINGS: Final = 12
@@ -114,6 +116,8 @@ def _check_calls(
             if reused is None or reused.good is not good:
                 reused = _Reused(function, good)
             status, detail = reused.judge(sample, wanted)
+        elif way == "bad_amid":
+            status, detail = _judged_amid(function, sample, wanted)
         else:
             dynamic, training = way == "bad_dynamic", way == "bad_training"
             status, detail = _judged(function, sample, wanted, dynamic=dynamic, training=training)
@@ -250,6 +254,14 @@ def _judged(
     if strict.kind == wanted.kind and not strict.fallbacks:
         return "ok", ""
     return _compared(wanted, strict, ours(_ours(strict=False)), ours(_aot_eager()))
+
+
+def _judged_amid(function: Callable[..., Any], sample: Sample, wanted: Refusal) -> tuple[str, str]:
+    """Status and detail of a call, amid others, that eager refuses."""
+    around = compute_around(function)
+    if is_refused_by_tracing(around, sample):
+        return "ok", ""
+    return _judged(around, sample, wanted, dynamic=False)
 
 
 class _Reused:

@@ -94,6 +94,8 @@ def test_what_is_taken_is_computed(name: str) -> None:
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 F8, C64 = torch.float8_e4m3fn, torch.complex64
 I64, I32, I16, BOOL = torch.int64, torch.int32, torch.int16, torch.bool
+U16, U32, U64 = torch.uint16, torch.uint32, torch.uint64
+_UNLIKE = ((I64, U16), (U32, I64), (U64, U32))
 
 # Pairs of types that are taken, pairs that are refused.
 PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = {
@@ -154,6 +156,14 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
         )[0],
     ),
     "huber_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.huber_loss(x, y, "none")),
+    "a product of unlike integers": (((U16, U16), (I64, I32), (U16, F32)), _UNLIKE, torch.mul),
+    "an angle of unlike integers": (((I64, I32),), _UNLIKE, torch.atan2),
+    "the least of unlike integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.fmin),
+    "limits of unlike integers": (((I64, I32),), _UNLIKE, torch.clamp),
+    "zeta of unlike integers": (((I64, I32),), _UNLIKE, torch.special.zeta),
+    "a quotient that is added": (
+        ((F32, F32),), ((F32, BOOL), (F32, I64)), lambda x, y: torch.addcdiv(x, y, y)
+    ),
     "mse_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.mse_loss(x, y)),
     "index_select": (
         ((F32, I64), (F32, I32)),

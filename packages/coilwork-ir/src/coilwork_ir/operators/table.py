@@ -54,7 +54,11 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "addcdiv",
         decomposition="none",
-        limits=EagerLimits(types=("float", "complex"), computed_numbers=("value",)),
+        limits=EagerLimits(
+            types=("float", "complex"),
+            types_everywhere=("float", "integer", "complex"),
+            computed_numbers=("value",),
+        ),
     ),
     OpInfo(
         "addcmul",
@@ -402,6 +406,8 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("floor", is_exact=True, is_foldable=True, is_idempotent=True, limits=_REAL),
     OpInfo("floor_divide", is_foldable=True, rejects_zero_divisor=True, limits=_SIGNED),
     OpInfo("floor_divide_", rejects_zero_divisor=True),
+    OpInfo("fmax", limits=_SIGNED),
+    OpInfo("fmin", limits=_SIGNED),
     OpInfo("fmod", rejects_zero_divisor=True, limits=_REAL),
     OpInfo("fmod_", rejects_zero_divisor=True),
     OpInfo("frac", decomposition="none", limits=_FLOATS),
