@@ -49,9 +49,7 @@ def is_refused_by_tracing(function: Callable[..., Any], sample: Sample) -> bool:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             fakes = {id(one): mode.from_tensor(one) for one in tensors_of((arguments, keywords))}
-            positional, named = pytree.tree_map(
-                lambda leaf: fakes.get(id(leaf), leaf), (arguments, keywords)
-            )
+            positional, named = pytree.tree_map(lambda leaf: fakes.get(id(leaf), leaf), (arguments, keywords))
             function(*positional, **named)
     except Exception:  # noqa: BLE001  any error is a refusal
         return True

@@ -100,13 +100,18 @@ _UNLIKE = ((I64, U16), (U32, I64), (U64, U32))
 # Pairs of types that are taken, pairs that are refused.
 PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = {
     "index_put": (((F32, F32),), ((F32, F64), (F32, I64)), lambda x, y: x.index_put((torch.arange(2),), y)),
+    "index_put by": (
+        ((F32, I64), (F32, I32)),
+        ((F32, I16), (F32, U16), (F32, F32)),
+        lambda x, y: x.index_put((y[:, 0],), x[0, 0]),
+    ),
     "index_put to be added": (
         ((F32, F32),),
         ((F32, F64), (F16, F32)),
         lambda x, y: x.index_put((torch.arange(2),), y, True),
     ),
     "index_add": (((F32, F32),), ((F32, F64), (F64, F32)), lambda x, y: x.index_add(0, torch.arange(2), y)),
-    "heaviside": (((F32, F32),), ((F32, F64), (F32, I64)), torch.heaviside),
+    "heaviside": (((F32, F32),), ((F32, F64), (F32, I64), (U16, U16)), torch.heaviside),
     "_cdist_forward": (((F32, F32),), ((F32, F64),), lambda x, y: torch.cdist(x, y, 1.0)),
     "linalg_cross": (((F32, F32),), ((F32, F64),), lambda x, y: torch.linalg.cross(x[:, :3], y[:, :3])),
     "nll_loss_forward with weights": (
@@ -224,7 +229,7 @@ def test_pairs_that_are_refused_are_called(name: str) -> None:
     _, refused, function = PAIRS[name]
     for types in refused:
         inputs = pair(types)
-        with pytest.raises((NotImplementedError, RuntimeError)) as error:
+        with pytest.raises((NotImplementedError, RuntimeError, IndexError)) as error:
             function(*inputs)
         try:
             gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*inputs)

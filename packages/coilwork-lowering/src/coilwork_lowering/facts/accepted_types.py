@@ -196,9 +196,10 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 
 def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
-    """Return those of the tensors of these names."""
+    """Return those of the tensors of these names, and of those in lists of these names."""
     given = [arguments.get(name) for name in names]
-    return frozenset(one.dtype for one in given if isinstance(one, torch.Tensor))
+    listed = [item for one in given for item in (one if isinstance(one, list | tuple) else (one,))]
+    return frozenset(one.dtype for one in listed if isinstance(one, torch.Tensor))
 
 
 def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
