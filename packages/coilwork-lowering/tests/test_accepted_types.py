@@ -165,6 +165,7 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
     "an angle of unlike integers": (((I64, I32),), _UNLIKE, torch.atan2),
     "the least of unlike integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.fmin),
     "limits of unlike integers": (((I64, I32),), _UNLIKE, torch.clamp),
+    "a limit of wide integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.clamp_max),
     "zeta of unlike integers": (((I64, I32),), _UNLIKE, torch.special.zeta),
     "a quotient that is added": (
         ((F32, F32),), ((F32, BOOL), (F32, I64)), lambda x, y: torch.addcdiv(x, y, y)

@@ -241,7 +241,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         is_exact=True,
         is_foldable=True,
         decomposition="none",
-        limits=EagerLimits(promoted_numbers=("max",)),
+        limits=EagerLimits(rejects_wide_unsigned=True, promoted_numbers=("max",)),
     ),
     OpInfo(
         "clamp_max.default",
@@ -257,7 +257,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         is_exact=True,
         is_foldable=True,
         decomposition="none",
-        limits=EagerLimits(promoted_numbers=("min",)),
+        limits=EagerLimits(rejects_wide_unsigned=True, promoted_numbers=("min",)),
     ),
     OpInfo(
         "clamp_min.default",
