@@ -192,6 +192,13 @@ def _sample(*given: Any) -> Sample:
     return Sample(arguments=given, keywords={})
 
 
+def judge_reuse(
+    function: Callable[..., Any], good: Sample, sample: Sample, wanted: Refusal
+) -> tuple[str, str]:
+    """Status and detail of a call that eager refuses with `wanted`, made of what `good` had compiled."""
+    return _Reused(function, good).judge(sample, wanted)
+
+
 def judged_program(function: Callable[..., Any], given: Sequence[torch.Tensor], *, dynamic: bool) -> str:
     """What is wrong with what becomes of a call that eager has to refuse; nothing where it is refused as
     eager does.
