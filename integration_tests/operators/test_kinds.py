@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+from coilwork.errors import CoilworkFallbackWarning, CompileError
 from integration_tests.operators.amid import compute_around, is_refused_by_tracing
 from integration_tests.operators.bad_calls import (
     Refusal,
@@ -36,7 +38,6 @@ COMPILED = (
     "index_put by torch.float32",
     "floor_divide_ torch.int8 by 1099511627776",
     "an asynchronous assertion",
-    "out of argmax on no device",
 )
 REUSED = (
     "as_strided by negative strides",
@@ -126,6 +127,25 @@ def test_the_tables_on_a_device() -> None:
     found = list(judged_calls("cpu", 1, 400, until=float("inf")))
     assert len(found) > 2
     assert {one["status"] for one in found} == {"ok"}, found
+
+
+def test_what_fails_beside_tensors_without_memory_is_asked_of_eager() -> None:
+    def find(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch.argmax(x, dim=0, keepdim=True, out=out)
+
+    def double(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, out * 2
+
+    given = torch.tensor(1.0), torch.empty((), dtype=torch.int64, device="meta")
+    with pytest.raises(RuntimeError, match="Expected out tensor to have device cpu"):
+        find(*given)
+    compile_strictly = partial(torch.compile, backend="coilwork", options={"strict": True})
+    with pytest.raises(RuntimeError, match="Expected out tensor to have device cpu"):
+        compile_strictly(find)(*given)
+    with pytest.raises(CompileError, match="meta tensors have no memory"):
+        compile_strictly(double)(*given)
+    with pytest.warns(CoilworkFallbackWarning, match="meta tensors have no memory"):
+        assert torch.compile(double, backend="coilwork")(*given)[0].item() == 2
 
 
 def divisions() -> Iterator[tuple[Callable[..., Any], int]]:

@@ -168,7 +168,9 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
     "a limit of wide integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.clamp_max),
     "zeta of unlike integers": (((I64, I32),), _UNLIKE, torch.special.zeta),
     "a quotient that is added": (
-        ((F32, F32),), ((F32, BOOL), (F32, I64)), lambda x, y: torch.addcdiv(x, y, y)
+        ((F32, F32),),
+        ((F32, BOOL), (F32, I64)),
+        lambda x, y: torch.addcdiv(x, y, y),
     ),
     "mse_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.mse_loss(x, y)),
     "index_select": (
