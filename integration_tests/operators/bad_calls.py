@@ -5,12 +5,13 @@
     python -m integration_tests.operators.bad_calls --ways bad_lowered
 
 The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and
-of every operator of ATen's that they reach (`aten.*`). Worker processes survive what a call does. A refused
+of every operator of ATen's that they reach (`aten.*`). Others stand in tables (`kind.*`, see `kinds`). Worker processes survive what a call does. A refused
 call must raise, with and without `strict`, the type of error that eager raises, or that torch raises when it
 traces the call (`aot_eager`). What returns a result, raises something else or falls back with a warning is a
 finding.
 
-`bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
+`bad_amid` computes what the call is given, and with what it returns: see `amid.py`. What tracing refuses is
+not tried so. `bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
 then get to: if its guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces
 and lowers: see `screening.py`.
 """
@@ -39,10 +40,12 @@ import torch
 
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
+from integration_tests.operators.amid import compute_around, is_refused_by_tracing
 from integration_tests.operators.checks import Counted, Outcome
 from integration_tests.operators.children import run_in_child
 from integration_tests.operators.database import Sample, tensors_of
 from integration_tests.operators.exceptions import refusal_reason
+from integration_tests.operators.kinds import KINDS
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.parts import Part
 from integration_tests.operators.pool import Settings, run
@@ -51,14 +54,17 @@ from integration_tests.operators.subjects import Subject, subject_of, subjects
 from integration_tests.operators.sweep import read_progress
 from integration_tests.operators.units import Unit, chosen_names
 
-BAD_WAYS: Final = ("bad", "bad_dynamic", "bad_reused", "bad_training", "bad_lowered")
+BAD_WAYS: Final = ("bad", "bad_amid", "bad_dynamic", "bad_reused", "bad_training", "bad_lowered")
 SEED: Final = 1234
 
 _MOST_FINDINGS: Final = 12
 # Seconds that eager may take for a call, and memory.
 _LIMIT_S: Final = 5
+_LIMIT_ON_ACCELERATORS_S: Final = 60
 _MOST_BYTES: Final = 1 << 34
 _TOO_LARGE: Final = "can't allocate memory"
+# What every later call raises, too.
+_STOPS_ITS_DEVICE: Final = "device-side assert"
 # What torch says of every gradient in a fork of a process that has taken gradients itself.
 _IS_OF_A_FORK: Final = "Autograd-and-Fork"
 # A name's good call is compiled once for all bad ones, each of which may ask for code of its own.
@@ -110,13 +116,18 @@ def _check_calls(
         refused += 1
         if way == "bad_lowered":
             status, detail = _screened(function, what, sample)
+        elif way == "bad_reused" and good is sample:
+            refused -= 1
+            continue
         elif way == "bad_reused":
             if reused is None or reused.good is not good:
                 reused = _Reused(function, good)
             status, detail = reused.judge(sample, wanted)
+        elif way == "bad_amid":
+            status, detail = _judged_amid(function, sample, wanted)
         else:
             dynamic, training = way == "bad_dynamic", way == "bad_training"
-            status, detail = _judged(function, sample, wanted, dynamic=dynamic, training=training)
+            status, detail = judge_call(function, sample, wanted, dynamic=dynamic, training=training)
         if status != "ok":
             text = f"{detail}  eager: {wanted.kind}: {wanted.text[:200]}"
             found.append(
@@ -139,14 +150,18 @@ def _check_calls(
 def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_BadCall]:
     """Calls of what `name` means that eager refuses: the good call, what was changed, and eager's error.
 
-    One per argument and text of an error, without those of `exceptions.KNOWN_REFUSALS`.
+    One per argument and text of an error, without those of `exceptions.KNOWN_REFUSALS`. A call of a table is
+    its own good call where there is no other.
     """
+    if name in KINDS:
+        yield from _calls_of_kind(name, training=training)
+        return
     seen: set[tuple[str, str]] = set()
     for subject in subject_of(name, device):
         for good in subject.samples:
             tried = list(mutated(good, outputs=_outputs(subject, good)))
             for (what, sample), refusal in zip(
-                tried, _eagerly(subject.function, [one for _, one in tried], training=training)
+                tried, ask_eager(subject.function, [one for _, one in tried], training=training)
             ):
                 key = (what.partition(":")[0], _DIGITS.sub("#", f"{refusal.kind} {refusal.text}")[:160])
                 if _IS_OF_A_FORK in refusal.text:
@@ -158,15 +173,41 @@ def bad_calls(name: str, device: str, *, training: bool = False) -> Iterator[_Ba
                     yield subject.function, good, what, sample, refusal
 
 
+def _calls_of_kind(name: str, *, training: bool) -> Iterator[_BadCall]:
+    """The calls of a table that eager refuses; gradients are taken of those that are made for it only."""
+    chosen = [(what, call) for what, call in KINDS[name].items() if call.training is training]
+
+    def nth(position: int, *given: Any) -> Any:
+        return chosen[position][1].function(*given)
+
+    asked = [_sample(position, *call.given) for position, (_, call) in enumerate(chosen)]
+    for (what, call), refusal in zip(chosen, ask_eager(nth, asked, training=training)):
+        if refusal.kind is not None and refusal_reason(name, what, refusal.text) is None:
+            sample = _sample(*call.given)
+            good = sample if call.good is None else _sample(*call.good)
+            yield call.function, good, what, sample, refusal
+
+
+def _sample(*given: Any) -> Sample:
+    return Sample(arguments=given, keywords={})
+
+
+def judge_reuse(
+    function: Callable[..., Any], good: Sample, sample: Sample, wanted: Refusal
+) -> tuple[str, str]:
+    """Status and detail of a call that eager refuses with `wanted`, made of what `good` had compiled."""
+    return _Reused(function, good).judge(sample, wanted)
+
+
 def judged_program(function: Callable[..., Any], given: Sequence[torch.Tensor], *, dynamic: bool) -> str:
     """What is wrong with what becomes of a call that eager has to refuse; nothing where it is refused as
     eager does.
     """
-    sample = Sample(arguments=tuple(given), keywords={})
-    (wanted,) = _eagerly(function, [sample])
+    sample = _sample(*given)
+    (wanted,) = ask_eager(function, [sample])
     if wanted.kind is None:
         return "eager takes it"
-    status, detail = _judged(function, sample, wanted, dynamic=dynamic)
+    status, detail = judge_call(function, sample, wanted, dynamic=dynamic)
     return "" if status == "ok" else f"{status}: {detail}, eager: {wanted.kind}"
 
 
@@ -182,11 +223,15 @@ def _outputs(subject: Subject, sample: Sample) -> tuple[torch.Tensor, ...]:
     return tuple(tensors_of(results))
 
 
-def _eagerly(
-    function: Callable[..., Any], given: Sequence[Sample], *, training: bool = False
+def ask_eager(
+    function: Callable[..., Any],
+    given: Sequence[Sample],
+    *,
+    training: bool = False,
+    on_accelerator: bool = False,
 ) -> list[Refusal]:
     """What eager says of each call. A call that takes its process down, as some do, counts as one that is
-    accepted.
+    accepted, and so does one that an accelerator's kernel stops at an assertion.
 
     That is why they are made in a process of their own; there is another one after each crash.
     """
@@ -195,7 +240,9 @@ def _eagerly(
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            _tell_refusals(function, given[len(found) :], writing, training=training)
+            _tell_refusals(
+                function, given[len(found) :], writing, training=training, on_accelerator=on_accelerator
+            )
         os.close(writing)
         with os.fdopen(reading) as answers:
             for line in answers:
@@ -208,7 +255,12 @@ def _eagerly(
 
 
 def _tell_refusals(
-    function: Callable[..., Any], given: Sequence[Sample], writing: int, *, training: bool
+    function: Callable[..., Any],
+    given: Sequence[Sample],
+    writing: int,
+    *,
+    training: bool,
+    on_accelerator: bool,
 ) -> NoReturn:
     """In the child: a line for each call as it is done.
 
@@ -220,13 +272,16 @@ def _tell_refusals(
     faulthandler.disable()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    if not on_accelerator:  # whose drivers reserve more addresses than that
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     with os.fdopen(writing, "w", buffering=1) as answers:
         for sample in given:
-            signal.alarm(_LIMIT_S)
+            signal.alarm(_LIMIT_ON_ACCELERATORS_S if on_accelerator else _LIMIT_S)
             refusal = _refusal(function, sample, training=training)
+            if on_accelerator and _STOPS_ITS_DEVICE in refusal.text:
+                os._exit(1)
             answers.write(json.dumps([refusal.kind, refusal.text]) + "\n")
     os._exit(0)
 
@@ -239,10 +294,10 @@ def _screened(function: Callable[..., Any], what: str, sample: Sample) -> tuple[
     return ("ok" if status in ("refused", "left", "checked") else status), detail
 
 
-def _judged(
+def judge_call(
     function: Callable[..., Any], sample: Sample, wanted: Refusal, *, dynamic: bool, training: bool = False
 ) -> tuple[str, str]:
-    """Status and detail of a call that eager refuses."""
+    """Status and detail of a call that eager refuses with `wanted`."""
     ours = partial(_traced, function, sample, dynamic=dynamic, training=training)
     strict = ours(_ours(strict=True))
     if strict.kind is not None and (not strict.graphs or strict.is_dynamos):
@@ -250,6 +305,14 @@ def _judged(
     if strict.kind == wanted.kind and not strict.fallbacks:
         return "ok", ""
     return _compared(wanted, strict, ours(_ours(strict=False)), ours(_aot_eager()))
+
+
+def _judged_amid(function: Callable[..., Any], sample: Sample, wanted: Refusal) -> tuple[str, str]:
+    """Status and detail of a call, amid others, that eager refuses."""
+    around = compute_around(function)
+    if is_refused_by_tracing(around, sample):
+        return "ok", ""
+    return judge_call(around, sample, wanted, dynamic=False)
 
 
 class _Reused:
@@ -412,7 +475,7 @@ def main() -> int:
     records = read_progress(chosen.results, again=False)
     ways = chosen.ways.split(",")
     known = {(record["op"], record["way"]) for record in records}
-    names = chosen_names(dict.fromkeys(subjects()), shard=chosen.shard, only=chosen.only)
+    names = chosen_names(dict.fromkeys([*subjects(), *KINDS]), shard=chosen.shard, only=chosen.only)
     with chosen.results.open("a") as file:
         units = [
             Unit(op=name, way=way, dtype="") for way in ways for name in names if (name, way) not in known

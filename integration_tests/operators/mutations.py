@@ -6,7 +6,7 @@ Some of them are as good as what they are made of. What eager says of each is fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -55,10 +55,36 @@ def mutated(sample: Sample, *, outputs: tuple[Tensor, ...] = ()) -> Iterator[tup
             )
             changed = replace(sample, arguments=arguments, keywords=keywords, differentiable=())
             yield f"argument {position}, extreme: {what}", changed
+    yield from _changed_alike(sample)
     yield from _shortened(sample)
     if len(outputs) == 1:
         for what, out in _outputs(outputs[0]):
             yield f"out: {what}", replace(sample, keywords={**sample.keywords, "out": out})
+
+
+def _changed_alike(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The calls whose tensors of the first one's type are all changed: to another type, to no elements along
+    a dimension, or to one dimension more.
+    """
+    leaves, structure = pytree.tree_flatten((sample.arguments, sample.keywords))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    if not tensors or any(leaf.is_nested or leaf.numel() > _MOST_ELEMENTS for leaf in tensors):
+        return
+    first = tensors[0].dtype
+    alike = [isinstance(leaf, Tensor) and leaf.dtype is first for leaf in leaves]
+    if sum(alike) < 2:
+        return
+
+    def changed(change: Callable[[Tensor], Tensor]) -> Sample:
+        others = [change(leaf) if chosen else leaf for leaf, chosen in zip(leaves, alike)]
+        arguments, keywords = pytree.tree_unflatten(others, structure)
+        return replace(sample, arguments=arguments, keywords=keywords, differentiable=())
+
+    for dtype in _OTHER_TYPES:
+        if dtype is not first:
+            yield f"all alike: {dtype} for {first}", changed(lambda leaf, dtype=dtype: leaf.to(dtype))
+    yield "all alike: a dimension more", changed(lambda leaf: leaf.unsqueeze(0).clone())
+    yield "all alike: no elements", changed(lambda leaf: leaf.flatten()[:0] if leaf.dim() < 2 else leaf[:0])
 
 
 def _shortened(sample: Sample) -> Iterator[tuple[str, Sample]]:

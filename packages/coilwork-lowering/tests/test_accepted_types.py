@@ -94,17 +94,24 @@ def test_what_is_taken_is_computed(name: str) -> None:
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 F8, C64 = torch.float8_e4m3fn, torch.complex64
 I64, I32, I16, BOOL = torch.int64, torch.int32, torch.int16, torch.bool
+U16, U32, U64 = torch.uint16, torch.uint32, torch.uint64
+_UNLIKE = ((I64, U16), (U32, I64), (U64, U32))
 
 # Pairs of types that are taken, pairs that are refused.
 PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = {
     "index_put": (((F32, F32),), ((F32, F64), (F32, I64)), lambda x, y: x.index_put((torch.arange(2),), y)),
+    "index_put by": (
+        ((F32, I64), (F32, I32)),
+        ((F32, I16), (F32, U16), (F32, F32)),
+        lambda x, y: x.index_put((y[:, 0],), x[0, 0]),
+    ),
     "index_put to be added": (
         ((F32, F32),),
         ((F32, F64), (F16, F32)),
         lambda x, y: x.index_put((torch.arange(2),), y, True),
     ),
     "index_add": (((F32, F32),), ((F32, F64), (F64, F32)), lambda x, y: x.index_add(0, torch.arange(2), y)),
-    "heaviside": (((F32, F32),), ((F32, F64), (F32, I64)), torch.heaviside),
+    "heaviside": (((F32, F32),), ((F32, F64), (F32, I64), (U16, U16)), torch.heaviside),
     "_cdist_forward": (((F32, F32),), ((F32, F64),), lambda x, y: torch.cdist(x, y, 1.0)),
     "linalg_cross": (((F32, F32),), ((F32, F64),), lambda x, y: torch.linalg.cross(x[:, :3], y[:, :3])),
     "nll_loss_forward with weights": (
@@ -154,6 +161,17 @@ PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = 
         )[0],
     ),
     "huber_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.huber_loss(x, y, "none")),
+    "a product of unlike integers": (((U16, U16), (I64, I32), (U16, F32)), _UNLIKE, torch.mul),
+    "an angle of unlike integers": (((I64, I32),), _UNLIKE, torch.atan2),
+    "the least of unlike integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.fmin),
+    "limits of unlike integers": (((I64, I32),), _UNLIKE, torch.clamp),
+    "a limit of wide integers": (((I64, I32),), ((U16, U16), *_UNLIKE), torch.clamp_max),
+    "zeta of unlike integers": (((I64, I32),), _UNLIKE, torch.special.zeta),
+    "a quotient that is added": (
+        ((F32, F32),),
+        ((F32, BOOL), (F32, I64)),
+        lambda x, y: torch.addcdiv(x, y, y),
+    ),
     "mse_loss": (((F32, F32),), ((F32, C64),), lambda x, y: F.mse_loss(x, y)),
     "index_select": (
         ((F32, I64), (F32, I32)),
@@ -214,7 +232,7 @@ def test_pairs_that_are_refused_are_called(name: str) -> None:
     _, refused, function = PAIRS[name]
     for types in refused:
         inputs = pair(types)
-        with pytest.raises((NotImplementedError, RuntimeError)) as error:
+        with pytest.raises((NotImplementedError, RuntimeError, IndexError)) as error:
             function(*inputs)
         try:
             gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*inputs)

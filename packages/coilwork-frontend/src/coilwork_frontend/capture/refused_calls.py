@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
-from coilwork_frontend.errors import CoilworkFallbackWarning
+from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork_frontend.random_state import random_state, restore
 from coilwork_frontend.torch_compat.nesting import leaves_of
 from coilwork_frontend.torch_compat.operators import disable_modes, space_of
@@ -46,10 +46,14 @@ class EagerTrial:
         self._refuses_gradients: bool | None = None
 
     def refuses(self) -> bool:
-        """Tell if eager raises an error. It is not asked what the user's own operators would do once more."""
+        """Tell if eager raises an error. It is not asked what the user's own operators would do once more.
+
+        Where some operands are on the meta device, eager's kernels may read memory that there is not. Then
+        only the call itself asks eager, and the answer is that it may refuse.
+        """
         if self._refuses is None:
-            is_tried = not _has_effects(self._captured) and not _lacks_memory(self._inputs)
-            self._refuses = is_tried and self._raises()
+            is_tried = not _has_effects(self._captured)
+            self._refuses = is_tried and (_lacks_memory(self._inputs) or self._raises())
         return self._refuses
 
     def refuses_gradients(self) -> bool:
@@ -140,18 +144,29 @@ def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> 
     With inputs that eager takes, `error` is raised or told, as otherwise at once.
     """
     told = False
+    reason = _failure(error)
 
     def run(*args: Any) -> Any:
         nonlocal told
         results = captured.forward(*args)  # a call of the module would print where an error is raised
         if strict:
-            raise error
+            raise reason
         if not told:
             told = True
-            warn_user(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning)
+            warn_user(f"a graph runs in eager mode: {reason}", CoilworkFallbackWarning)
         return results
 
     return run
+
+
+def _failure(error: Exception) -> Exception:
+    """Return what compiling failed with: behind `error`, if that says that eager refuses the call."""
+    cause = error.__cause__ if isinstance(error, RefusedCallError) else None
+    if not isinstance(cause, Exception):
+        return error
+    if isinstance(cause, CoilworkError):
+        return cause
+    return CompileError("graph-failed", "a graph cannot be compiled", reason=describe(cause))
 
 
 def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:

@@ -1,9 +1,10 @@
 """Values that eager looks at on a CPU and torch's tracing does not: classes of `one_hot`, the `q` of
-quantiles.
+quantiles, assertions without words.
 
 Of fake tensors there are none to look at, and what the calls are traced to computes with all. So a check
 goes in front. On GPUs eager asserts on the device that classes are below their number: there they are looked
 up among all classes, which the kernel that reads them checks. Quantiles eager does not look at there.
+Torch's tracing keeps assertions that have words only: others get those of eager's kernel.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _QUANTILES: Final = frozenset(
         *(aten.quantile, aten.quantile.default, aten.nanquantile, aten.nanquantile.default),
     }
 )
+_ASSERTIONS: Final = frozenset({torch._assert_async, aten._assert_async, aten._assert_async.default})
+_NOT_ASSERTED: Final = "Expected Tensor with single nonzero value, but got zero"
 
 
 def check_values(gm: fx.GraphModule) -> None:
@@ -40,6 +43,9 @@ def check_values(gm: fx.GraphModule) -> None:
                 changed |= _check_classes(node)
             elif node.op in ("call_function", "call_method") and node.target in _QUANTILES:
                 changed |= _check_quantiles(node)
+            elif node.op == "call_function" and node.target in _ASSERTIONS and len(node.args) == 1:
+                node.target, node.args = aten._assert_async.msg, (*node.args, _NOT_ASSERTED)
+                changed = True
     if changed:
         gm.recompile()
 

@@ -30,7 +30,7 @@ class EagerLimits:
         types_on_cpus: likewise, of the kernels for CPUs.
         types_everywhere: of every tensor.
         same_types: the arguments that have one type.
-        index_types: an argument that holds positions, and its types.
+        index_types: an argument that holds positions, or a list of such, and their types.
         rejects_wide_unsigned: kernels for CPUs take no unsigned integers of more than 8 bits, some of them
             only in part.
         makes_no_wide_unsigned: kernels for CPUs give no unsigned integers of more than 8 bits, though they

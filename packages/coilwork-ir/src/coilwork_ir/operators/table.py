@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.operators.info import EagerLimits, OpInfo, ProductRoles
+from coilwork_ir.operators.info import EagerLimits, OpInfo, ProductRoles, TypeClass
 
 _SIGNED: Final = EagerLimits(rejects_wide_unsigned=True)
 _REAL: Final = EagerLimits(types=("float", "integer"))
@@ -21,6 +21,7 @@ _SIGNED_AT_INDICES: Final = EagerLimits(index_types=("index", ("int32", "int64")
 _INTEGERS: Final = EagerLimits(types_everywhere=("integer",))
 _SIGNED_REAL: Final = EagerLimits(types=("float", "integer"), rejects_wide_unsigned=True)
 _FLOATS_OR_COMPLEX: Final = EagerLimits(types=("float", "complex"))
+_SUBSCRIPTS: Final[tuple[str, tuple[TypeClass, ...]]] = ("indices", ("int32", "int64", "uint8", "bool"))
 _ROWS_BY_NUMBER: Final = EagerLimits(index_types=("indices", ("int32", "int64")))
 _FLOATS_AMONG_REAL: Final = EagerLimits(types=("float",), types_everywhere=("float", "integer", "bool"))
 _REAL_OR_BOOL: Final = EagerLimits(types=("float", "integer", "bool"))
@@ -54,7 +55,11 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "addcdiv",
         decomposition="none",
-        limits=EagerLimits(types=("float", "complex"), computed_numbers=("value",)),
+        limits=EagerLimits(
+            types=("float", "complex"),
+            types_everywhere=("float", "integer", "complex"),
+            computed_numbers=("value",),
+        ),
     ),
     OpInfo(
         "addcmul",
@@ -236,7 +241,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         is_exact=True,
         is_foldable=True,
         decomposition="none",
-        limits=EagerLimits(promoted_numbers=("max",)),
+        limits=EagerLimits(rejects_wide_unsigned=True, promoted_numbers=("max",)),
     ),
     OpInfo(
         "clamp_max.default",
@@ -252,7 +257,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         is_exact=True,
         is_foldable=True,
         decomposition="none",
-        limits=EagerLimits(promoted_numbers=("min",)),
+        limits=EagerLimits(rejects_wide_unsigned=True, promoted_numbers=("min",)),
     ),
     OpInfo(
         "clamp_min.default",
@@ -402,6 +407,8 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("floor", is_exact=True, is_foldable=True, is_idempotent=True, limits=_REAL),
     OpInfo("floor_divide", is_foldable=True, rejects_zero_divisor=True, limits=_SIGNED),
     OpInfo("floor_divide_", rejects_zero_divisor=True),
+    OpInfo("fmax", limits=_SIGNED),
+    OpInfo("fmin", limits=_SIGNED),
     OpInfo("fmod", rejects_zero_divisor=True, limits=_REAL),
     OpInfo("fmod_", rejects_zero_divisor=True),
     OpInfo("frac", decomposition="none", limits=_FLOATS),
@@ -474,7 +481,7 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo(
         "hardtanh_backward", limits=EagerLimits(types=("float",), computed_numbers=("min_val", "max_val"))
     ),
-    OpInfo("heaviside", limits=EagerLimits(same_types=("self", "values"))),
+    OpInfo("heaviside", limits=EagerLimits(same_types=("self", "values"), rejects_wide_unsigned=True)),
     OpInfo("histc", decision="compares"),
     OpInfo("histogram", decision="compares"),
     OpInfo("_histogramdd_bin_edges", decision="compares"),
@@ -497,7 +504,14 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         "im2col",
         limits=EagerLimits(types=("float", "wide_complex", "bool"), required_number=("padding", "ge", 0)),
     ),
-    OpInfo("index", is_reduction=True, is_batch_invariant=True, decision="moves", takes_float8=True),
+    OpInfo(
+        "index",
+        is_reduction=True,
+        is_batch_invariant=True,
+        decision="moves",
+        takes_float8=True,
+        limits=EagerLimits(index_types=_SUBSCRIPTS),
+    ),
     OpInfo(
         "index_add",
         counts_from_start=True,
@@ -531,10 +545,17 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
         decision="moves",
         takes_float8=True,
         limits=EagerLimits(
-            same_types=("self", "values"), rejects_wide_unsigned=True, rejects_float8_powers=True
+            same_types=("self", "values"),
+            index_types=_SUBSCRIPTS,
+            rejects_wide_unsigned=True,
+            rejects_float8_powers=True,
         ),
     ),
-    OpInfo("index_put_", decision="moves", limits=EagerLimits(same_types=("self", "values"))),
+    OpInfo(
+        "index_put_",
+        decision="moves",
+        limits=EagerLimits(same_types=("self", "values"), index_types=_SUBSCRIPTS),
+    ),
     OpInfo("index_reduce", limits=EagerLimits(index_types=("index", ("int32", "int64")))),
     OpInfo(
         "index_select",
@@ -1084,13 +1105,18 @@ _ROWS: Final[tuple[OpInfo, ...]] = (
     OpInfo("unique_dim", is_batch_invariant=True, decision="compares"),
     OpInfo("unique_dim_consecutive", decision="compares"),
     OpInfo(
-        "_unsafe_index", is_batch_invariant=True, decision="moves", decomposition="none", takes_float8=True
+        "_unsafe_index",
+        is_batch_invariant=True,
+        decision="moves",
+        decomposition="none",
+        takes_float8=True,
+        limits=EagerLimits(index_types=_SUBSCRIPTS),
     ),
     OpInfo(
         "_unsafe_index_put",
         has_racing_stores=True,
         decision="moves",
-        limits=EagerLimits(same_types=("self", "values")),
+        limits=EagerLimits(same_types=("self", "values"), index_types=_SUBSCRIPTS),
     ),
     OpInfo("unsafe_split", takes_float8=True),
     OpInfo(

@@ -47,6 +47,7 @@ _EIGHT_BITS: Final[Types] = frozenset(
 # Of `types_everywhere`, the arguments that are operands where they are truth values: others say how to
 # compute.
 _OPERANDS: Final = ("self", "other", "element", "test_element")
+_MASKS: Final = ("condition", "mask")
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -61,6 +62,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if limits.needs_alike_float8 and _mixes_eight_bits(arguments):
         return False
     tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
+    if torch.Tag.pointwise in target.tags and not _have_common_type(arguments):
+        return False
     if limits.rejects_float8_powers and any(one.dtype is torch.float8_e8m0fnu for one in tensors):
         return False
     if limits.types_everywhere and not _are_all(arguments.items(), _types_in(limits.types_everywhere)):
@@ -148,6 +151,23 @@ def _mixes_eight_bits(arguments: Mapping[str, object]) -> bool:
     return len(types) > 1 and not _EIGHT_BITS.isdisjoint(types)
 
 
+def _have_common_type(arguments: Mapping[str, object]) -> bool:
+    """Tell if torch promotes the operands to one type: unsigned integers of more than 8 bits to floats only,
+    where others stand beside them.
+
+    Operands without dimensions take on the type of others of their kind.
+    """
+    operands = [
+        one for name, one in arguments.items() if isinstance(one, torch.Tensor) and name not in _MASKS
+    ]
+    kinds = {one.dtype for one in operands}
+    if len(kinds) < 2 or kinds.isdisjoint(_WIDE_UNSIGNED):
+        return True
+    whole = [one for one in operands if not one.is_floating_point() and not one.is_complex()]
+    ranks = [one for one in whole if one.dim()] or whole
+    return len({one.dtype for one in ranks}) < 2 and not any(one.is_complex() for one in operands)
+
+
 def _is_of_its_type(arguments: Mapping[str, object], *, alike: bool) -> bool:
     """Tell if a gradient is no integer, and, if `alike`, has the type of what it is taken of, as most have
     it.
@@ -176,9 +196,10 @@ def _type_of(name: str, value: object) -> torch.dtype | None:
 
 
 def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
-    """Return those of the tensors of these names."""
+    """Return those of the tensors of these names, and of those in lists of these names."""
     given = [arguments.get(name) for name in names]
-    return frozenset(one.dtype for one in given if isinstance(one, torch.Tensor))
+    listed = [item for one in given for item in (one if isinstance(one, list | tuple) else (one,))]
+    return frozenset(one.dtype for one in listed if isinstance(one, torch.Tensor))
 
 
 def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:

@@ -25,7 +25,7 @@ def divisor_checks(
     # what torch decomposes into divisions asks of no divisor of its own making whether it is 0
     captured = find_target_info(call.captured)
     refused = compute.is_integer and has_trait(call.device, ATEN_CPU) and captured.rejects_zero_divisor
-    if not refused or _is_never_0(divisor):
+    if not refused or _is_never_0(divisor, compute):
         return None
     # Eager looks at a divisor when it divides something.
     own = divisor.shape if isinstance(divisor, TensorValue) else ()
@@ -39,7 +39,14 @@ def divisor_checks(
     return checks
 
 
-def _is_never_0(divisor: Value) -> bool:
+def _is_never_0(divisor: Value, compute: DType) -> bool:
+    """Tell if `divisor` is not 0 in `compute`, to which a number that does not fit is cut: 256 is 0 in 8
+    bits.
+    """
+    values = 1 << (8 * compute.itemsize)
     if isinstance(divisor, Expr):
-        return provably_lt(as_expr(0), divisor) or provably_lt(divisor, as_expr(0))
-    return isinstance(divisor, bool | int | float) and divisor != 0
+        is_cut = compute.itemsize < 8 and not (
+            provably_lt(divisor, as_expr(values)) and provably_lt(as_expr(-values), divisor)
+        )
+        return not is_cut and (provably_lt(as_expr(0), divisor) or provably_lt(divisor, as_expr(0)))
+    return isinstance(divisor, bool | int | float) and int(divisor) % values != 0

@@ -224,6 +224,8 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
     shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())
+    if not all(provably_nonneg(one) for one in (*shape, *strides)):
+        raise NotLowered("sizes or strides that may be negative, which eager refuses")
     reach = offset + replace(owner, shape=shape, strides=strides).span
     if not provably_le(reach, owner.span):
         if begins_with_an_input(call.node.args[0]) or provably_lt(owner.span, reach):
