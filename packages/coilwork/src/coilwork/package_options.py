@@ -20,7 +20,7 @@ from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
-SCHEDULED: Final = ("cuda",)
+SCHEDULED: Final = ("cuda", "cpu")
 """Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
 
 

@@ -236,7 +236,9 @@ def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
 def _is_blocked(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     device = tensor.device.type
     return (
-        tensor.dtype is torch.float32 and device in options.blocked_devices and device not in options.devices
+        tensor.dtype is torch.float32
+        and device in options.blocked_devices
+        and device not in (*options.devices, *options.scheduled_devices)
     )
 
 

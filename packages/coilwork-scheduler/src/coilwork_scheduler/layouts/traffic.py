@@ -52,11 +52,18 @@ class Touch:
 def touches_of(
     node: Computation, buffers: Mapping[str, Buffer], roots: Mapping[str, str]
 ) -> tuple[Touch, ...]:
-    """Distinct loads and stores of `node`, loads first."""
+    """Distinct loads and stores of `node`, loads first. Loads that a distance lies between, as the taps of a
+    window, are one: they meet the same elements, which caches hold meanwhile.
+    """
     found: dict[Touch, None] = {}
+    windows: set[Hashable] = set()
     for access in loads(bodies(node)):
         indirect = range_symbols(access.indirect) if access.indirect else frozenset[Expr]()
-        found.setdefault(Touch(roots[access.buffer], buffers[access.buffer], access.index, indirect))
+        touch = Touch(roots[access.buffer], buffers[access.buffer], access.index, indirect)
+        window = (access.buffer, _steps_along(access.index), indirect)
+        if touch not in found and window not in windows:
+            windows.add(window)
+            found[touch] = None
     indirect = frozenset[Expr]()
     index = node.ranges
     if isinstance(node, Scatter):
@@ -65,6 +72,17 @@ def touches_of(
     for buffer in defined(node):
         found.setdefault(Touch(roots[buffer.name], buffer, index, indirect))
     return tuple(found)
+
+
+def _steps_along(index: Sequence[Expr]) -> Hashable:
+    """How `index` moves along each of its ranges; `index` itself where one of them has no step."""
+    steps: list[Hashable] = []
+    for place in index:
+        moved = {symbol: stride_of(place, symbol) for symbol in place.free_symbols}
+        if any(step is None for step in moved.values()):
+            return tuple(index)
+        steps.append(frozenset(moved.items()))
+    return tuple(steps)
 
 
 class NodeTraffic:
