@@ -203,8 +203,9 @@ class TensorSite:
         if self._has_copy(strides, is_last=is_last):
             # what makes the operand runs along one of both, and across the other
             found += TILED * size if self._fuses else self._copied_bytes
-            if self.call.has_gradients_behind and not self._is_result:
-                # the backward graph gets the operand, not its copy
+            if self.call.has_gradients_behind and not self._is_result and not self.call.is_on_gpu:
+                # the backward graph gets the operand, not its copy; a GPU's stem of few channels is quicker
+                # in channels-last all the same, which no cost tells
                 found += 2 * size + self._copy_launch
         elif not self._is_result and not is_last and not self._lies_so(strides, is_last=False):
             # neither layout: the library makes a row-major copy first
