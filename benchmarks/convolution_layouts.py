@@ -4,9 +4,10 @@
 
 Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with
 the rewrite in its place. With a GPU the kernels of both are timed (microseconds in which the GPU is busy, per
-call; a training call is forward and backward). Without one, and with `--predict`, the programs for a GPU that
-is not there are planned: kernels, what they move, kernels that only copy, and calls of convolutions with
-those among them that compute in channels-last.
+call; a training call is forward and backward). Without one, with `--predict`, and for a CPU (`--target`),
+programs for a device that is not there are planned: kernels, what they move and hold, what the library
+converts, kernels that only copy, and calls of convolutions with those among them that compute in
+channels-last.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def laid_out_by_lowering() -> Iterator[None]:
 
 @contextmanager
 def laid_out_by_the_pass() -> Iterator[None]:
-    """Let the scheduler's pass lay out all convolutions in 16 bits, those of training steps, too."""
-    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda",)):
+    """Let the scheduler's pass lay out all convolutions, those of training steps, too."""
+    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda", "cpu")):
         yield
 
 
@@ -228,11 +229,12 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="leave graphs with depthwise loops to the pass, which keeps off them",
     )
+    parser.add_argument("--target", choices=sorted(TARGETS), default=TARGET, help="plan for this device")
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--reduced", action="store_true", help="plan small models")
     found = parser.parse_args(arguments)
     size = Size.REDUCED if found.reduced else Size.FULL
-    is_timed = torch.cuda.is_available() and not found.predict
+    is_timed = torch.cuda.is_available() and not found.predict and TARGETS[found.target].is_gpu
     for name in found.models:
         for mode in found.modes:
             by_pass = laid_out_with_loops if found.loops else laid_out_by_the_pass
@@ -243,7 +245,8 @@ def main(arguments: list[str]) -> int:
                         us, launches = time_kernels(name, train=train, kind=found.kind)
                         said = f"{us:10.1f} us busy in {launches} kernels"
                     else:
-                        said = str(plan(name, train=train, kind=found.kind, size=size))
+                        planned = plan(name, train=train, kind=found.kind, size=size, target=found.target)
+                        said = str(planned)
                 print(f"{name:14} {mode:5} {way:8} {said}", flush=True)
     return 0
 
