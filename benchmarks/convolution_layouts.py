@@ -4,9 +4,10 @@
 
 Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with
 the rewrite in its place. With a GPU the kernels of both are timed (microseconds in which the GPU is busy, per
-call; a training call is forward and backward). Without one, and with `--predict`, the programs for a GPU that
-is not there are planned: kernels, what they move, kernels that only copy, and calls of convolutions with
-those among them that compute in channels-last.
+call; a training call is forward and backward). Without one, with `--predict`, and for a CPU (`--target`),
+programs for a device that is not there are planned: kernels, what they move and hold, what the library
+converts, kernels that only copy, and calls of convolutions with those among them that compute in
+channels-last.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Final, Literal, TypeAlias
 from unittest.mock import patch
 
@@ -25,17 +27,20 @@ from torch import Tensor
 
 import coilwork.package_options
 from benchmarks.kernels import kernel_times
+from benchmarks.lifetimes import peak_of
 from benchmarks.memory_bound.traffic import traffic
 from benchmarks.models import Instance, Setting, Size, find_case, instantiate
 from benchmarks.planner import Planner
 from coilwork.backend import backend
-from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import as_int
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import all_kernels, buffers
 from coilwork_ir.scalar import Load
+from coilwork_ir.target import TARGETS
 from coilwork_lowering.layout.cost import Convolution
+from coilwork_scheduler.layouts.convolutions import is_channels_last
 
 MODELS: Final = ("resnet50", "unet", "convnext", "efficientnet", "vit", "whisper")
 TARGET: Final = "sm_90"
@@ -50,6 +55,9 @@ class Count:
 
     Attributes:
         kernels, moved_mb: launches of generated kernels, and what they read and write.
+        peak_mb: the most memory that one of them holds at a time.
+        converted_mb: what the library reads and writes to convert tensors around convolutions: activations of
+            calls as captured, and operands of calls in channels-last that lie otherwise.
         copies: those among them that only copy, of which one may copy several tensors.
         calls, channels_last: calls of convolutions and their gradients, and those whose results are
             channels-last.
@@ -58,6 +66,8 @@ class Count:
 
     kernels: int
     moved_mb: float
+    peak_mb: float
+    converted_mb: float
     copies: int
     calls: int
     channels_last: int
@@ -73,8 +83,8 @@ def laid_out_by_lowering() -> Iterator[None]:
 
 @contextmanager
 def laid_out_by_the_pass() -> Iterator[None]:
-    """Let the scheduler's pass lay out all convolutions in 16 bits, those of training steps, too."""
-    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda",)):
+    """Let the scheduler's pass lay out all convolutions, those of training steps, too."""
+    with patch.object(coilwork.package_options, "SCHEDULED", ("cuda", "cpu")):
         yield
 
 
@@ -94,6 +104,8 @@ def count(programs: Sequence[Program], seconds: float) -> Count:
     return Count(
         kernels=len(launched),
         moved_mb=sum(step.total for step in steps if not step.extern) / 1e6,
+        peak_mb=max((peak_of(program).size_bytes for program in programs), default=0) / 1e6,
+        converted_mb=sum(map(count_converted, programs)) / 1e6,
         copies=sum(name in copying for name in launched),
         calls=len(calls),
         channels_last=sum(makes_channels_last(call) for call in calls),
@@ -121,16 +133,39 @@ def makes_channels_last(call: ExternCall) -> bool:
     return bool(several) and all(as_int(b.strides[1]) == 1 for b in several)
 
 
-def plan(name: str, *, train: bool, kind: Kind, size: Size = Size.FULL) -> Count:
-    """The programs of one call of the model `name`, for a GPU that is not there."""
+def count_converted(program: Program) -> int:
+    """Bytes that a library reads and writes to convert tensors around the convolutions of `program`."""
+    known, total = buffers(program), 0
+    for call in list_convolutions((program,)):
+        read = [known[arg.name] for arg in call.args if isinstance(arg, Ref)]
+        *activations, weight = [b for b in read if len(b.shape) > 2]
+        made = [b for b in call.outputs if isinstance(b, Buffer) and len(b.shape) > 2]
+        if makes_channels_last(call):
+            converted = [
+                b
+                for b in (*activations, weight)
+                if not is_channels_last(_numbers(b.shape), _numbers(b.strides))
+            ]
+        else:
+            converted = [b for b in (*activations, *made) if b.shape != weight.shape]
+        total += sum(2 * prod(_numbers(b.shape)) * b.dtype.itemsize for b in converted)
+    return total
+
+
+def _numbers(sizes: Sequence[Expr]) -> list[int]:
+    return [as_int(size) or 0 for size in sizes]
+
+
+def plan(name: str, *, train: bool, kind: Kind, size: Size = Size.FULL, target: str = TARGET) -> Count:
+    """The programs of one call of the model `name`, for a device that is not there."""
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
     case = find_case(name)
     instance = instantiate(
         case,
-        Setting(size=size, device=torch.device("cpu"), dtype=dtype, absent_gpu=True),
+        Setting(size=size, device=torch.device("cpu"), dtype=dtype, absent_gpu=TARGETS[target].is_gpu),
         training=train,
     )
-    planner = Planner(target=TARGET)
+    planner = Planner(target=target)
     torch._dynamo.reset()
     begin = time.process_time()
     with torch._dynamo.config.patch(dict(case.dynamo)):
@@ -194,11 +229,12 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="leave graphs with depthwise loops to the pass, which keeps off them",
     )
+    parser.add_argument("--target", choices=sorted(TARGETS), default=TARGET, help="plan for this device")
     parser.add_argument("--predict", action="store_true", help="plan, though there is a GPU")
     parser.add_argument("--reduced", action="store_true", help="plan small models")
     found = parser.parse_args(arguments)
     size = Size.REDUCED if found.reduced else Size.FULL
-    is_timed = torch.cuda.is_available() and not found.predict
+    is_timed = torch.cuda.is_available() and not found.predict and TARGETS[found.target].is_gpu
     for name in found.models:
         for mode in found.modes:
             by_pass = laid_out_with_loops if found.loops else laid_out_by_the_pass
@@ -209,7 +245,8 @@ def main(arguments: list[str]) -> int:
                         us, launches = time_kernels(name, train=train, kind=found.kind)
                         said = f"{us:10.1f} us busy in {launches} kernels"
                     else:
-                        said = str(plan(name, train=train, kind=found.kind, size=size))
+                        planned = plan(name, train=train, kind=found.kind, size=size, target=found.target)
+                        said = str(planned)
                 print(f"{name:14} {mode:5} {way:8} {said}", flush=True)
     return 0
 

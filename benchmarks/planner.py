@@ -1,7 +1,7 @@
-"""Programs for a GPU that is not there: a torch.compile backend that plans and runs nothing.
+"""Programs for a device that is not there: a torch.compile backend that plans and runs nothing.
 
-What is captured on a CPU is lowered, scheduled and planned as if on a GPU. No memory of the graph's tensors
-is touched.
+What is captured on a CPU is lowered, scheduled and planned as if on a GPU, or for any CPU. No memory of the
+graph's tensors is touched.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GPU = torch.device("cuda", 0)
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of
+    """A torch.compile backend that plans programs for `target`, a CPU or of `GPU`'s type, and runs none of
     them.
 
     `graphs` are those that the programs were made of, and `likely` what the kernels of each program are
@@ -68,13 +68,15 @@ class Planner:
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them,
         # too.
         said = replace(layout_options(self.options, joins_scheduler=True), find_model=self._find_model)
-        joint = replace(
-            said,
-            devices=("cuda", "cpu"),
-            narrow_devices=(),
-            blocked_devices=(),
-            scheduled_devices=("cuda", "cpu") if said.scheduled_devices else (),
-        )
+        joint = said
+        if self._is_gpu:
+            joint = replace(
+                said,
+                devices=("cuda", "cpu"),
+                narrow_devices=(),
+                blocked_devices=(),
+                scheduled_devices=("cuda", "cpu") if "cuda" in said.scheduled_devices else (),
+            )
         return compile_with_aot_autograd(
             gm,
             example_inputs,
@@ -86,10 +88,16 @@ class Planner:
             partition=partial(
                 partition,
                 layout=joint,
-                lowering=LoweringOptions(random="generated", find_model=self._find_model),
-                rewrites=rewrites_of("aten", self.options, on_gpu=True),
+                lowering=LoweringOptions(
+                    random="generated" if self._is_gpu else "auto", find_model=self._find_model
+                ),
+                rewrites=rewrites_of("aten", self.options, on_gpu=self._is_gpu),
             ),
         )
+
+    @property
+    def _is_gpu(self) -> bool:
+        return TARGETS[self.target].is_gpu
 
     def _find_model(self, device: str) -> MachineModel:
         """The figures of the target, wherever tensors are while the graph is captured."""
@@ -100,12 +108,12 @@ class Planner:
     ) -> Callable[[list[Any]], Sequence[Any]]:
         options = self.options
         if role == "inference":
-            gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=True))
+            gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=self._is_gpu))
         reports_strides = role == "forward"
         job = open_job(gm, example_inputs, role=role, options=options, reports_strides=reports_strides)
         gm = job.gm
         layout = replace(job.layout, find_model=self._find_model)
-        laid_out, _ = lay_out_convolutions(on_gpu(gm), layout)
+        laid_out, _ = lay_out_convolutions(on_gpu(gm) if self._is_gpu else gm, layout)
         laid_out, _ = pad_products(laid_out, layout)
         lowering = LoweringOptions(
             numerics=options.numerics,

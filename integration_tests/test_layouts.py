@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import benchmarks.planner
-import coilwork.package_options
 from benchmarks.convolution_layouts import (
     Count,
     count,
@@ -329,12 +328,9 @@ TRAINED: tuple[tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]],
 
 @pytest.mark.parametrize("made, shape, _", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
 def test_training_steps_beside_eager(
-    made: Callable[[], nn.Module], shape: tuple[int, ...], _: object, monkeypatch: pytest.MonkeyPatch
+    made: Callable[[], nn.Module], shape: tuple[int, ...], _: object
 ) -> None:
-    """Where the pass lays both graphs out, gradients are eager's and lie as parameters do; on CPUs as for
-    GPUs.
-    """
-    monkeypatch.setattr(coilwork.package_options, "SCHEDULED", ("cpu",))
+    """Where the pass lays both graphs out, gradients are eager's and lie as parameters do."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager, x = made().bfloat16(), torch.randn(shape, dtype=torch.bfloat16)
@@ -346,6 +342,22 @@ def test_training_steps_beside_eager(
         assert gradient.stride() == wide.stride()
         error, allowed = (float((each.float() - wide).norm()) for each in (gradient, narrow))
         assert error <= 2 * allowed + 0.02 * float(wide.norm())
+
+
+@pytest.mark.parametrize("made, shape, _", TRAINED, ids=[made.__name__ for made, *_ in TRAINED])
+def test_training_steps_in_f32_beside_eager(
+    made: Callable[[], nn.Module], shape: tuple[int, ...], _: object
+) -> None:
+    """With images that outweigh the weights, so that CPUs compute in channels-last."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    eager, x = made(), torch.randn(4 * shape[0], *shape[1:])
+    module = copy.deepcopy(eager)
+    call = torch.compile(module, backend=backend, options={"strict": True, "cache": False, "verify": True})
+    found, wanted = step(module, call, x), step(eager, eager, x)
+    for gradient, exact in zip(found, wanted, strict=True):
+        assert gradient.stride() == exact.stride()
+        assert float((gradient - exact).norm()) <= 1e-3 * float(exact.norm()) + 1e-3
 
 
 def plan_step(made: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype | None) -> Count:

@@ -51,7 +51,8 @@ def traffic(program: Program) -> tuple[Moved, ...]:
     for instruction in program.instructions:
         match instruction:
             case Launch():
-                found.append(kernel_traffic(kernels[instruction.kernel]))
+                kernel = kernels[instruction.kernel]
+                found.append(kernel_traffic(kernel, dict(zip(kernel.sizes, instruction.sizes, strict=True))))
             case ExternCall() if not _is_view(instruction.target):
                 target = instruction.target
                 # `rand_like` and its kin only look at the shape of their argument.

@@ -88,12 +88,16 @@ def test_torch_decides_about_tf32() -> None:
     assert not layout_options(CompileOptions()).tf32_convolutions
 
 
-def test_convolutions_in_16_bits_are_the_schedulers_on_gpus() -> None:
+def test_convolutions_are_the_schedulers() -> None:
     joined = layout_options(CompileOptions(), joins_scheduler=True)
-    assert joined.scheduled_devices == ("cuda",) and layout_options(CompileOptions()).scheduled_devices == ()
-    # whose strides do not depend on the batch: the pass leaves all of them
-    batches = layout_options(CompileOptions(batch_invariant=True), joins_scheduler=True)
-    assert batches.scheduled_devices == ()
+    assert (
+        joined.scheduled_devices == ("cuda", "cpu")
+        and layout_options(CompileOptions()).scheduled_devices == ()
+    )
+
+
+def test_layouts_do_not_depend_on_the_batch_where_results_may_not() -> None:
+    assert layout_options(CompileOptions(batch_invariant=True)).layout == "captured"
 
 
 def job(role: Role) -> Job:

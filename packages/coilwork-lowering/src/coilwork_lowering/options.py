@@ -110,8 +110,8 @@ class LayoutOptions:
         blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They
             convert channels-first activations through temporary memory and compute channels-last ones in
             place, but a copy of the weight comes on top. Default: `cpu`.
-        scheduled_devices: types of devices whose convolutions in 16 bit floats are left as captured, and on
-            `devices` those in `f32`, since the scheduler lays them out. Default: none.
+        scheduled_devices: types of devices whose convolutions are left as captured, since the scheduler lays
+            them out. Default: none.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in
             torch.

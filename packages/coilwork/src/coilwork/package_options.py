@@ -20,7 +20,7 @@ from coilwork_runtime.executor.choice import ExecutorOptions
 from coilwork_runtime.triton_kernels.descent import Trial
 from coilwork_scheduler import ScheduleOptions
 
-SCHEDULED: Final = ("cuda",)
+SCHEDULED: Final = ("cuda", "cpu")
 """Types of devices whose convolutions the scheduler's pass lays out, in inference and in training."""
 
 
@@ -45,13 +45,14 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
     belongs in cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order.
+    With `batch_invariant` layouts stay as well, since which are best depends on how many rows there are.
     Where lowering `joins_scheduler`, whose pass decides over the graph that follows, or both of a training
-    step, convolutions are the scheduler's to lay out on GPUs whose library follows its operands.
+    step, convolutions are the scheduler's to lay out, on GPUs if their library follows its operands.
     """
     layout = options.conv_layout
-    if layout == "auto" and options.numerics == "strict":
+    if layout == "auto" and (options.numerics == "strict" or options.batch_invariant):
         layout = "captured"
-    is_scheduled = joins_scheduler and not options.batch_invariant and torch.version.hip is None
+    is_scheduled = joins_scheduler and torch.version.hip is None
     return LayoutOptions(
         layout=layout,
         scheduled_devices=SCHEDULED if is_scheduled else (),

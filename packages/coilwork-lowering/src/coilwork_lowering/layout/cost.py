@@ -194,11 +194,14 @@ def _calls(gm: torch.fx.GraphModule) -> list[ConvolutionCall]:
 
 
 def _keep_loops(gm: torch.fx.GraphModule, options: LayoutOptions) -> LayoutOptions:
-    """`options`, that leave nothing to the scheduler if `gm` has depthwise convolutions that become loops."""
+    """`options`, that leave nothing to the scheduler if `gm` has depthwise convolutions that become loops, as
+    they do on `options.devices`.
+    """
     if not options.scheduled_devices:
         return options
     everywhere = replace(options, layout="channels_last")
     given = [c for call in _calls(gm) for c in _convolution(call, everywhere)]
+    given = [c for c in given if c.tensors[0].device.type in options.devices]
     return replace(options, scheduled_devices=()) if any(c.is_loop for c in given) else options
 
 
@@ -236,7 +239,9 @@ def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
 def _is_blocked(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     device = tensor.device.type
     return (
-        tensor.dtype is torch.float32 and device in options.blocked_devices and device not in options.devices
+        tensor.dtype is torch.float32
+        and device in options.blocked_devices
+        and device not in (*options.devices, *options.scheduled_devices)
     )
 
 

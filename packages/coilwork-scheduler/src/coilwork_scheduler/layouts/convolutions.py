@@ -15,6 +15,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.convolution_rates import (
+    BLOCKED_WEIGHT_PRICE,
     DEPTHWISE_SLOWDOWN,
     FEWEST_CHANNELS,
     LAUNCH_BYTES,
@@ -106,9 +107,18 @@ class Call:
         return bool(self.around.graph.free_results) and len(self.read) == 2
 
     @property
+    def is_blocked(self) -> bool:
+        """Tell if the library has a blocked layout of its own, as that of a CPU has in `f32`.
+
+        It converts activations as captured through memory, and computes channels-last ones as they lie. The
+        weight becomes blocks either way, and of a channels-last call is copied to channels-last before.
+        """
+        return not self.is_on_gpu and not self.is_narrow
+
+    @property
     def is_converted(self) -> bool:
-        """Tell if the library's kernel computes in channels-last whatever it is given."""
-        return self.groups == 1 and self.channels >= FEWEST_CHANNELS
+        """Tell if the library's kernel converts what is not channels-last, whatever it is given."""
+        return self.is_blocked or (self.groups == 1 and self.channels >= FEWEST_CHANNELS)
 
     @property
     def has_slow_kernel(self) -> bool:
@@ -119,8 +129,10 @@ class Call:
 
     @property
     def is_slower_channels_last(self) -> bool:
-        """Tell if it may be slower in channels-last: groups in `f32` run as captured without conversion."""
-        return self.groups > 1 and not self.is_narrow
+        """Tell if it may be slower in channels-last: groups in `f32` run on a GPU as captured without
+        conversion.
+        """
+        return self.is_on_gpu and self.groups > 1 and not self.is_narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +177,12 @@ class TensorSite:
     def form(self) -> Hashable:
         """Return what the tensor is to the call."""
         call, buffer = self.call, self.buffer
-        kind = (self._is_result, self._is_weight, self._fuses, self._is_slow)
+        kind = (self._is_result, self._is_weight, self._is_weight_gradient, self._fuses, self._is_slow)
         return (
             TensorSite,
             (buffer.shape, buffer.dtype, kind),
-            (call.is_converted, call.is_on_gpu, call.needs_weight, call.is_slower_channels_last),
+            (call.is_converted, call.is_blocked, call.is_on_gpu, call.needs_weight),
+            (call.is_slower_channels_last, call.has_gradients_behind),
         )
 
     @property
@@ -185,12 +198,17 @@ class TensorSite:
             return IMPOSSIBLE
         found = size = self._size
         # what a call loses as captured or, of some, in channels-last
-        lost = (size if self.call.is_slower_channels_last else 0) if is_last else self._lost if size else 0
+        lost = self._lost_channels_last(strides) if is_last else self._lost if size else 0
         found += lost * (_CONVOLUTIONS if self.call.has_gradients_behind else 1)
         if self._has_copy(strides, is_last=is_last):
             # what makes the operand runs along one of both, and across the other
             found += TILED * size if self._fuses else self._copied_bytes
-        elif not self._is_result and is_last and not self._lies_so(strides, is_last=True):
+            if self.call.has_gradients_behind and not self._is_result and not self.call.is_on_gpu:
+                # the backward graph gets the operand, not its copy; a GPU's stem of few channels is quicker
+                # in channels-last all the same, which no cost tells
+                found += 2 * size + self._copy_launch
+        elif not self._is_result and not is_last and not self._lies_so(strides, is_last=False):
+            # neither layout: the library makes a row-major copy first
             found += 2 * size
         return found * SCALE
 
@@ -266,9 +284,19 @@ class TensorSite:
             return 0
         return self.call.around.sizes.size_bytes(self.buffer)
 
+    def _lost_channels_last(self, strides: Strides) -> int:
+        """Return what the library loses for the tensor, which lies so, where it computes in channels-last."""
+        lost = self._size if self.call.is_slower_channels_last else 0
+        if self._is_weight and not self.call.is_on_gpu and not self._lies_so(strides, is_last=True):
+            # it copies the weight by itself
+            lost += 2 * self._size * (BLOCKED_WEIGHT_PRICE if self.call.is_blocked else 1)
+        return lost
+
     @property
     def _lost(self) -> int:
         """Return what the library loses for the tensor where it is not given channels-last."""
+        if self.call.is_blocked and (self._is_weight or self._is_weight_gradient):
+            return 0
         if self.call.is_converted:
             return 2 * self._size + self._launch
         if self._is_slow:
@@ -283,9 +311,12 @@ class TensorSite:
         size = self._size
         if self._fuses:
             return size
-        launch = LAUNCH_BYTES if self.call.is_on_gpu else NEST_BYTES
         # a byte less than the library's own copy of an operand: ours shares its launch with others
-        return 2 * size + launch - (not self._is_result)
+        return 2 * size + self._copy_launch - (not self._is_result)
+
+    @property
+    def _copy_launch(self) -> int:
+        return LAUNCH_BYTES if self.call.is_on_gpu else NEST_BYTES
 
     @property
     def _fuses(self) -> bool:
@@ -309,13 +340,14 @@ class TensorSite:
         return self.number == len(self.call.read) - 1
 
     @property
+    def _is_weight_gradient(self) -> bool:
+        is_gradient = self._is_result and len(self.call.read) == 3
+        return is_gradient and (self.number > len(self.call.read) or not self.call.needs_weight)
+
+    @property
     def _is_slow(self) -> bool:
         """Tell if it is an activation of a call that is slow as captured."""
-        return (
-            self.call.has_slow_kernel
-            and self.number != len(self.call.read) - 1
-            and (self.number <= len(self.call.read))
-        )
+        return self.call.has_slow_kernel and not (self._is_weight or self._is_weight_gradient)
 
 
 def weigh_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
@@ -332,6 +364,17 @@ def weigh_rounded_convolution(position: int, node: Node, around: Around) -> tupl
         isinstance(b, Buffer) and around.targets.of(b.device).has(CUDNN) for b in node.outputs
     )
     return _weigh(position, node, around, (DType.F32,)) if is_on_gpu else ()
+
+
+def weigh_blocked_convolution(position: int, node: Node, around: Around) -> tuple[Site, ...]:
+    """`node` as a convolution in `f32` on a CPU or its gradients, if it is one: a site for each tensor.
+
+    Its library computes in blocks (`Call.is_blocked`).
+    """
+    is_on_cpu = isinstance(node, Extern) and any(
+        isinstance(b, Buffer) and around.targets.of(b.device).has(CPU_LIBRARIES) for b in node.outputs
+    )
+    return _weigh(position, node, around, (DType.F32,)) if is_on_cpu else ()
 
 
 def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) -> tuple[Site, ...]:
@@ -356,7 +399,7 @@ def _weigh(position: int, node: Node, around: Around, types: Sequence[DType]) ->
     if any(shape[1] == 1 or all(size == 1 for size in shape[2:]) for shape in shapes):
         return ()
     target = around.targets.of(made[0].device)
-    if not target.has(CUDNN) and (not target.has(CPU_LIBRARIES) or len(made[0].shape) != 4):
+    if not target.has(CUDNN) and not target.has(CPU_LIBRARIES):
         return ()
     first, second = around.extents(read[-1])[:2]
     call = Call(

@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_scheduler.layouts.attention import weigh_attention
-from coilwork_scheduler.layouts.convolutions import weigh_convolution, weigh_rounded_convolution
+from coilwork_scheduler.layouts.convolutions import (
+    weigh_blocked_convolution,
+    weigh_convolution,
+    weigh_rounded_convolution,
+)
 from coilwork_scheduler.layouts.products import weigh_product
 from coilwork_scheduler.layouts.sites import LayoutRule
 from coilwork_scheduler.layouts.traffic import weigh_loop
@@ -39,6 +43,12 @@ RULES: Final[tuple[LayoutRule, ...]] = (
         is_asked=lambda options: (
             options.convolution_layouts and options.tf32_convolutions and options.numerics != "strict"
         ),
+    ),
+    LayoutRule(
+        name="blocked-convolutions",
+        site=weigh_blocked_convolution,
+        why="CPUs' libraries compute `f32` in blocks: they convert activations that are not channels-last, and copy the weights of calls that are",
+        is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
     ),
     LayoutRule(
         name="attention",

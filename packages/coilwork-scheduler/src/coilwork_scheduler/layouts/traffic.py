@@ -40,23 +40,30 @@ _STEPS: Final = 3
 @dataclass(frozen=True, slots=True)
 class Touch:
     """One load or store of a node: `buffer` at `index`, whose placeholders vary along the ranges `looked_up`;
-    it is in memory `root`.
+    it is in memory `root`. Of a window it is the first of `taps` loads.
     """
 
     root: str
     buffer: Buffer
     index: tuple[Expr, ...]
     looked_up: frozenset[Expr]
+    taps: int = 1
 
 
 def touches_of(
     node: Computation, buffers: Mapping[str, Buffer], roots: Mapping[str, str]
 ) -> tuple[Touch, ...]:
-    """Distinct loads and stores of `node`, loads first."""
+    """Distinct loads and stores of `node`, loads first. Loads that differ by a distance, as the taps of a
+    window, are one.
+    """
     found: dict[Touch, None] = {}
+    windows: dict[Hashable, dict[Touch, None]] = {}
     for access in loads(bodies(node)):
         indirect = range_symbols(access.indirect) if access.indirect else frozenset[Expr]()
-        found.setdefault(Touch(roots[access.buffer], buffers[access.buffer], access.index, indirect))
+        touch = Touch(roots[access.buffer], buffers[access.buffer], access.index, indirect)
+        windows.setdefault((access.buffer, _steps_along(access.index), indirect), {}).setdefault(touch)
+    for taps in windows.values():
+        found.setdefault(replace(next(iter(taps)), taps=len(taps)))
     indirect = frozenset[Expr]()
     index = node.ranges
     if isinstance(node, Scatter):
@@ -65,6 +72,17 @@ def touches_of(
     for buffer in defined(node):
         found.setdefault(Touch(roots[buffer.name], buffer, index, indirect))
     return tuple(found)
+
+
+def _steps_along(index: Sequence[Expr]) -> Hashable:
+    """How `index` moves along each of its ranges; `index` itself where one of them has no step."""
+    steps: list[Hashable] = []
+    for place in index:
+        moved = {symbol: stride_of(place, symbol) for symbol in place.free_symbols}
+        if any(step is None for step in moved.values()):
+            return tuple(index)
+        steps.append(frozenset(moved.items()))
+    return tuple(steps)
 
 
 class NodeTraffic:
@@ -102,7 +120,7 @@ class NodeTraffic:
             found = self._touches = touches_of(self._node, self._around.buffers, self._around.roots)
             forms, shared = self._known.forms, (self.ranges, tuple(self._along), self._most)
             for touch in found:
-                form = (*shared, touch.index, touch.looked_up, touch.buffer.dtype.itemsize)
+                form = (*shared, touch.index, touch.looked_up, touch.taps, touch.buffer.dtype.itemsize)
                 self._forms.append(forms.setdefault(form, len(forms)))
         return found
 
@@ -260,7 +278,9 @@ class NodeTraffic:
         steps = tuple(self._step(touch, offset, symbol) for symbol in self.ranges)
         runs = tuple(self._run(touch, offset, k, step) for k, step in enumerate(steps))
         size, itemsize = self._bytes_met(touch, form), touch.buffer.dtype.itemsize
-        return tuple(size * self._factor(steps, runs[k], k, itemsize) for k in self._along)
+        factors = [self._factor(steps, runs[k], k, itemsize) for k in self._along]
+        # what lies together is in a cache when the next tap asks for it
+        return tuple(size * (factor + (touch.taps - 1) * (factor - SCALE)) for factor in factors)
 
     def _step(self, touch: Touch, offset: Expr, symbol: Expr) -> int:
         if symbol in touch.looked_up:
