@@ -93,3 +93,68 @@ def test_a_single_column_that_neighbours_run_along_has_blocks_of_one_point() -> 
     )
     for config in TritonCodegen().emit(kernel, H200, {}).configs:
         assert min(dict(config.meta).values()) >= 1 and config.num_warps >= 1
+
+
+def tiles_of(ranges: str, args: str, body: str) -> dict[str, list[str]]:
+    """The ranges of each tile, by strides alone."""
+    kernel = parse_kernel(f"kernel @k fast {{\n{ranges}\n{args}\nbody {{\n{body}\n}}\n}}\n")
+    return {
+        letter: [one.symbol.name for one in group]
+        for letter, group in begin_draft(kernel).group_ranges().items()
+    }
+
+
+TURNED_ARGS = "arg in0: f32 in span `96`\narg in1: f32 in span `96`\narg out0: f32 out span `96`"
+
+
+@pytest.mark.parametrize(
+    ("index", "tiles"),
+    [
+        # as the result: one line of points
+        ("48*a + 6*b + c", {"x": ["a", "b", "c"]}),
+        # neighbours along b are two-dimensional blocks with those along c, row by row of a
+        ("48*a + b + 8*c", {"y": ["a", "b"], "x": ["c"]}),
+        # neighbours along a are not next to the innermost range: schedulers put them there
+        ("a + 12*b + 2*c", {"x": ["a", "b", "c"]}),
+    ],
+)
+def test_a_turned_operand_has_blocks_of_both_ranges(index: str, tiles: dict[str, list[str]]) -> None:
+    found = tiles_of(
+        "range a: `2` parallel\nrange b: `8` parallel\nrange c: `6` parallel",
+        TURNED_ARGS,
+        f"t0 = load %in0[48*a + 6*b + c] : f32\nt1 = load %in1[{index}] : f32\nt2 = add(t0, t1)\n"
+        "store %out0[48*a + 6*b + c] = t2",
+    )
+    assert found == tiles
+
+
+def test_two_turned_operands_have_blocks_of_three_ranges() -> None:
+    found = tiles_of(
+        "range a: `2` parallel\nrange b: `8` parallel\nrange c: `6` parallel",
+        TURNED_ARGS,
+        "t0 = load %in0[a + 2*b + 16*c] : f32\nt1 = load %in1[48*a + b + 8*c] : f32\nt2 = add(t0, t1)\n"
+        "store %out0[48*a + 6*b + c] = t2",
+    )
+    assert found == {"z": ["a"], "y": ["b"], "x": ["c"]}
+
+
+def test_rows_that_are_reduced_share_a_tile_whatever_is_turned() -> None:
+    found = tiles_of(
+        "range a: `2` parallel\nrange b: `8` parallel\nrange r0: `6` reduction",
+        "arg in0: f32 in span `96`\narg out0: f32 out span `16`",
+        "t0 = load %in0[48*a + b + 8*r0] : f32\nt1 = reduce sum 0 (t0) over (r0)\nstore %out0[8*a + b] = t1",
+    )
+    assert found == {"x": ["a", "b"], "r": ["r0"]}
+
+
+def test_a_little_that_is_turned_has_no_blocks() -> None:
+    """Of 11 operands along the innermost range, and one that is not."""
+    loads = "\n".join(f"t{k} = load %in{k}[8*b + c] : f32" for k in range(11))
+    sums = "\n".join(f"t{12 + k} = add(t{11 + k if k else 11}, t{k})" for k in range(11))
+    args = "\n".join(f"arg in{k}: f32 in span `64`" for k in range(12))
+    found = tiles_of(
+        "range b: `8` parallel\nrange c: `8` parallel",
+        f"{args}\narg out0: f32 out span `64`",
+        f"{loads}\nt11 = load %in11[b + 8*c] : f32\n{sums}\nstore %out0[8*b + c] = t22",
+    )
+    assert found == {"x": ["b", "c"]}
