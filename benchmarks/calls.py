@@ -29,6 +29,7 @@ from torch import Tensor
 from benchmarks.backends import resolve_backend
 from benchmarks.breakdown import breakdown
 from benchmarks.machine import machine_description
+from benchmarks.pages import wrap_prose
 from benchmarks.worker import coilwork_launches, inductor_launches
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_lowering import partition
@@ -179,7 +180,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
         "C++ function, so that theirs cost it nothing; it allocates their buffers one by one in Python. Calls of ATen in between keep",
         "kernels apart in both.",
     ]
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def main(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
 from coilwork.targets import declare
 from coilwork_ir.loops.nodes import Graph
@@ -89,7 +90,7 @@ def page() -> str:
     ]
     for title, make, shape in MODELS:
         parts += [f"## {title}", f"```text\n{tabulate(capture(make(), shape))}```"]
-    return "\n\n".join(parts) + "\n"
+    return wrap_prose("\n\n".join(parts) + "\n")
 
 
 def main() -> None:

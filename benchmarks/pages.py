@@ -1,6 +1,6 @@
-"""Prose of Markdown pages within a number of columns.
+"""Prose of Markdown pages within 110 columns.
 
-`python devtools/markdown.py PAGE ...` wraps the paragraphs and list items of pages that have a longer line.
+`python -m benchmarks.pages PAGE ...` wraps the paragraphs and list items of pages that have a longer line.
 Tables, headings, fenced and indented examples stay as they are. Programs that write pages call `wrap_prose`.
 """
 
@@ -14,82 +14,75 @@ from typing import Final
 
 COLUMNS: Final = 110
 
-_ITEM: Final = re.compile(r"(\s*)([-*+]|\d+\.)(\s+)")
+_ITEM: Final = re.compile(r"\s*([-*+]|\d+\.)\s+")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
+# The first characters of lines that are no prose.
+_OTHER: Final = ("|", "#", "<", ">", "!!!", "---", "===")
 # A span of code with a space in it, or the end of a link, is one word: checks of pages read them line by line.
-_WORD: Final = re.compile(r"(?:`[^`]*`|\]\([^)]*\)|\S)+")
-# At the beginning of a line these would open a list, a heading, a quotation or a table.
-_OPENS_A_BLOCK: Final = re.compile(r"([-+*]|#+|\d+[.)])$|[>|]")
+# What would open a list, a heading, a quotation or a table at the beginning of a line stays behind its word.
+_WORD: Final = re.compile(r"(?:`[^`]*`|\]\([^)]*\)|\S)+(?: (?:[-+*>|]|#+|\d+[.)])(?= |$))*")
 
 
 def wrap_prose(text: str, columns: int = COLUMNS) -> str:
-    """Return the page `text` with each paragraph and list item that has a line of more than `columns` columns
-    laid out anew.
-    """
-    return "\n".join(line for block in _split_blocks(text) for line in _wrap_block(block, columns))
+    """Return the page `text` with each paragraph and list item that is wider than `columns` wrapped anew."""
+    blocks = (_wrap(lines, columns) if is_prose else lines for lines, is_prose in _split_blocks(text))
+    return "\n".join(line for block in blocks for line in block)
 
 
 def find_long_lines(text: str, columns: int = COLUMNS) -> tuple[int, ...]:
     """Return the numbers of the lines that `wrap_prose` would break."""
     found: list[int] = []
     number = 0
-    for block in _split_blocks(text):
-        if _wrap_block(block, columns) != block:
-            found += [number + k for k, line in enumerate(block, 1) if len(line) > columns]
-        number += len(block)
+    for lines, is_prose in _split_blocks(text):
+        if is_prose and _wrap(lines, columns) != lines:
+            found += [number + k for k, line in enumerate(lines, 1) if len(line) > columns]
+        number += len(lines)
     return tuple(found)
 
 
-def _split_blocks(text: str) -> Iterator[list[str]]:
-    """Yield the lines of the page, those of one paragraph or list item together."""
+def _split_blocks(text: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield the lines of the page, those of one paragraph or list item together, all others alone; and whether
+    they are prose.
+    """
     block: list[str] = []
-    fenced = False
+    is_fenced = False
     for line in text.split("\n"):
-        if _FENCE.match(line):
-            fenced = not fenced
-            alone = True
-        else:
-            alone = fenced or not line.strip() or line.lstrip().startswith(("|", "#", "<", ">", "!!!"))
-        if block and (alone or _ITEM.match(line) or _is_underline(line)):
-            yield block
+        is_fence = bool(_FENCE.match(line))
+        is_fenced ^= is_fence
+        is_alone = is_fence or is_fenced or not line.strip() or line.lstrip().startswith(_OTHER)
+        if block and (is_alone or _ITEM.match(line)):
+            yield block, True
             block = []
-        if alone:
-            yield [line]
+        if is_alone:
+            yield [line], False
         else:
             block.append(line)
     if block:
-        yield block
+        yield block, True
 
 
-def _is_underline(line: str) -> bool:
-    return bool(re.fullmatch(r"\s*(-{3,}|={3,})\s*", line))
-
-
-def _wrap_block(block: list[str], columns: int) -> list[str]:
+def _wrap(block: list[str], columns: int) -> list[str]:
     first = block[0]
     item = _ITEM.match(first)
-    indented = first.startswith("    ") and item is None
-    prose = first.strip() and not first.lstrip().startswith(("|", "#", "<", ">", "!!!", "```"))
-    if max(map(len, block)) <= columns or not prose or indented or any(x.endswith("  ") for x in block):
+    is_example = first.startswith("    ") and item is None
+    has_breaks = any(line.endswith("  ") for line in block)
+    if max(map(len, block)) <= columns or is_example or has_breaks:
         return block
     indent = item[0] if item else first[: len(first) - len(first.lstrip())]
-    later = " " * len(indent)
-    lines = [indent]
-    for word in _WORD.findall("\n".join([first[len(indent) :], *block[1:]]).replace("\n", " ")):
-        begins = len(lines[-1].strip()) == 0 or lines[-1] == indent
-        if not begins and len(lines[-1]) + 1 + len(word) > columns and not _OPENS_A_BLOCK.match(word):
-            lines.append(later + word)
+    words = _WORD.findall(" ".join([first[len(indent) :], *(line.strip() for line in block[1:])]))
+    lines = [indent + words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) > columns:
+            lines.append(" " * len(indent) + word)
         else:
-            lines[-1] += word if begins else f" {word}"
+            lines[-1] += f" {word}"
     return lines
 
 
-def main(paths: list[str]) -> int:
+def main(paths: list[str]) -> None:
     for path in map(Path, paths):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(wrap_prose(text), encoding="utf-8")
-    return 0
+        path.write_text(wrap_prose(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarks.pages import wrap_prose
 from benchmarks.results import Measurement, Run, compile_seconds, grouped, ratio
 
 Group = dict[str, Measurement]
@@ -142,7 +143,7 @@ def markdown(run: Run) -> str:
         for key, group in groups.items()
     ]
     lines += table(["model", *(name for name in backends if name != "eager")], errors)
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def error(measurement: Measurement | None) -> str:

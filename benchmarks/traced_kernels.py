@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
 from coilwork.backend import backend
 from coilwork_ir.kernels.text import format_kernel
@@ -160,7 +161,7 @@ def page() -> Iterator[str]:
 
 def main() -> int:
     """Print the page."""
-    sys.stdout.write("\n\n".join(page()) + "\n")
+    sys.stdout.write(wrap_prose("\n\n".join(page()) + "\n"))
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.pages import wrap_prose
 from integration_tests.comparison_summaries import (
     FAILED,
     ModuleRun,
@@ -78,7 +79,7 @@ def page(runs: Sequence[Run]) -> str:
     text = HEADER.format(versions=versions) + OPERATORS + _operators(operators)
     if modules:
         text += "\n" + MODULES + _modules(modules)
-    return text + "\n" + PROGRAMS + _programs(programs)
+    return wrap_prose(text + "\n" + PROGRAMS + _programs(programs))
 
 
 def _operators(runs: Sequence[OperatorRun]) -> str:

@@ -17,6 +17,7 @@ from benchmarks.backends import compile_with
 from benchmarks.cpu_programs import pointwise, reductions
 from benchmarks.cpu_programs.case import Case
 from benchmarks.machine import machine_description
+from benchmarks.pages import wrap_prose
 from benchmarks.report import geomean, table
 
 CASES = (*pointwise.CASES, *reductions.CASES)
@@ -105,7 +106,7 @@ def page(command: str, threads: int, found: dict[str, dict[str, float]]) -> str:
         "",
         *table(["program", *BACKENDS, "eager / coilwork", "inductor / coilwork"], rows),
     ]
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def main(arguments: list[str]) -> None:

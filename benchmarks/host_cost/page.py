@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks import host_cost
 from benchmarks.host_cost.floors import Floors
 from benchmarks.host_cost.programs import PROGRAMS
+from benchmarks.pages import wrap_prose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         *_whole_calls(found),
         "",
     ]
-    return "\n".join(lines)
+    return wrap_prose("\n".join(lines))
 
 
 def _beside_floors(found: Found, floors: Floors) -> list[str]:

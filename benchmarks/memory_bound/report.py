@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from benchmarks.memory_bound.results import MemoryRun, Row, rivals
+from benchmarks.pages import wrap_prose
 from benchmarks.report import geomean, megabytes, number, table
 
 SETS = {
@@ -70,7 +71,7 @@ def markdown(run: MemoryRun) -> str:
     lines += _slow(run, own)
     lines += _searched(run, own)
     lines += _counted(run)
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def _slow(run: MemoryRun, own: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from benchmarks.pages import wrap_prose
 from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
 from integration_tests.operators.calls import WAYS, Way, compiled_calls, run_all
@@ -160,7 +161,7 @@ def page(rows: Sequence[Row]) -> str:
     lines.append("| backward | " + " | ".join(str(backward[kind]) for kind in kinds[:3]) + " | |\n\n")
     lines += ["| operator | forward | backward | calls |\n", "|---|---|---|---|\n"]
     lines += [f"| `{name}` | {one} | {other} | {calls} |\n" for name, one, other, calls in rows]
-    return "".join(lines) + core_section()
+    return wrap_prose("".join(lines) + core_section())
 
 
 def _kind(one: Coverage | None) -> str:

@@ -23,6 +23,7 @@ from typing import Final
 import torch
 
 from benchmarks.models import CASES, ModelCase, Setting, Size, find_case, instantiate
+from benchmarks.pages import wrap_prose
 from benchmarks.training import training_step
 from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
 
@@ -131,7 +132,7 @@ def page(models: Mapping[str, Mapping[str, Use]]) -> str:
         lines.append(f"| {model} | {len(found)} | {generated} | {share(generated, len(found))} |\n")
     lines.append("\n## Generated\n\n")
     lines.append(", ".join(f"`{name}`" for name, use in sorted(total.items()) if not use.calls) + "\n")
-    return "".join(lines)
+    return wrap_prose("".join(lines))
 
 
 def share(part: int, whole: int) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.pages import wrap_prose
 from integration_tests.operators.exceptions import reason
 from integration_tests.operators.units import Unit
 from integration_tests.operators.verdicts import (
@@ -55,7 +56,9 @@ class Results:
 
 def page(sweeps: Sequence[Sequence[Results]], notes: Mapping[str, str]) -> str:
     """The whole page: of each sweep its first results, with those of the units that were measured again."""
-    return "\n".join([HEADER, *(line for sweep in sweeps for line in _sweep(sweep, notes))]) + "\n"
+    return wrap_prose(
+        "\n".join([HEADER, *(line for sweep in sweeps for line in _sweep(sweep, notes))]) + "\n"
+    )
 
 
 def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
 """The rules of the layout pass: one table, a row for each kind of node whose cost depends on how memory lies.
 
 A row is added for what the pass should know: a kernel that likes its rows padded, a library that takes
-    another order for free.
+another order for free.
 """
 
 from __future__ import annotations
