@@ -158,11 +158,18 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
         "",
         " ".join((__doc__ or "").split("\n\n")[1].split()),
         "",
-        'Microseconds per call. "Dynamo" is a backend that does nothing: guards and the way into compiled code, which every backend',
-        'pays. "AOTAutograd" is one that does nothing behind its wrapper; the native executor is called without it where it has nothing',
+        (
+            'Microseconds per call. "Dynamo" is a backend that does nothing: guards and the way into '
+            "compiled code, which every backend"
+        ),
+        (
+            'pays. "AOTAutograd" is one that does nothing behind its wrapper; the native executor is called '
+            "without it where it has nothing"
+        ),
         "to do. The last ratio is that of what remains without Dynamo.",
         "",
-        "| program | Dynamo | AOTAutograd | inductor | launches | coilwork, Python module | coilwork, native executor | launches "
+        "| program | Dynamo | AOTAutograd | inductor | launches | coilwork, Python module | coilwork, "
+        "native executor | launches "
         "| native / inductor, whole call | without Dynamo |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -171,13 +178,20 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
         ratio = native["us"] / inductor["us"]
         inner = (native["us"] - dynamo["us"]) / (inductor["us"] - dynamo["us"])
         lines.append(
-            f"| {title} | {dynamo['us']:.1f} | {aot['us']:.1f} | {inductor['us']:.1f} | {inductor['launches']:.0f} | {python['us']:.1f} "
+            f"| {title} | {dynamo['us']:.1f} | {aot['us']:.1f} | {inductor['us']:.1f} | "
+            f"{inductor['launches']:.0f} | {python['us']:.1f} "
             f"| {native['us']:.1f} | {native['launches']:.0f} | {ratio:.2f} | {inner:.2f} |"
         )
     lines += [
         "",
-        "The 50 kernels that wait for each other are 50 launches here. TorchInductor puts kernels that follow each other on a CPU into one",
-        "C++ function, so that theirs cost it nothing; it allocates their buffers one by one in Python. Calls of ATen in between keep",
+        (
+            "The 50 kernels that wait for each other are 50 launches here. TorchInductor puts kernels that "
+            "follow each other on a CPU into one"
+        ),
+        (
+            "C++ function, so that theirs cost it nothing; it allocates their buffers one by one in Python. "
+            "Calls of ATen in between keep"
+        ),
         "kernels apart in both.",
     ]
     return wrap_prose("\n".join(lines) + "\n")

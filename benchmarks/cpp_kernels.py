@@ -238,7 +238,10 @@ def best(functions: list[Callable[[], object]], seconds: float = 1.0) -> list[fl
 def main(names: list[str]) -> None:
     """Run the cases called `names`, or all."""
     print(
-        f"{'kernel':20} {'build cpu s':>11} {'1 thread us':>12} {'ratio':>6} {'2 threads us':>13} {'ratio':>6}"
+        (
+            f"{'kernel':20} {'build cpu s':>11} {'1 thread us':>12} {'ratio':>6} {'2 threads us':>13} "
+            f"{'ratio':>6}"
+        )
     )
     with tempfile.TemporaryDirectory() as folder:
         for make in CASES:

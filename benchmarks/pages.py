@@ -18,8 +18,9 @@ _ITEM: Final = re.compile(r"\s*([-*+]|\d+\.)\s+")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
 # The first characters of lines that are no prose.
 _OTHER: Final = ("|", "#", "<", ">", "!!!", "---", "===")
-# A span of code with a space in it, or the end of a link, is one word: checks of pages read them line by line.
-# What would open a list, a heading, a quotation or a table at the beginning of a line stays behind its word.
+# A span of code with a space in it, or the end of a link, is one word: checks of pages read them line by
+# line. What would open a list, a heading, a quotation or a table at the beginning of a line stays behind its
+# word.
 _WORD: Final = re.compile(r"(?:`[^`]*`|\]\([^)]*\)|\S)+(?: (?:[-+*>|]|#+|\d+[.)])(?= |$))*")
 
 

@@ -96,7 +96,10 @@ def markdown(run: Run) -> str:
         f"- compile threads, the same for every compiler: {run.threads}",
         "- batch: " + ("each model's own" if run.batch is None else str(run.batch)),
         "",
-        "Each model and backend ran in a fresh process with empty caches; rounds of calls alternated between the",
+        (
+            "Each model and backend ran in a fresh process with empty caches; rounds of calls alternated "
+            "between the"
+        ),
         "backends. Rows are ordered by the worst speed-up, losing ones first. Ratios above 1 speak for "
         f"{backend}.",
         "What gave a wrong result is listed as wrong, and measured all the same.",

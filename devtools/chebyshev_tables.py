@@ -235,7 +235,10 @@ TABLES: Final = (
 def text() -> str:
     """The module with the tables."""
     lines = [
-        '"""Chebyshev series of factors of special functions, lowest first; made by `python -m devtools.chebyshev_tables`."""',
+        (
+            '"""Chebyshev series of factors of special functions, lowest first; made by `python -m '
+            'devtools.chebyshev_tables`."""'
+        ),
         "",
         "from __future__ import annotations",
         "",

@@ -322,7 +322,10 @@ def difference(rule: Rule, dtype: torch.dtype, device: str = "cpu") -> str:
         if wrong.any():
             at = tuple(int(i) for i in wrong.nonzero()[0])
             from_ = [x.reshape(-1)[at[0]].item() for x in inputs if len(at) == 1]
-            return f"result {number} at {at} of {from_}: {b[at].item()}, not {a[at].item()}; {int(wrong.sum())} of {a.numel()}"
+            return (
+                f"result {number} at {at} of {from_}: {b[at].item()}, not {a[at].item()}; "
+                f"{int(wrong.sum())} of {a.numel()}"
+            )
     return ""
 
 

@@ -101,8 +101,14 @@ def page(command: str, threads: int, found: dict[str, dict[str, float]]) -> str:
         "",
         *(f"- {key}: {value}" for key, value in machine_description("cpu").items()),
         "",
-        f"Milliseconds of a call, the least of {ROUNDS} rounds that alternate between the backends in one process; Coilwork's results were",
-        "compared with eager's first. Ratios above 1 speak for coilwork. Rows are ordered by the worst of both ratios.",
+        (
+            f"Milliseconds of a call, the least of {ROUNDS} rounds that alternate between the backends in "
+            "one process; Coilwork's results were"
+        ),
+        (
+            "compared with eager's first. Ratios above 1 speak for coilwork. Rows are ordered by the worst "
+            "of both ratios."
+        ),
         "",
         *table(["program", *BACKENDS, "eager / coilwork", "inductor / coilwork"], rows),
     ]

@@ -99,7 +99,10 @@ def check(
         for place, (got, wanted) in enumerate(zip(found, expected, strict=True)):
             close = torch.allclose(got, wanted, rtol=1e-3, atol=1e-3 * max(1.0, float(wanted.abs().max())))
             if got.shape != wanted.shape or not close:
-                return f"rank {rank}, run {number}: result {place} differs by {float((got - wanted).abs().max())}"
+                return (
+                    f"rank {rank}, run {number}: result {place} differs by "
+                    f"{float((got - wanted).abs().max())}"
+                )
     return ""
 
 

@@ -50,7 +50,10 @@ WHOLE_PAIRS = """
     {0}>>({1}&7) {0}/({1}.abs()+1) {0}<{1} {0}>={1} {0}=={1} {0}**({1}&3) torch.fmod({0},{1}) torch.gcd({0},{1})
     torch.div({0},{1},rounding_mode='trunc') {0}//({1}|1) {0}%({1}|1) torch.div({0},{1}|1,rounding_mode='floor') torch.lcm({0}%7,{1}%5)
 """.split()
-TRUTH_PAIRS = "{0}&{1} {0}|{1} {0}^{1} {0}=={1} {0}+{1} {0}*{1} torch.logical_xor({0},{1}) {0}<{1} torch.maximum({0},{1})".split()
+TRUTH_PAIRS = (
+    "{0}&{1} {0}|{1} {0}^{1} {0}=={1} {0}+{1} {0}*{1} torch.logical_xor({0},{1}) {0}<{1} "
+    "torch.maximum({0},{1})"
+).split()
 REDUCE = """
     {0}.sum({1},keepdim={2}) {0}.mean({1},keepdim={2}) {0}.amax({1},keepdim={2}) {0}.amin({1},keepdim={2}) {0}.var({1},keepdim={2})
     {0}.std({1},correction=0,keepdim={2}) torch.logsumexp({0},{1}) {0}.sum() {0}.mean() {0}.amax() {0}.norm() {0}.norm(1,{1})
@@ -58,7 +61,10 @@ REDUCE = """
     {0}.norm(float('inf'),{1}) {0}.max({1},keepdim={2})[0] {0}.min({1})[0] torch.trace({0}) F.layer_norm({0},({0}.shape[-1],)) {0}.nanmean({1})
     {0}.var() {0}.std({1}) {0}.square().mean({1},keepdim={2}) {0}.median({1})[0] {0}.topk(1,{1})[0] torch.diff({0},dim={1})
 """.split()
-CROSSED = "{0}.sum({1},keepdim={2}) {0}.amax({1},keepdim={2}) {0}.mean({1},keepdim={2}) {0}.var({1},keepdim={2}) {0}.softmax({1})".split()
+CROSSED = (
+    "{0}.sum({1},keepdim={2}) {0}.amax({1},keepdim={2}) {0}.mean({1},keepdim={2}) "
+    "{0}.var({1},keepdim={2}) {0}.softmax({1})"
+).split()
 REDUCE_SEVERAL = """
     {0}.sum({1},keepdim={2}) {0}.mean({1}) {0}.amax({1},keepdim={2}) {0}.var({1}) torch.logsumexp({0},{1},keepdim={2})
     {0}.std({1},keepdim={2}) torch.count_nonzero({0},{1}) {0}.norm(2,{1})

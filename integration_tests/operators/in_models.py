@@ -115,9 +115,11 @@ def page(models: Mapping[str, Mapping[str, Use]]) -> str:
     kinds = Counter(use.kind for use in total.values())
     lines = [
         HEADER.format(version=torch.__version__.partition("+")[0]),
-        f"**{kinds['generated']} of {len(total)} operators ({share(kinds['generated'], len(total))}) run as generated code "
+        f"**{kinds['generated']} of {len(total)} operators ({share(kinds['generated'], len(total))}) "
+        "run as generated code "
         f"wherever they occur**, {kinds['mixed']} in some places, {kinds['ATen']} are always ATen's; of the "
-        f"{sum(use.nodes for use in total.values())} calls in all graphs, {sum(use.calls for use in total.values())} "
+        f"{sum(use.nodes for use in total.values())} calls in all graphs, "
+        f"{sum(use.calls for use in total.values())} "
         "go to ATen.\n\n## Left to ATen\n\n",
         "| operator | occurs | of these ATen | models |\n|---|---:|---:|---|\n",
     ]

@@ -73,9 +73,11 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     lines = [
         f"## {_capital(first.place)}",
         "",
-        f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of operator and type, "
+        f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of "
+        "operator and type, "
         f"{len(units):,} units (a pair called in one way), {_samples(called):,} samples. "
-        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, {_share(verdicts)}**{counted}.",
+        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, "
+        f"{_share(verdicts)}**{counted}.",
         "",
         *_table("type", found.dtypes, total=verdicts),
         "",
@@ -84,7 +86,8 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     if found.rejected:
         lines += [
             "",
-            "Calls that eager rejects: compiled code rejects those of {rejected} operators ({calls} calls), and accepts some of "
+            "Calls that eager rejects: compiled code rejects those of {rejected} operators ({calls} "
+            "calls), and accepts some of "
             "{accepted}; of {torch} `aot_eager` accepts some, too.".format(**found.rejected),
         ]
     for results in later:
@@ -158,7 +161,8 @@ def _elsewhere(records: Sequence[Record]) -> list[str]:
     for (op, way), (why, dtypes) in elsewhere(records).items():
         ways.setdefault((op, _text(why.removeprefix(THEIRS))), {})[way] = list(dict.fromkeys(dtypes))
     lines = [
-        "`aot_eager` does the same, or Dynamo compiles nothing. *(2, 1) instead of (1, 3) of (3, 2)*: these strides of a tensor of "
+        "`aot_eager` does the same, or Dynamo compiles nothing. *(2, 1) instead of (1, 3) of (3, 2)*: "
+        "these strides of a tensor of "
         "these sizes. With *errors* stands what eager rejects.",
         "",
         "| operator | ways | types | what |",

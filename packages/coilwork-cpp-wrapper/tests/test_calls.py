@@ -229,7 +229,10 @@ REFUSED = [
     ('extern "aten.relu.default" (%x, k = 1) defines (%y: f32[4])', "aten.relu.default", "no argument k"),
     ('extern "aten.relu.default" (7) defines (%y: f32[4])', "aten.relu.default", "argument self"),
     (
-        'extern "aten.histogramdd.default" (%x, [3]) defines (%h: f32[3], %b: f32[4]) tuple paths ([0], [1, 0])',
+        (
+            'extern "aten.histogramdd.default" (%x, [3]) defines (%h: f32[3], %b: f32[4]) tuple paths ([0], '
+            "[1, 0])"
+        ),
         "aten.histogramdd.default",
         "returns (Tensor, List[Tensor]), which torch's C dispatcher mixes up",
     ),

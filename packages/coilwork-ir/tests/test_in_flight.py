@@ -86,7 +86,8 @@ def test_graphs_say_it_in_text() -> None:
     text = (
         "graph @g {\n"
         "  input %x: f32[4]\n"
-        '  extern "mine.start.default" (%x) custom defines (%g: f32[4]) retains barrier in_flight (%x, %g) until (%g)\n'
+        '  extern "mine.start.default" (%x) custom defines (%g: f32[4]) retains barrier in_flight (%x, '
+        "%g) until (%g)\n"
         '  extern "mine.wait.default" (%g) custom defines (_) mutates (%h: f32[4] of %g) effect waits (%g)\n'
         "  return (%h)\n"
         "}\n"

@@ -97,9 +97,15 @@ LOOKED_UP = kernel_text(
     "t0 = load %in0[x0] : i64\nt1 = index [3*@0] using (t0)\nstore %out0[x0] = t1",
 )
 COPY = kernel_text(
-    "range x0: `32` parallel x\nrange x1: `48` parallel x\nrange x2: `64` parallel x\nrange x3: `2` parallel x",
+    (
+        "range x0: `32` parallel x\nrange x1: `48` parallel x\nrange x2: `64` parallel x\nrange x3: `2` "
+        "parallel x"
+    ),
     "arg in0: f32 in span `196608`\narg out0: f32 out span `196608`",
-    "t0 = load %in0[x1 + 48*x0 + 1536*x2 + 98304*x3] : f32\nstore %out0[48*x0 + x1 + 1536*x2 + 98304*x3] = t0",
+    (
+        "t0 = load %in0[x1 + 48*x0 + 1536*x2 + 98304*x3] : f32\nstore %out0[48*x0 + x1 + 1536*x2 + "
+        "98304*x3] = t0"
+    ),
 )
 DOUBLED = COPY.replace("store %out0[48*x0", "t1 = add(t0, t0)\nstore %out0[48*x0").replace(
     " = t0\n}", " = t1\n}"

@@ -62,7 +62,10 @@ _FUSED: Final = Need(
     is_met=lambda o: o.fusion,
     otherwise="fusion=False makes every operation a kernel of its own",
 )
-_NO_GRAPHS: Final = "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as graphs in every mode"
+_NO_GRAPHS: Final = (
+    "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as "
+    "graphs in every mode"
+)
 _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
     {
         "reduce-overhead": _NO_GRAPHS,

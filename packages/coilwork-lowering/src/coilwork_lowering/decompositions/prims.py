@@ -19,8 +19,10 @@ prims: Final = torch.ops.prims
 
 # Names that both have.
 _UNARY: Final = (
-    "abs acos acosh asin asinh atan atanh bitwise_not ceil conj_physical cos cosh digamma erf erfc exp exp2 expm1 floor isfinite "
-    "lgamma log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc real imag"
+    "abs acos acosh asin asinh atan atanh bitwise_not ceil conj_physical cos cosh digamma erf erfc exp "
+    "exp2 expm1 floor isfinite "
+    "lgamma log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc "
+    "real imag"
 )
 _BINARY: Final = "atan2 fmax fmin gcd hypot igamma igammac maximum minimum nextafter"
 _BINARY_OF_TENSORS: Final = "add sub mul bitwise_and bitwise_or bitwise_xor eq ne ge gt le lt fmod remainder"

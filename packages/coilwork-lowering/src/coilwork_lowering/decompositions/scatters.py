@@ -99,7 +99,10 @@ def _neutral(reduce: str, dtype: torch.dtype) -> int | float:
 
 
 def _refused() -> str:
-    return "index_reduce: the source must have the shape of what it is reduced into, but for the dimension of the index"
+    return (
+        "index_reduce: the source must have the shape of what it is reduced into, but for the dimension of "
+        "the index"
+    )
 
 
 def _index_reduce(

@@ -201,7 +201,10 @@ class Enlarging:
                 return _Result()
             obstacle = "a view needs dense rows"
         if hinted_bytes(value) > self._room:
-            return f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in memory"
+            return (
+                f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in "
+                "memory"
+            )
         return _Result(copied=True)
 
     # doing it

@@ -162,7 +162,10 @@ RELU_INTO_PRODUCT: Final = Rewrite(
 _GELUS: Final = tuple(_tanh_form(x) for x in _seen("x"))
 GELU_INTO_PRODUCT: Final = Rewrite(
     name="gelu-into-product",
-    doc="The same with GELU's tanh form, where sums are kept in 16 bits: the library's tanh is not exact to 32.",
+    doc=(
+        "The same with GELU's tanh form, where sums are kept in 16 bits: the library's tanh is not exact to "
+        "32."
+    ),
     pattern=either(
         *_GELUS,
         call(

@@ -122,7 +122,10 @@ def _hidden_rows(mask: Any) -> Any:
 
 ATTENTION_OPERANDS: Final = Rewrite(
     name="attention-operands",
-    doc="Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take them: scores stay on chip.",
+    doc=(
+        "Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take "
+        "them: scores stay on chip."
+    ),
     pattern=_CALLED,
     replacement=_laid_out,
     conditions=(

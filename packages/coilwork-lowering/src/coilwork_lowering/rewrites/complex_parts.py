@@ -224,7 +224,10 @@ PARTS_OF_POLAR: Final = Rewrite(
 
 PARTS_OF_PRODUCT: Final = Rewrite(
     name="parts-of-product",
-    doc="The parts of a product with at least one complex factor, by sums of products of parts: rotary embeddings, for one.",
+    doc=(
+        "The parts of a product with at least one complex factor, by sums of products of parts: rotary "
+        "embeddings, for one."
+    ),
     pattern=_as_real(
         either(
             call("aten.mul.Tensor", self=_X, other=_Y),

@@ -34,7 +34,10 @@ def _into_other(other: Any, gradient: Any, indices: Any, **_: Any) -> Any:
 
 GRADIENT_INTO_ANOTHER: Final = Rewrite(
     name="gradient-into-another",
-    doc="The gradient of an embedding whose table is used elsewhere, too, is added to the other gradient, row by row as they occur: no table of zeros.",
+    doc=(
+        "The gradient of an embedding whose table is used elsewhere, too, is added to the other gradient, "
+        "row by row as they occur: no table of zeros."
+    ),
     pattern=call(
         "aten.add.Tensor",
         self=call(

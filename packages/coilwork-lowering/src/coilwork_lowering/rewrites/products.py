@@ -36,7 +36,10 @@ def _with_bias(left: Any, right: Any, bias: Any, size: Any = None) -> Any:
 
 ADD_TO_ADDMM: Final = Rewrite(
     name="add-to-addmm",
-    doc="A product and a bias per column, one call: kernels of products add it for free, where no generated kernel would.",
+    doc=(
+        "A product and a bias per column, one call: kernels of products add it for free, where no generated "
+        "kernel would."
+    ),
     pattern=either(
         call("aten.add.Tensor", self=_MM, other=tensor("bias"), commutes=("self", "other")),
         call(
@@ -59,7 +62,10 @@ ADD_TO_ADDMM: Final = Rewrite(
 
 NOTHING_TO_ADD: Final = Rewrite(
     name="nothing-to-add",
-    doc="A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so nobody need make it.",
+    doc=(
+        "A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so "
+        "nobody need make it."
+    ),
     pattern=either(
         call(
             "aten.addmm.default",

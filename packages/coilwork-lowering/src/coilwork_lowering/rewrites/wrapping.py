@@ -144,7 +144,10 @@ def _number(name: str) -> Pattern:
 
 WRAPPED: Final = Rewrite(
     name="wrapped-around",
-    doc="A tensor that copies of slices fill with another, which begins again where it ends, is read at positions modulo its size.",
+    doc=(
+        "A tensor that copies of slices fill with another, which begins again where it ends, is read at "
+        "positions modulo its size."
+    ),
     pattern=call(
         "aten.slice_scatter.default",
         self=tensor("base"),

@@ -83,10 +83,14 @@ def to_markdown(subject: str, found: Sequence[Finding]) -> str:
     """The findings as a table."""
     fewest = max((finding.fewest_bytes for finding in found), default=0)
     lines = [
-        f"`{subject}` on {_device(found)}, torch {torch.__version__}: inputs, parameters and results together hold "
+        f"`{subject}` on {_device(found)}, torch {torch.__version__}: inputs, parameters and results "
+        "together hold "
         f"{fewest / 1e6:.4g} MB; a share is the time of a copy that moves as many bytes over the time taken.",
         "",
-        f"| backend | us busy | share of a copy | times {found[0].backend} | us to issue | kernels | peak MB | first call s | error |",
+        (
+            f"| backend | us busy | share of a copy | times {found[0].backend} | us to issue | kernels | "
+            "peak MB | first call s | error |"
+        ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for one in found:

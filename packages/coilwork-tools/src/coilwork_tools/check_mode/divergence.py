@@ -99,14 +99,20 @@ def _error(
     search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
     stepped.run(copied(inputs), before=None, after=search.look)
     if search.culprit is None:
-        reason = "launched one by one, all kernels compute what eager does: the order of launches, the reuse of memory or the wrapper is at fault"
+        reason = (
+            "launched one by one, all kernels compute what eager does: the order of launches, the reuse of "
+            "memory or the wrapper is at fault"
+        )
         blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
         blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
     return DivergenceError(
         "diverged",
-        f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: {found.detail}",
+        (
+            f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: "
+            f"{found.detail}"
+        ),
         reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
         remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
     )
