@@ -42,9 +42,7 @@ def find_long_lines(text: str, columns: int = COLUMNS) -> tuple[int, ...]:
 
 
 def _split_blocks(text: str) -> Iterator[tuple[list[str], bool]]:
-    """Yield the lines of the page, those of one paragraph or list item together, all others alone; and whether
-    they are prose.
-    """
+    """Yield the lines of one paragraph or list item together, others alone; and whether they are prose."""
     block: list[str] = []
     is_fenced = False
     for line in text.split("\n"):

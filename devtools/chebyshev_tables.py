@@ -1,6 +1,8 @@
 """Computes the Chebyshev series of special functions that lowering uses, with mpmath to 40 digits.
 
-    python -m devtools.chebyshev_tables > packages/coilwork-lowering/src/coilwork_lowering/ops/special_functions/chebyshev_tables.py
+    python -m devtools.chebyshev_tables > chebyshev_tables.py
+
+The file belongs into `ops/special_functions/` of `coilwork_lowering`.
 
 A series is of a smooth factor of the function, over an interval that is mapped to [-1, 1]; which factor and
 which interval, a comment beside each table says. The forms are those of Cephes (Moshier, "Methods and

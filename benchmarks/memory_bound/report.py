@@ -210,10 +210,8 @@ def _summary(run: MemoryRun, rows: Sequence[Row], own: str) -> list[str]:
         )
     for other in rivals(run.backends, own):
         lines.append(
-            (
-                f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as "
-                f"{other} (geomean)"
-            )
+            f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as "
+            f"{other} (geomean)"
         )
     standings = [standing(row, own) for row in rows]
     shares = [row.share(own) for row in rows]

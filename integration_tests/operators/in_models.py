@@ -30,9 +30,10 @@ from integration_tests.operators.compiled_programs import CompiledProgram, compi
 HEADER: Final = """\
 # Operators of the benchmark models
 
-Which operators of the models in `benchmarks/models` run as kernels of ours, compiled for a CPU in `float32` at the reduced size, forward
-and, where the suite trains the model, with backward and optimizer (torch {version}). Operators are those of the graphs that AOTAutograd
-captures, after decompositions; views count as generated, for they need no kernel. Made by `python -m integration_tests.operators.in_models`.
+Which operators of the models in `benchmarks/models` run as kernels of ours, compiled for a CPU in `float32`
+at the reduced size, forward and, where the suite trains the model, with backward and optimizer (torch
+{version}). Operators are those of the graphs that AOTAutograd captures, after decompositions; views count as
+generated, for they need no kernel. Made by `python -m integration_tests.operators.in_models`.
 
 """
 

@@ -1,6 +1,6 @@
 """What sweeps found, as a page: docs/operators-beside-eager.md.
 
-    python -m integration_tests.operators.page "cpu.jsonl=a CPU of 64 cores, torch 2.11.0" "gpu.jsonl+again.jsonl"
+    python -m integration_tests.operators.page "cpu.jsonl=64 cores, torch 2.11.0" "gpu.jsonl+again.jsonl"
 
 An argument is a sweep: its results files, the later ones what was measured again, joined by `+`. Behind a
 file's `=` stands where it was made, if its records do not say so. `--note UNIT=TEXT` adds to what is said of
@@ -35,14 +35,16 @@ from integration_tests.operators.verdicts import (
 HEADER: Final = """\
 # Operators beside eager
 
-Every operator of torch's own database (`torch.testing._internal`'s `op_db`) through `torch.compile(..., backend="coilwork")`, compared with
-eager: structure, dtype, shape, strides, values and gradients. `integration_tests/operators/README.md` says how, `nox -s opinfo` does it,
+Every operator of torch's own database (`torch.testing._internal`'s `op_db`) through
+`torch.compile(..., backend="coilwork")`, compared with eager: structure, dtype, shape, strides, values and
+gradients. `integration_tests/operators/README.md` says how, `nox -s opinfo` does it,
 `python -m integration_tests.operators.page` makes this page of the results.
 
-A pair is an operator and a type, and as bad as the worst that became of it in any way of calling. *Equal*: integers and booleans to the
-bit, others within what torch's own tests allow, or with at most ten times eager's own error. *Torch's own*: `aot_eager`, in which nothing is
-Coilwork's, differs in the same way. *Not traced*: Dynamo compiles nothing. *No samples*: eager raises on all of them, too. Shares are of the
-pairs that are left.
+A pair is an operator and a type, and as bad as the worst that became of it in any way of calling. *Equal*:
+integers and booleans to the bit, others within what torch's own tests allow, or with at most ten times
+eager's own error. *Torch's own*: `aot_eager`, in which nothing is Coilwork's, differs in the same way. *Not
+traced*: Dynamo compiles nothing. *No samples*: eager raises on all of them, too. Shares are of the pairs that
+are left.
 """
 
 

@@ -34,7 +34,8 @@ OF_INTEGERS = (
 )
 CASES: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: getattr(prims, name)(X) for name in OF_FLOATS.split()},
-    **{f"{name} of positive": lambda name=name: getattr(prims, name)(Y.abs() / 4) for name in OF_POSITIVE.split()},
+    **{f"{name} of positive": lambda name=name: getattr(prims,
+    name)(Y.abs() / 4) for name in OF_POSITIVE.split()},
     **{f"{name} of two": lambda name=name: getattr(prims, name)(X, Y) for name in OF_TWO.split()},
     **{f"{name} of integers": lambda name=name: getattr(prims, name)(M, N) for name in OF_INTEGERS.split()},
     **{

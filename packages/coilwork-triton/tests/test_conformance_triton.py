@@ -26,7 +26,9 @@ REFUSED = {
 }
 # What neither engine shows.
 NOT_RUN = {
-    "failing-check": "assertions need a build for debugging, and end the process; test_compile shows that they trap",
+    "failing-check": (
+        "assertions need a build for debugging, and end the process; test_compile shows that they trap"
+    ),
 }
 # What the engines get wrong, with the reason.
 _TWO_ROUNDINGS = "the interpreter multiplies and adds in two steps, where the remainder of f64 needs one"

@@ -118,7 +118,9 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(
-        what="before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code",
+        what=(
+            "before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code"
+        ),
         versions=("2.11", "2.12"),
         fix="coilwork_frontend.torch_compat.autograd:checks_have_effects",
         test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",

@@ -69,7 +69,9 @@ _NO_GRAPHS: Final = (
 _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
     {
         "reduce-overhead": _NO_GRAPHS,
-        "max-autotune": f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call",
+        "max-autotune": (
+            f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call"
+        ),
     }
 )
 # A row's bits may not depend on what is fused, so intermediates are rounded as if nothing were.

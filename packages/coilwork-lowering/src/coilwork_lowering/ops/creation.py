@@ -109,10 +109,8 @@ RULES: Final[tuple[Rule, ...]] = (
     _constant(1, "ones ones_like new_ones"),
     Rule(
         overloads(
-            (
-                "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted "
-                "prims.empty_strided.default"
-            )
+            "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted "
+            "prims.empty_strided.default"
         ),
         _uninitialised,
     ),

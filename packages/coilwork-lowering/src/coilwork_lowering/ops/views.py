@@ -299,10 +299,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("select.int"), _select),
     Rule(
         overloads(
-            (
-                "split.Tensor split.sizes split_with_sizes chunk unsafe_split.Tensor "
-                "unsafe_split_with_sizes unsafe_chunk"
-            )
+            "split.Tensor split.sizes split_with_sizes chunk unsafe_split.Tensor "
+            "unsafe_split_with_sizes unsafe_chunk"
         ),
         _split,
     ),

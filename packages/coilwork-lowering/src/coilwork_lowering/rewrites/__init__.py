@@ -1,7 +1,7 @@
-"""Rewrites of graphs before they are lowered: pairs of a pattern and its replacement, one small value each.
+"""Rewrites of graphs before they are lowered: pairs of a pattern and its replacement.
 
-`pattern` and `rewrite` say what a pair is, `engine` applies them, `table` lists all that Coilwork does by
-itself, and the files between hold one kind each.
+Open `table.py` first: it lists all that Coilwork does by itself. `pattern.py` and `rewrite.py` say what a
+pair is, `engine.py` applies them, and the other files hold one kind each.
 """
 
 from coilwork_lowering.rewrites.batch_norm import FROZEN

@@ -30,7 +30,9 @@ def check_batch_invariant(program: Program) -> None:
                         "of sums for another batch"
                     )
                     + _where(instruction.origins),
-                    reason="batch_invariant=True promises that a row's bits do not depend on the rows beside it",
+                    reason=(
+                        "batch_invariant=True promises that a row's bits do not depend on the rows beside it"
+                    ),
                     remedy=(
                         "compute this part outside of torch.compile, or with another operator; or "
                         "batch_invariant=False"
