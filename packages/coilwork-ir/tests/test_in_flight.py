@@ -62,16 +62,16 @@ program @p {{
   {COPY}
   alloc %y: f32[4]
   launch @copy (%x, %y) sizes [4]
-  extern "_c10d_functional.all_gather_into_tensor.default" (%y, 2, "0") defines (%g: f32[8]) in_flight (%y,
-      %g) until (%g)
+  extern "_c10d_functional.all_gather_into_tensor.default" (%y, 2, "0") defines (%g: f32[8]) in_flight (%y, \
+%g) until (%g)
   alloc %z: f32[4]
   launch @copy (%y, %z) sizes [4]
   extern "_c10d_functional.wait_tensor.default" (%g) defines (_) waits (%g)
   view %h: f32[8] of %g offset `0`
   reuse %u: f32[4] of %y
   launch @copy (%h, %u) sizes [4]
-  extern "_c10d_functional.all_gather_into_tensor.default" (%z, 2, "0") defines (%k: f32[8]) in_flight (%z,
-      %k) until (%k)
+  extern "_c10d_functional.all_gather_into_tensor.default" (%z, 2, "0") defines (%k: f32[8]) in_flight (%z, \
+%k) until (%k)
   free (%x, %g, %z)
   return (%h, %u, %k)
 }}

@@ -57,8 +57,8 @@ def start(result: str, of: str, until: str = "") -> str:
 
 def wait(result: str, of: str) -> str:
     return f"""
-  extern {WAIT} (%{of}) collective defines (_) mutates (%{result}: f32[128, 64] of %{of}) effect waits
-      (%{of})"""
+  extern {WAIT} (%{of}) collective defines (_) mutates (%{result}: f32[128, 64] of %{of}) effect waits \
+(%{of})"""
 
 
 def graph(*nodes: str, returns: str) -> str:
