@@ -76,12 +76,12 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
     items.append(_entry(inputs, outputs, functions[id(program)]))
     return CppProgram(
         name=program.name,
-        text=CppPrinter(width=WIDTH).source(Source(_heading(program), tuple(items))),
+        text=CppPrinter(width=WIDTH).source(Source(_write_heading(program), tuple(items))),
         kernels=kernels,
         inputs=inputs,
         outputs=outputs,
         constants=keys,
-        relayed=tuple(dict.fromkeys(_relayed(parts))),
+        relayed=tuple(dict.fromkeys(_list_relayed(parts))),
     )
 
 
@@ -90,7 +90,7 @@ def preamble_text(name: str) -> str:
     return (files("coilwork_cpp_wrapper") / "preamble" / name).read_text(encoding="utf-8")
 
 
-def _heading(program: Program) -> str:
+def _write_heading(program: Program) -> str:
     launches = sum(isinstance(i, Launch) for i in program.instructions)
     calls = sum(isinstance(i, ExternCall) for i in program.instructions)
     return (
@@ -166,7 +166,7 @@ def _entries(specs: Mapping[str, KernelSpec], kernels: tuple[KernelUnit, ...]) -
         yield f"{result} {unit.symbol}({', '.join(kinds)});"
 
 
-def _relayed(parts: tuple[Program, ...]) -> Iterator[str]:
+def _list_relayed(parts: tuple[Program, ...]) -> Iterator[str]:
     for part in parts:
         for instruction in part.instructions:
             call = as_call(instruction)

@@ -39,10 +39,10 @@ def findings(
         place = places.get(backend.partition(":")[0].removesuffix("-max"))
         command += ["--place", place] if place else []
         with tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder:
-            yield _finding(command, backend, Path(folder), timeout_s)
+            yield _make_finding(command, backend, Path(folder), timeout_s)
 
 
-def _finding(command: Sequence[str], backend: str, folder: Path, timeout_s: float) -> Finding:
+def _make_finding(command: Sequence[str], backend: str, folder: Path, timeout_s: float) -> Finding:
     environment = os.environ | {
         "COILWORK_CACHE_DIR": str(folder / "coilwork"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

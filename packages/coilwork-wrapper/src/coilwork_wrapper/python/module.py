@@ -35,7 +35,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_ir.syntax.python_printer import print_expression, print_module
-from coilwork_wrapper.python.expressions import TORCH, quoted
+from coilwork_wrapper.python.expressions import TORCH, quote
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
 from coilwork_wrapper.python.kernels import specification
@@ -72,7 +72,7 @@ def emit_python(
     check_bound(program)
     text_names = identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
     statements: list[Statement] = [
-        Docstring(_heading(program, target)),
+        Docstring(_write_heading(program, target)),
         Blank(),
         Import("torch"),
         _import_runtime(runtime),
@@ -103,7 +103,7 @@ def _import_runtime(runtime: str) -> Statement:
     return Import(module, RUNTIME, package)
 
 
-def _heading(program: Program, target: str) -> str:
+def _write_heading(program: Program, target: str) -> str:
     parts = tuple(walk(program))
     launches = sum(isinstance(i, Launch) for part in parts for i in part.instructions)
     calls = sum(isinstance(i, ExternCall) for part in parts for i in part.instructions)
@@ -142,10 +142,10 @@ def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
         Docstring(
             "`call(args)`, which runs the graph on the inputs in the list `args`, and empties it first."
         ),
-        *sorted((Assign((name,), value) for name, value in used.items()), key=_by_value),
+        *sorted((Assign((name,), value) for name, value in used.items()), key=_print_value),
         *(Assign((name,), _operator(operator)) for operator, name in operators.items()),
-        *(Assign((name,), Subscript(KERNELS, (quoted(kernel),))) for kernel, name in kernel_names.items()),
-        *(Assign((name,), Subscript(CONSTANTS, (quoted(key),))) for key, name in constants.items()),
+        *(Assign((name,), Subscript(KERNELS, (quote(kernel),))) for kernel, name in kernel_names.items()),
+        *(Assign((name,), Subscript(CONSTANTS, (quote(key),))) for key, name in constants.items()),
     ]
     for definition in definitions:
         body += [Blank(), definition]
@@ -153,7 +153,7 @@ def _make_call(program: Program, keys: tuple[str, ...]) -> Function:
     return Function("make_call", (Parameter(KERNELS.id), Parameter(CONSTANTS.id)), tuple(body))
 
 
-def _by_value(assignment: Assign) -> str:
+def _print_value(assignment: Assign) -> str:
     return print_expression(assignment.value)
 
 
