@@ -107,18 +107,18 @@ def _broadcast_in_dim(a: torch.Tensor, shape: Sequence[Any], dimensions: Sequenc
     return a.expand(shape)
 
 
-def _collapsed(shape: Sequence[Any], start: int, end: int) -> tuple[Any, ...]:
+def _collapse_shape(shape: Sequence[Any], start: int, end: int) -> tuple[Any, ...]:
     """`shape` with its dimensions from `start` to `end`, which is one of them, made one."""
     sizes = tuple(shape) or (1,)
     return (*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :])
 
 
 def _collapse(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    return _reshape(a, _collapsed(a.shape, start, end))
+    return _reshape(a, _collapse_shape(a.shape, start, end))
 
 
 def _collapse_view(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    return a.view(_collapsed(a.shape, start, end))
+    return a.view(_collapse_shape(a.shape, start, end))
 
 
 def _split_dim(a: torch.Tensor, dim: int, outer: Any) -> torch.Tensor:

@@ -21,7 +21,7 @@ from coilwork_lowering.rewrites.condition import (
     Condition,
     dtype_among,
     equals,
-    of_rank,
+    has_rank,
     same_dtype,
     same_sizes,
 )
@@ -129,9 +129,9 @@ ATTENTION_OPERANDS: Final = Rewrite(
     pattern=_CALLED,
     replacement=_laid_out,
     conditions=(
-        of_rank("query", 4),
-        of_rank("key", 4),
-        of_rank("values", 4),
+        has_rank("query", 4),
+        has_rank("key", 4),
+        has_rank("values", 4),
         same_dtype("query", "key", "values"),
         # what kernels round to these types the fallback computes in f32
         dtype_among("query", torch.bfloat16, torch.float16),

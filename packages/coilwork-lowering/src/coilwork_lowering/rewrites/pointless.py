@@ -71,7 +71,7 @@ _VIEWS: Final[tuple[Pattern, ...]] = (
 )
 
 
-def _turned(inner: Pattern) -> tuple[Pattern, ...]:
+def _match_views(inner: Pattern) -> tuple[Pattern, ...]:
     """Views of `inner` that lose nothing."""
     return (
         call("aten.view.default", self=inner, size=value("outer_size")),
@@ -160,7 +160,7 @@ SAME_VIEW: Final = Rewrite(
 VIEW_AND_BACK: Final = Rewrite(
     name="view-and-back",
     doc="A transposition, permutation or view, and another that undoes it.",
-    pattern=either(*_turned(either(*_INNER))),
+    pattern=either(*_match_views(either(*_INNER))),
     replacement=_x,
     conditions=(_LIKE,),
 )
