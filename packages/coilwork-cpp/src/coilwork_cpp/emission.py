@@ -63,7 +63,7 @@ from coilwork_ir.syntax.cpp import (
     Struct,
     Unary,
     Verbatim,
-    called,
+    list_called,
 )
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
@@ -226,7 +226,7 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(planned.common, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
-    before = (*contraction, *declarations(called(items), vector_math=vector_math))
+    before = (*contraction, *declarations(list_called(items), vector_math=vector_math))
     file = Source(heading=_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,

@@ -431,17 +431,17 @@ def _check_call(
         scope.check_symbols(size, (), place)
     takes = dict(call.into)
     for new, old in call.into:
-        check_same_layout(_declared(new, declared, place), scope.use(old, place), place)
+        check_same_layout(_find_declared(new, declared, place), scope.use(old, place), place)
     fresh: list[Buffer] = []
     for name, arg in zip(call.args, kernel.args, strict=True):
         if arg.role == "in":
             buffer = scope.use(name, place)
         elif name in takes:
-            buffer = _declared(name, declared, place)
+            buffer = _find_declared(name, declared, place)
         elif name in takes.values():
             buffer = scope.use(name, place)
         else:
-            buffer = _declared(name, declared, place)
+            buffer = _find_declared(name, declared, place)
             if arg.role == "inout":
                 place.fail(
                     "call-writes", f"%{name} is read and written, and `into` does not say what it replaces"
@@ -453,12 +453,12 @@ def _check_call(
             place.fail(
                 "call-dtype", f"%{name} is {buffer.dtype.text}, argument {arg.name} is {arg.dtype.text}"
             )
-    scope.overwrite(takes.values(), [_declared(new, declared, place) for new in takes], place)
+    scope.overwrite(takes.values(), [_find_declared(new, declared, place) for new in takes], place)
     for buffer in fresh:
         scope.define(buffer, place)
 
 
-def _declared(name: str, declared: Mapping[str, Buffer], place: Place) -> Buffer:
+def _find_declared(name: str, declared: Mapping[str, Buffer], place: Place) -> Buffer:
     buffer = declared.get(name)
     if buffer is None:
         place.fail("buffer-declared", f"%{name} is not listed")
