@@ -245,7 +245,7 @@ def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
 
 
 def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
-    """What replaces a part has to be as large as that, as torch asks for."""
+    """Assert that what replaces a part has its shape, as torch demands."""
     for given, extent in zip(source.shape, part_shape(call.target, value, call.arguments), strict=True):
         lower_assertion(
             builder,

@@ -220,7 +220,7 @@ class SizeTable:
         return found
 
     def undefine(self, ours: Expr, number: Scalar) -> None:
-        """What defined the symbol was taken back."""
+        """Note that the symbol `ours`, which is `number`, is no longer defined: its definition was taken back."""
         self._undefined[ours] = number
 
 

@@ -152,7 +152,7 @@ class _Kernel:
         self.launcher = Launcher(call=self.launch, form=self._form)
 
     def launch(self, *args: Any) -> None:
-        """What callers hold: it runs on the device of the first call, or asks `_first`."""
+        """Launch on the device of the first call, else through `_first`. Callers hold this method."""
         self._bound(*args)
 
     def _first(self, *args: Any) -> None:

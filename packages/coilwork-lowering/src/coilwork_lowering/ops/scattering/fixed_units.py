@@ -55,7 +55,7 @@ def whole_units(number: Scalar, exponent: Scalar) -> Scalar:
 
 
 def scale_units(units: Scalar, exponent: Scalar) -> Scalar:
-    """So many units of 2 to the `exponent`, an `f64`."""
+    """Return `units` times 2 to the `exponent`, as an `f64`."""
     return mul(cast(units, DType.F64), power_of_two(exponent))
 
 
