@@ -61,7 +61,7 @@ def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Nam
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
-    """Finish `step` at one point, which is combined: keep what later passes read at `position` of `kept`, then
+    """Finish `step` at one combined point: keep what later passes read at `position` of `kept`, then
     store.
     """
     fill(point, step, kept, position)

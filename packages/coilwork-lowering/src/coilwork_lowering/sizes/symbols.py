@@ -220,7 +220,7 @@ class SizeTable:
         return found
 
     def undefine(self, ours: Expr, number: Scalar) -> None:
-        """Note that the symbol `ours`, which is `number`, is no longer defined: its definition was taken back."""
+        """Note that the symbol `ours`, which is `number`, has lost its definition."""
         self._undefined[ours] = number
 
 

@@ -180,7 +180,7 @@ class Fuser:
         return found
 
     def _consider_readers(self, position: int) -> None:
-        """Consider fusing readers of a reduction that just grew: reductions of its results may be siblings now."""
+        """Consider readers of a reduction that just grew: reductions of its results may be siblings now."""
         cluster = self._clusters[position]
         if not cluster.reduced or not self._on_gpu(cluster):
             return
