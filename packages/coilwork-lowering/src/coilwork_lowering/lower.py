@@ -46,8 +46,8 @@ from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.overwriting import Overwriting, list_buffers
 from coilwork_lowering.registry import RULES
+from coilwork_lowering.reinplacing import Reinplacing, list_buffers
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
@@ -141,7 +141,7 @@ class _Lowering:
         self.sizes = SizeTable(passed_symbols(gm), solved_terms(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
-        self.overwriting = Overwriting(gm.graph, self.values, self.builder)
+        self.overwriting = Reinplacing(gm.graph, self.values, self.builder)
         self.entries = Entries(gm, self.builder, strides=example_strides)
         self.results = Results(self.builder, self.overwriting)
 

@@ -21,8 +21,8 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
-from coilwork_lowering.building.nearby import move_numbers_nearby
-from coilwork_lowering.building.remade import recompute_without_memory
+from coilwork_lowering.building.cross_device_remat import recompute_without_memory
+from coilwork_lowering.building.scalar_transfer import move_numbers_nearby
 from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
 from coilwork_ir.operators import find_info
-from coilwork_lowering.facts.lines import line_through
+from coilwork_lowering.facts.affine_floor_fit import line_through
 from coilwork_lowering.torch_compat.fakes import use_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 

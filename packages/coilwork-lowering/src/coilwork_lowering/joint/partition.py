@@ -12,8 +12,6 @@ import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
-from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
-from coilwork_lowering.joint.drawn_once import keep_random_numbers
 from coilwork_lowering.joint.known_numbers import write_out_known_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
@@ -24,6 +22,8 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.result_types import correct_result_types
+from coilwork_lowering.joint.rng_preservation import keep_random_numbers
+from coilwork_lowering.joint.rng_remat import draw_again, write_out_dropouts
 from coilwork_lowering.joint.saved_strides import free_saved_strides, has_static_inputs
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents

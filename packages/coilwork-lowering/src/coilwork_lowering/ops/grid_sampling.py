@@ -28,8 +28,8 @@ from coilwork_lowering.ops.grid_taps import (
     spread,
     taps_of,
 )
+from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
-from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.ops.windows import fits_32_bits

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.copied_parts import Run, Size, copied_parts
+from coilwork_lowering.facts.slice_copies import Run, Size, copied_parts
 from coilwork_lowering.rewrites.condition import Condition
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value

@@ -12,7 +12,7 @@ import torch
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.sizes.computed import compute_rounded, is_rounded
+from coilwork_lowering.sizes.float_sizes import compute_rounded, is_rounded
 from coilwork_lowering.sizes.multiples import as_multiple, make_bounded_symbol, residue
 from coilwork_lowering.sizes.solved import solved_by
 from coilwork_lowering.torch_compat.sizes import (

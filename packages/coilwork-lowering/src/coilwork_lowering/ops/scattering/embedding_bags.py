@@ -19,7 +19,10 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_order import step_from_zero
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.scattering.bags import (
+from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
+from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.scattering.scatters import scatter_into
+from coilwork_lowering.ops.scattering.segment_bag import (
     Bags,
     Element,
     OffsetRules,
@@ -28,9 +31,6 @@ from coilwork_lowering.ops.scattering.bags import (
     check_offsets,
     order_checks,
 )
-from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
-from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
-from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype

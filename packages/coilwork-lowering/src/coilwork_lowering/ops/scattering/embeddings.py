@@ -12,8 +12,8 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import check_in_range, position_of
+from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.elements import Elements, unflatten
-from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size

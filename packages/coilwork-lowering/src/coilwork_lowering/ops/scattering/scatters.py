@@ -31,7 +31,7 @@ from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar
 from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.placing import replaces_nothing
 from coilwork_lowering.ops.scattering.column_groups import group_columns, group_width
-from coilwork_lowering.ops.scattering.repeatable_scatters import (
+from coilwork_lowering.ops.scattering.deterministic_scatter import (
     adds_repeatably,
     index_add_repeatably,
     index_put_repeatably,

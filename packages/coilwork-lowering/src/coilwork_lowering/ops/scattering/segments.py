@@ -1,6 +1,6 @@
 """Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
 
-Few rows (`few_rows.py`) and single elements (`fixed_point.py`) have ways of their own.
+Few rows (`small_table_sum.py`) and single elements (`fixed_point.py`) have ways of their own.
 
 Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of
 a row side by side, in the order in which they stand in memory; a row's are found by binary search, and a
@@ -26,8 +26,8 @@ from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
-from coilwork_lowering.ops.scattering.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.small_table_sum import are_few, sums_by_comparing
 from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 

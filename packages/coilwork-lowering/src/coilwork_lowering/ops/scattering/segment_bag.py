@@ -20,7 +20,7 @@ from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.indexing import check_in_range, within
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
+from coilwork_lowering.ops.scattering.deterministic_scatter import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
