@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpret import interpret_kernel
-from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.scalar import Op, postorder
@@ -70,7 +70,7 @@ def test_each_member_has_its_own_tensors_and_sizes(size: int) -> None:
 
 
 def test_strict_functions_are_those_of_the_body() -> None:
-    kernel = with_strict_functions(parse_kernel(DECAY))
+    kernel = make_functions_strict(parse_kernel(DECAY))
     assert kernel.combined is not None
     (store,) = kernel.combined.body.stores
     (exponential,) = [n for n in postorder((store.value,)) if isinstance(n, Op) and n.op == "exp"]

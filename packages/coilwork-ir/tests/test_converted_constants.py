@@ -9,7 +9,7 @@ import math
 import pytest
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.conversions import with_converted_constants, wrapped
+from coilwork_ir.kernels.conversions import convert_constants, wrap_integer
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -50,7 +50,7 @@ def recorded(kernel: Kernel, answer: int = 7) -> tuple[Kernel, list[tuple[float,
         asked.append((value, source, result))
         return answer
 
-    found = with_converted_constants(kernel, conversion)
+    found = convert_constants(kernel, conversion)
     verify_kernel(found)
     return found, asked
 
@@ -75,7 +75,10 @@ def test_a_side_of_a_choice() -> None:
 def test_what_a_masked_load_gives_elsewhere() -> None:
     found, asked = recorded(kernel("t2 = load %in0[x0] : f32 mask t1 other inf\nt9 = cast(t2) : i32"))
     assert asked == [(math.inf, DType.F32, DType.I32)]
-    wanted = "t2 = load %in0[x0] : f32 mask t1 other 0.0\nt3 = cast(t2) : i32\nt4 = const 7 : i32\nt9 = where(t1, t3, t4)"
+    wanted = (
+        "t2 = load %in0[x0] : f32 mask t1 other 0.0\nt3 = cast(t2) : i32\nt4 = const 7 : i32\nt9 = "
+        "where(t1, t3, t4)"
+    )
     assert found == kernel(wanted)
 
 
@@ -110,5 +113,5 @@ def test_a_negative_number_is_no_unsigned_one() -> None:
 
 
 def test_low_bits() -> None:
-    assert [wrapped(v, DType.I8) for v in (-129, 127, 128, 300)] == [127, 127, -128, 44]
-    assert [wrapped(v, DType.U8) for v in (-1, 255, 256, -(1 << 63))] == [255, 255, 0, 0]
+    assert [wrap_integer(v, DType.I8) for v in (-129, 127, 128, 300)] == [127, 127, -128, 44]
+    assert [wrap_integer(v, DType.U8) for v in (-1, 255, 256, -(1 << 63))] == [255, 255, 0, 0]

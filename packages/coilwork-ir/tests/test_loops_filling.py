@@ -12,7 +12,7 @@ from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.verification.boxes import Box, is_whole, whole_of, with_box
+from coilwork_ir.verification.boxes import Box, add_box, is_whole, whole_of
 
 JOINED = """
 graph @joined {
@@ -113,7 +113,10 @@ def test_boxes_of_scatters(at: str, ranges: str, box: tuple[tuple[int, ...], ...
 
 def test_masked_and_combining_scatters_fill_nothing() -> None:
     head = "graph @g { input %a: f32[4] input %m: bool[4] %y: f32[4] = scatter"
-    masked = f"{head} store [i0: 4] into %a {{ t0 = load %m[i0] : bool t1 = const 1.0 : f32 at [i0] mask t0 yield t1 }}"
+    masked = (
+        f"{head} store [i0: 4] into %a {{ t0 = load %m[i0] : bool t1 = const 1.0 : f32 at [i0] mask t0 "
+        f"yield t1 }}"
+    )
     adding = f"{head} add [i0: 4] into %a {{ t1 = const 1.0 : f32 at [i0] yield t1 }}"
     for text in (masked, adding):
         (node,) = nodes_of(f"{text} return (%y) }}")
@@ -213,9 +216,9 @@ def test_boxes_join_in_any_order() -> None:
         boxes: tuple[Box, ...] = ()
         for number in order:
             assert not is_whole(boxes, shape)
-            boxes = with_box(boxes, parts[number])
+            boxes = add_box(boxes, parts[number])
         assert boxes == (whole_of(shape),)
         assert is_whole(boxes, shape)
     # what overlaps counts as no more than its parts
-    twice = with_box(with_box((), parts[0]), parts[0])
+    twice = add_box(add_box((), parts[0]), parts[0])
     assert twice == (parts[0],)

@@ -8,7 +8,7 @@ from coilwork_ir.errors import ParseError
 from coilwork_ir.kernels.text import parse_kernel, parse_schedule
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.text import parse_program
-from coilwork_ir.text.reader import Reader, quoted
+from coilwork_ir.text.reader import Reader, quote
 
 GRAPH = """graph @g {
   input %x: f32[4]
@@ -56,7 +56,7 @@ def test_other_text_is_refused(parse) -> None:
 
 def test_strings() -> None:
     for text in ("", 'a "b"', "back\\slash", "new\nline", "ünï ✓", "# no comment"):
-        assert Reader(quoted(text)).string() == text
+        assert Reader(quote(text)).string() == text
 
 
 def test_words_are_whole_words() -> None:

@@ -10,9 +10,9 @@ from coilwork_ir.scalar import (
     Scalar,
     cast,
     const,
-    in_32_bits,
     index_value,
     load,
+    narrow_to_32_bits,
     op,
     postorder,
     where,
@@ -60,14 +60,14 @@ def test_spans(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["truth", "byte", "sum", "difference", "product", "choice", "extremes"])
 def test_nothing_is_computed_in_64_bits(name: str) -> None:
-    narrow = in_32_bits(SPANS[name][0])
+    narrow = narrow_to_32_bits(SPANS[name][0])
     assert narrow.dtype is I32 and whole_span(narrow) == SPANS[name][1]
     assert all(node.dtype is not I64 for node in postorder((narrow,)))
 
 
 def test_what_is_on_the_way_may_be_wide() -> None:
     large = op("mul", wide(I32), const(4, I64))
-    narrow = in_32_bits(op("minimum", op("maximum", large, const(0, I64)), FIVE))
+    narrow = narrow_to_32_bits(op("minimum", op("maximum", large, const(0, I64)), FIVE))
     assert narrow.dtype is I32 and large in set(postorder((narrow,)))
 
 
@@ -82,5 +82,5 @@ def test_what_is_on_the_way_may_be_wide() -> None:
     ],
 )
 def test_what_wraps_around_is_computed_in_its_own_type(wrapping: Scalar) -> None:
-    narrow = in_32_bits(cast(wrapping, I64))
+    narrow = narrow_to_32_bits(cast(wrapping, I64))
     assert narrow.dtype is I32 and wrapping in set(postorder((narrow,)))

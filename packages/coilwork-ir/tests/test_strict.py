@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.strict import FUNCTIONS, with_strict_functions
+from coilwork_ir.kernels.strict import FUNCTIONS, make_functions_strict
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SCALAR_OPS
@@ -41,24 +41,24 @@ def kernel() -> Kernel:
 
 
 def test_functions_are_wide_and_arithmetic_is_not(kernel: Kernel) -> None:
-    strict = with_strict_functions(kernel)
+    strict = make_functions_strict(kernel)
     verify_kernel(strict)
     types = {n.op: n.dtype for n in postorder([s.value for s in strict.stores]) if isinstance(n, Op)}
     assert types["exp"] is types["tanh"] is DType.F64
     assert types["div"] is DType.F32
-    assert with_strict_functions(strict) == strict
+    assert make_functions_strict(strict) == strict
 
 
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_other_levels_are_left_alone(kernel: Kernel, numerics: str) -> None:
     other = replace(kernel, numerics=numerics)
-    assert with_strict_functions(other) is other
+    assert make_functions_strict(other) is other
 
 
 def test_results_are_those_of_f64_rounded_once(kernel: Kernel) -> None:
     a, b = torch.randn(64), torch.rand(64) + 1
     args = {"in0": a, "in1": b, "out0": torch.zeros(64)}
-    interpret_kernel(with_strict_functions(kernel), args, {})
+    interpret_kernel(make_functions_strict(kernel), args, {})
     quotient = a.double().exp().float() / b
     assert torch.equal(args["out0"], quotient.double().tanh().float())
 
@@ -84,7 +84,7 @@ store %out2[50*x0 + r0] = t4
 }
 }
 """
-    strict = with_strict_functions(parse_kernel(text))
+    strict = make_functions_strict(parse_kernel(text))
     verify_kernel(strict)
     welford, argmax, running = (store.value for store in strict.stores)
     assert welford.operands[0].dtype is running.operands[0].dtype is DType.F64
@@ -100,12 +100,13 @@ arg in0: f32 in span `32`
 arg out0: f32 out span `32`
 body {
 t0 = load %in0[8*x0 + r0] : f32
-t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 (t0) along r0
+t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 \
+(t0) along r0
 store %out0[8*x0 + r0] = t1
 }
 }
 """
-    strict = with_strict_functions(parse_kernel(text))
+    strict = make_functions_strict(parse_kernel(text))
     verify_kernel(strict)
     wide = "t1 = cast(t0) : f64 t2 = exp(t1) t3 = cast(t2) : f32 t4 = parameter 1 : f32 t5 = add(t3, t4)"
     assert wide in format_kernel(strict)

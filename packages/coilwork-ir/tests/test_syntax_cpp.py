@@ -36,9 +36,9 @@ from coilwork_ir.syntax.cpp import (
     Unary,
     Verbatim,
     While,
-    called,
     element,
     integer,
+    list_called,
     real,
     string,
 )
@@ -49,7 +49,8 @@ PRINTER, CLEAR = CppPrinter(), CppPrinter(clear=True)
 
 # Operators from weak to strong, as the standard's grammar nests them.
 LEVELS = (
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"),
+    ("*", "/", "%"),
 )  # fmt: skip
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|<<|>>|<=|>=|==|!=|&&|\|\||--|[-+*/%<>&|^~!?:()\[\]{},.]")
 
@@ -235,7 +236,7 @@ static void g(i64 n) {
 }
 """
     )
-    assert called((struct, item)) == {"f", "h", "k", "v"}
+    assert list_called((struct, item)) == {"f", "h", "k", "v"}
 
 
 def test_calls_too_long_for_a_line_have_an_argument_per_line() -> None:

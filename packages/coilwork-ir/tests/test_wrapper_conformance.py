@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper, failures
-from coilwork_ir.conformance.wrapper_cases import uncovered
+from coilwork_ir.conformance.wrapper_cases import list_uncovered
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.interpret import Hooks, interpret_program
@@ -109,8 +109,8 @@ def write(inputs: list[Any], results: list[Any]) -> list[Any]:
 
 
 def test_every_instruction_is_in_some_case() -> None:
-    assert uncovered(WRAPPER_CASES) == ()
-    assert "WhileCall" in uncovered([case for case in WRAPPER_CASES if case.name != "a loop"])
+    assert list_uncovered(WRAPPER_CASES) == ()
+    assert "WhileCall" in list_uncovered([case for case in WRAPPER_CASES if case.name != "a loop"])
 
 
 def test_a_wrapper_that_keeps_the_contract_passes() -> None:

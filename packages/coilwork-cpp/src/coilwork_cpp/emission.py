@@ -63,7 +63,7 @@ from coilwork_ir.syntax.cpp import (
     Struct,
     Unary,
     Verbatim,
-    called,
+    list_called,
 )
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
@@ -226,7 +226,7 @@ def write_planned(planned: Planned, target: Target) -> KernelSource:
     vector_math = functions is not None and functions.kind == "vector"
     contracted = find(planned.common, Contract) is not None
     contraction = () if contracted else ('#pragma GCC optimize("fp-contract=off")',)
-    before = (*contraction, *declarations(called(items), vector_math=vector_math))
+    before = (*contraction, *declarations(list_called(items), vector_math=vector_math))
     file = Source(heading=_heading(kernel, target), items=(*map(Verbatim, before), *items))
     return KernelSource(
         name=kernel.name,
@@ -248,7 +248,10 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
     if kernel.combined is not None:
         raise EmitError(
             "combined",
-            f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, as on GPUs",
+            (
+                f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, "
+                "as on GPUs"
+            ),
             origins=kernel.origins,
             remedy="schedule for a CPU, or with combine=False",
         )

@@ -58,7 +58,7 @@ def emit_kernels(
         EmitError: a generator cannot express a kernel; the error names the kernel's operators.
     """
     sources: dict[str, KernelSource] = {}
-    for kernel, codegen, target, settings in _assigned(program, generation):
+    for kernel, codegen, target, settings in _assign_kernels(program, generation):
         source = sources[kernel.name] = _emit(kernel, codegen, target, settings)
         if write is not None:
             write(f"kernels/{kernel.name}.{source.suffix}", source.text)
@@ -70,12 +70,12 @@ def describe_kernels(program: Program, generation: Generation) -> dict[str, str]
     """How every kernel of `program` runs, as text, by name, but those whose generator does not say."""
     return {
         kernel.name: codegen.describe(kernel, target, settings)
-        for kernel, codegen, target, settings in _assigned(program, generation)
+        for kernel, codegen, target, settings in _assign_kernels(program, generation)
         if isinstance(codegen, Describing)
     }
 
 
-def _assigned(
+def _assign_kernels(
     program: Program, generation: Generation
 ) -> Iterator[tuple[Kernel, Codegen, Target, dict[str, object]]]:
     """Every kernel, with who writes it for what, and the settings for that."""

@@ -78,15 +78,15 @@ def literal(value: bool | int | float, dtype: DType) -> Tensor:
     return torch.tensor(value, dtype=torch.float64 if dtype.is_float else None).to(torch_dtype(dtype))
 
 
-def ordered(value: Tensor) -> Tensor:
+def order_integers(value: Tensor) -> Tensor:
     """Integers that torch can compare, in the order of `value`; other types unchanged."""
     if value.dtype is torch.uint64:
         return value.view(torch.int64) ^ _LOW
     return value.to(torch.int64) if value.dtype in _FEW_KERNELS else value
 
 
-def unordered(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse of `ordered`, for a result of type `dtype`."""
+def restore_order(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse of `order_integers`, for a result of type `dtype`."""
     if dtype is torch.uint64:
         return (value ^ _LOW).view(torch.uint64)
     return value.to(dtype)
@@ -113,21 +113,21 @@ def _modular(function: ScalarFunction) -> ScalarFunction:
     return apply
 
 
-def _comparing(function: ScalarFunction) -> ScalarFunction:
+def _make_comparison(function: ScalarFunction) -> ScalarFunction:
     def apply(a: Tensor, b: Tensor) -> Tensor:
-        return function(ordered(a), ordered(b))
+        return function(order_integers(a), order_integers(b))
 
     return apply
 
 
-def _choosing(function: ScalarFunction) -> ScalarFunction:
+def _make_choice(function: ScalarFunction) -> ScalarFunction:
     def apply(a: Tensor, b: Tensor) -> Tensor:
-        return unordered(function(ordered(a), ordered(b)), a.dtype)
+        return restore_order(function(order_integers(a), order_integers(b)), a.dtype)
 
     return apply
 
 
-def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> ScalarFunction:
+def _make_division(function: ScalarFunction, exact: Callable[[int, int], int]) -> ScalarFunction:
     def apply(a: Tensor, b: Tensor) -> Tensor:
         if a.dtype.is_floating_point:
             return function(a, b)
@@ -140,7 +140,7 @@ def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> Sca
     return apply
 
 
-def _of_numbers(polynomial: ScalarFunction) -> ScalarFunction:
+def _propagate_nan(polynomial: ScalarFunction) -> ScalarFunction:
     """Torch's recurrence of NaN stops before it has a result, and returns whatever was there."""
 
     def apply(x: Tensor, degree: Tensor) -> Tensor:
@@ -277,16 +277,16 @@ SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
         "sub": _modular(torch.sub),
         "mul": _modular(torch.mul),
         "div": torch.true_divide,
-        "floordiv": _dividing(_floor, lambda a, b: a // b),
-        "truncdiv": _dividing(_trunc, lambda a, b: a // b),
-        "mod": _dividing(torch.remainder, lambda a, b: a % b),
-        "fmod": _dividing(torch.fmod, lambda a, b: a % b),
+        "floordiv": _make_division(_floor, lambda a, b: a // b),
+        "truncdiv": _make_division(_trunc, lambda a, b: a // b),
+        "mod": _make_division(torch.remainder, lambda a, b: a % b),
+        "fmod": _make_division(torch.fmod, lambda a, b: a % b),
         "fma": _fma,
         "neg": _modular(torch.neg),
         "abs": _unsigned_abs,
         "sign": _sign,
-        "minimum": _choosing(torch.minimum),
-        "maximum": _choosing(torch.maximum),
+        "minimum": _make_choice(torch.minimum),
+        "maximum": _make_choice(torch.maximum),
         "pow": _pow,
         "sqrt": torch.sqrt,
         "rsqrt": torch.rsqrt,
@@ -326,14 +326,14 @@ SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
         "igammac": torch.igammac,
         "hermite_h": torch.special.hermite_polynomial_h,
         "hermite_he": torch.special.hermite_polynomial_he,
-        "laguerre": _of_numbers(torch.special.laguerre_polynomial_l),
-        "legendre": _of_numbers(torch.special.legendre_polynomial_p),
-        "eq": _comparing(torch.eq),
-        "ne": _comparing(torch.ne),
-        "lt": _comparing(torch.lt),
-        "le": _comparing(torch.le),
-        "gt": _comparing(torch.gt),
-        "ge": _comparing(torch.ge),
+        "laguerre": _propagate_nan(torch.special.laguerre_polynomial_l),
+        "legendre": _propagate_nan(torch.special.legendre_polynomial_p),
+        "eq": _make_comparison(torch.eq),
+        "ne": _make_comparison(torch.ne),
+        "lt": _make_comparison(torch.lt),
+        "le": _make_comparison(torch.le),
+        "gt": _make_comparison(torch.gt),
+        "ge": _make_comparison(torch.ge),
         "bitwise_and": _modular(torch.bitwise_and),
         "bitwise_or": _modular(torch.bitwise_or),
         "bitwise_xor": _modular(torch.bitwise_xor),

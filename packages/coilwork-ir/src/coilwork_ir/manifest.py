@@ -37,7 +37,7 @@ def write_kernels(kernels: Iterable[tuple[KernelSource, Sequence[Origin]]]) -> b
     return (
         MAGIC
         + _u32(SCHEMA)
-        + _listing(
+        + _write_list(
             _block(write_manifest(source, origins)) + _text(source.text) for source, origins in kernels
         )
     )
@@ -50,7 +50,7 @@ def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> byte
         EmitError: an expression is not for 64-bit integers.
     """
     names = _Names(source)
-    args = _listing(_block(_argument(one, names)) for one in source.args)
+    args = _write_list(_block(_argument(one, names)) for one in source.args)
     grid = [names.code(extent) for extent in source.grid]
     versions = () if source.versions is None else source.versions.versions
     written = [_block(_version(version, names)) for version in versions]
@@ -60,9 +60,9 @@ def write_manifest(source: KernelSource, origins: Sequence[Origin] = ()) -> byte
         ("entry", source.entry.encode()),
         ("args", args),
         ("parameters", _texts(names.parameters)),
-        ("grid", _listing(grid)),
-        ("configs", _listing(map(_config, source.configs))),
-        ("versions", _listing(written)),
+        ("grid", _write_list(grid)),
+        ("configs", _write_list(map(_config, source.configs))),
+        ("versions", _write_list(written)),
         ("checks", _texts(source.checks)),
         ("features", _texts(source.features)),
     ]
@@ -83,7 +83,7 @@ def size_code(expr: Expr, sizes: Sequence[str], parameters: list[str]) -> bytes:
     depth = _steps(expr, sizes, parameters, steps)
     if depth > MOST_DEPTH:
         raise EmitError("manifest-size", f"an expression over sizes is nested {depth} deep")
-    return _listing(steps)
+    return _write_list(steps)
 
 
 class _Names:
@@ -155,7 +155,7 @@ def _version(version: Version, names: _Names) -> bytes:
         fields.append(("guard", names.code(version.guard.distance)))
     fields.append(("mapping", format_mapping(version.mapping).encode()))
     limits = find_all(version.mapping.directives, Limit)
-    fields.append(("limits", _listing(names.code(one.left) + names.code(one.right) for one in limits)))
+    fields.append(("limits", _write_list(names.code(one.left) + names.code(one.right) for one in limits)))
     return _record(fields, ())
 
 
@@ -163,7 +163,7 @@ def _config(config: Config) -> bytes:
     settings = [*config.meta, ("num_warps", config.num_warps), ("num_stages", config.num_stages)]
     if not config.fp_fusion:
         settings.append(("enable_fp_fusion", 0))
-    return _listing(_text(name) + _i64(value) for name, value in settings)
+    return _write_list(_text(name) + _i64(value) for name, value in settings)
 
 
 def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
@@ -175,11 +175,11 @@ def _lines(origins: Sequence[Origin]) -> tuple[str, ...]:
 def _record(fields: Sequence[_Field], required: Sequence[str]) -> bytes:
     """Named fields; one that is empty, or an empty list, is left out unless it is `required`."""
     kept = [(name, data) for name, data in fields if name in required or data not in (b"", _u32(0))]
-    return _listing(_text(name) + _block(data) for name, data in kept)
+    return _write_list(_text(name) + _block(data) for name, data in kept)
 
 
 def _texts(values: Iterable[str]) -> bytes:
-    return _listing(map(_text, values))
+    return _write_list(map(_text, values))
 
 
 def _text(value: str) -> bytes:
@@ -190,7 +190,7 @@ def _block(data: bytes) -> bytes:
     return _u32(len(data)) + data
 
 
-def _listing(items: Iterable[bytes]) -> bytes:
+def _write_list(items: Iterable[bytes]) -> bytes:
     written = tuple(items)
     return _u32(len(written)) + b"".join(written)
 

@@ -30,13 +30,13 @@ def float_bits(value: float, dtype: DType) -> int:
     """The bits of `value`, rounded to the float type `dtype`; a NaN keeps its sign where the type has one."""
     if dtype is DType.F64:
         return _pattern(value, dtype)
-    wide = _packed(value, "<f")
+    wide = _round_by_packing(value, "<f")
     if dtype is DType.BF16:
         bits = _pattern(wide, DType.F32)
         return (bits >> 16 & 0x8000) | 0x7FC0 if wide != wide else bits + 0x7FFF + (bits >> 16 & 1) >> 16
     if dtype.format is not None:
         return _small_bits(wide, dtype.format)
-    return _pattern(_packed(wide, _FORMS[dtype][0]), dtype)
+    return _pattern(_round_by_packing(wide, _FORMS[dtype][0]), dtype)
 
 
 def bits_value(bits: int, dtype: DType) -> float:
@@ -64,7 +64,7 @@ def _small_bits(wide: float, form: FloatFormat) -> int:
     elif magnitude < form.least_normal:
         # adding the number whose last place is the type's least lets the addition round
         aligned = bits_value(magnitude, DType.F32) + bits_value(form.aligner, DType.F32)
-        found = _pattern(_packed(aligned, "<f"), DType.F32) - form.aligner
+        found = _pattern(_round_by_packing(aligned, "<f"), DType.F32) - form.aligner
     else:
         shift = 23 - form.fraction
         half = (1 << shift - 1) - 1 + (magnitude >> shift & 1)
@@ -106,7 +106,7 @@ def _pattern(value: float, dtype: DType) -> int:
     return int(found)
 
 
-def _packed(value: float, form: str) -> float:
+def _round_by_packing(value: float, form: str) -> float:
     try:
         (found,) = struct.unpack(form, struct.pack(form, value))
     except OverflowError:

@@ -39,7 +39,7 @@ def _no_kernels() -> Mapping[str, Launcher]:
 
 
 def _write_nothing(name: str, text: str) -> None:
-    """Where nobody wants a trace."""
+    """Drop `text`: nobody wants a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

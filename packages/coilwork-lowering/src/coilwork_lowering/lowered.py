@@ -10,7 +10,7 @@ import torch
 
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph
-from coilwork_lowering.overwriting import Update
+from coilwork_lowering.reinplacing import Update
 from coilwork_lowering.sizes.added_guards import AddedGuard
 
 if TYPE_CHECKING:

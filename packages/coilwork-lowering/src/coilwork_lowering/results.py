@@ -24,7 +24,7 @@ from coilwork_lowering.extern.quantized import require_floats
 from coilwork_lowering.facts.origins import origin_of
 from coilwork_lowering.joint.saved_strides import has_free_strides
 from coilwork_lowering.numbers import condition_value, truth
-from coilwork_lowering.overwriting import Overwriting
+from coilwork_lowering.reinplacing import Reinplacing
 from coilwork_lowering.scalar_math import index
 
 
@@ -39,7 +39,7 @@ class Results:
         buffers: of a nested graph, what its outputs become, whose layout they get.
     """
 
-    def __init__(self, builder: Builder, overwriting: Overwriting) -> None:
+    def __init__(self, builder: Builder, overwriting: Reinplacing) -> None:
         self.builder = builder
         self.overwriting = overwriting
         self.outputs: list[GraphOutput] = []

@@ -21,7 +21,7 @@ class NotLowered(Exception):
 
 
 class Decisions(Protocol):
-    """Which updates overwrite the tensor that they are an update of: `overwriting.py`."""
+    """Which updates overwrite the tensor that they are an update of: `reinplacing.py`."""
 
     def by_position(self, node: torch.fx.Node, target: TensorValue) -> bool:
         """Tell if `node` stores at looked-up positions into `target` itself."""

@@ -40,7 +40,7 @@ def record_event(device: str, stream: torch.Stream | None = None) -> torch.Event
 
 
 def wait_event(event: torch.Event | None, stream: torch.Stream | None = None) -> None:
-    """What `stream` is given from here on runs behind `event`."""
+    """Let work that is put on `stream` from now on wait for `event`."""
     if event is not None:
         (torch.accelerator.current_stream(event.device) if stream is None else stream).wait_event(event)
 
@@ -52,7 +52,7 @@ def synchronize_event(event: torch.Event | None) -> None:
 
 
 def join_stream(stream: torch.Stream | None, into: torch.Stream | None = None) -> None:
-    """What `into` is given from here on runs behind all of `stream`."""
+    """Let work that is put on `into` from now on wait for all of `stream`."""
     if stream is not None:
         (torch.accelerator.current_stream(stream.device) if into is None else into).wait_stream(stream)
 

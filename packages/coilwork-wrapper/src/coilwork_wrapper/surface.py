@@ -100,14 +100,14 @@ class Surface(Protocol):
         ...
 
     def join_stream(self, stream: torch.Stream | None, into: torch.Stream | None = None) -> None:
-        """What `into` is given from here on runs behind all of `stream`."""
+        """Let work that is put on `into` from now on wait for all of `stream`."""
 
     def record_event(self, device: str, stream: torch.Stream | None = None) -> torch.Event | None:
         """An event behind all that `stream`, of `device`, was given so far."""
         ...
 
     def wait_event(self, event: torch.Event | None, stream: torch.Stream | None = None) -> None:
-        """What `stream` is given from here on runs behind `event`."""
+        """Let work that is put on `stream` from now on wait for `event`."""
 
     def synchronize_event(self, event: torch.Event | None) -> None:
         """Return when `event` is reached."""

@@ -61,8 +61,8 @@ def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Nam
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
-    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`,
-    then all stores.
+    """Finish `step` at one combined point: keep what later passes read at `position` of `kept`, then
+    store.
     """
     fill(point, step, kept, position)
     for value in step.keeps:

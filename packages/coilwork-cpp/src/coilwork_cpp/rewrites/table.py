@@ -17,8 +17,8 @@ from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Scratch, split
 from coilwork_cpp.values.elements import converted_constant
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.conversions import with_converted_constants
-from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.kernels.conversions import convert_constants
+from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.passes import Before, Pass, PassTable
 
@@ -72,12 +72,12 @@ KERNEL_PASSES: Final[PassTable[Launch, RewriteContext]] = PassTable(
     passes=(
         Pass(
             name="strict-functions",
-            run=_on_every_kernel(with_strict_functions),
+            run=_on_every_kernel(make_functions_strict),
             why="strict numerics ask for functions that are right to the last place",
         ),
         Pass(
             name="convert-constants",
-            run=_on_every_kernel(lambda kernel: with_converted_constants(kernel, converted_constant)),
+            run=_on_every_kernel(lambda kernel: convert_constants(kernel, converted_constant)),
             why="a constant is converted once, when the kernel is compiled",
         ),
         Pass(

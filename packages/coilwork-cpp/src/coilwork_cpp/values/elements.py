@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.kernels.conversions import wrap_integer
 from coilwork_ir.rounding import rounded
 from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, DeclareArray, Literal, Unary
 
@@ -144,4 +144,4 @@ def converted_constant(value: float, source: DType, to: DType) -> int:
     wide = _wide(to)
     least = -(1 << (8 * wide.itemsize - 1))
     whole = math.trunc(value) if math.isfinite(value) else least
-    return wrapped(whole if least <= whole < -least else least, to)
+    return wrap_integer(whole if least <= whole < -least else least, to)

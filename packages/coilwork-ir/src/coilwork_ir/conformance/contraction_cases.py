@@ -82,7 +82,7 @@ class ContractionCase:
         return [*made, *([torch.tensor(self.ends, dtype=torch.int32)] if self.ends else [])]
 
 
-def _grouped(name: str, dtype: str = "f32", prologue: str = "") -> tuple[ContractionCase, ...]:
+def _make_grouped_cases(name: str, dtype: str = "f32", prologue: str = "") -> tuple[ContractionCase, ...]:
     """The three ways in which groups lie, the second of which is empty."""
     x, w = "[i0: 7, i1: 5 | r0: 4]", "[i0: 6, i1: 7 | r0: 4]"
     terms = "[i0: 3, i1: 6, i2: 5 | r0: 7] groups [i0: 3] along r0 end %ends"
@@ -161,9 +161,9 @@ CONTRACTION_CASES: Final[tuple[ContractionCase, ...]] = (
         at=("i0, r0", "r0"),
         dtype="f64",
     ),
-    *_grouped("groups"),
-    *_grouped("groups-in-halves", dtype="bf16"),
-    *_grouped("groups-with-a-prologue", prologue="exp"),
+    *_make_grouped_cases("groups"),
+    *_make_grouped_cases("groups-in-halves", dtype="bf16"),
+    *_make_grouped_cases("groups-with-a-prologue", prologue="exp"),
 )
 
 

@@ -86,7 +86,7 @@ class WrapperCase:
         return parse_program(text)
 
 
-def uncovered(cases: Sequence[WrapperCase]) -> tuple[str, ...]:
+def list_uncovered(cases: Sequence[WrapperCase]) -> tuple[str, ...]:
     """Instructions that no program of `cases` holds."""
     shown = {type(step) for case in cases for part in walk(case.program()) for step in part.instructions}
     return tuple(kind.__name__ for kind in get_args(Instruction) if kind not in shown)

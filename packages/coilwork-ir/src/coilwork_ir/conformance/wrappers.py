@@ -37,7 +37,7 @@ _REFUSALS: Final = (CoilworkIRError, RuntimeError, LookupError, ArithmeticError,
 
 def interpret_sources(sources: Mapping[str, KernelSource]) -> Mapping[str, Launcher]:
     """Launchers of kernels whose texts are kernel IR, which the reference interpreter runs."""
-    return {name: _interpreted(source.text) for name, source in sources.items()}
+    return {name: _make_interpreter(source.text) for name, source in sources.items()}
 
 
 def check_wrapper(
@@ -110,7 +110,7 @@ def _source(kernel: Kernel, codegen: Codegen | None, target: Target | None) -> K
     return KernelSource(name=kernel.name, language="cpp", text=text, entry=kernel.name, args=(*args, *sizes))
 
 
-def _interpreted(text: str) -> Launcher:
+def _make_interpreter(text: str) -> Launcher:
     kernel = parse_kernel(text)
 
     def launch(*values: Any) -> None:
@@ -125,7 +125,7 @@ def _interpreted(text: str) -> Launcher:
 def _call_fault(
     artifact: Artifact, program: Program, make: Callable[[], Inputs], constants: Mapping[str, Tensor]
 ) -> str:
-    mine, theirs = _copied(make()), _copied(make())
+    mine, theirs = _copy_inputs(make()), _copy_inputs(make())
     kept = {key: value.clone() for key, value in constants.items()}
     wanted, expected = _outcome(lambda: interpret_program(program, theirs, kept))
     boxed = list(mine)
@@ -163,18 +163,18 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any], results: int) -> st
                 return f"{what} is {one!r}, should be {other!r}"
             continue
         if not isinstance(one, Tensor) or (one.dtype, one.shape) != (other.dtype, other.shape):
-            return f"{what} is {_described(one)}, should be {_described(other)}"
+            return f"{what} is {_describe_value(one)}, should be {_describe_value(other)}"
         if _meaningful_strides(one) != _meaningful_strides(other):
             return f"{what} has strides {one.stride()}, should have {other.stride()}"
         tolerance = TOLERANCES.get(other.dtype, 0.0)
         if not torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"{what} is {one!r}, should be {other!r}"
-    if _sharing(found) != _sharing(wanted):
+    if _find_shared_memory(found) != _find_shared_memory(wanted):
         return "results share memory otherwise with each other, or with inputs"
     return ""
 
 
-def _described(value: object) -> str:
+def _describe_value(value: object) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
@@ -185,7 +185,7 @@ def _save_fault(artifact: Artifact) -> str:
         return "" if folder.is_dir() and any(folder.iterdir()) else "saving wrote nothing"
 
 
-def _copied(inputs: Inputs) -> list[Any]:
+def _copy_inputs(inputs: Inputs) -> list[Any]:
     """Inputs of their own, which lie in memory as they did."""
     return [_copy(value) if isinstance(value, Tensor) else value for value in inputs]
 
@@ -201,7 +201,7 @@ def _meaningful_strides(tensor: Tensor) -> list[int]:
     return [] if tensor.numel() == 0 else [stride for extent, stride in pairs if extent > 1]
 
 
-def _sharing(values: Sequence[Any]) -> list[int]:
+def _find_shared_memory(values: Sequence[Any]) -> list[int]:
     """For each value the first position that has the same memory; its own if none or no tensor."""
     seen: dict[int, int] = {}
     return [

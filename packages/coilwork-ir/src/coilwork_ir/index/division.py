@@ -101,7 +101,7 @@ def _floordiv_int(a: Expr, divisor: Expr) -> Expr:
         return const(lo // d)
     g = gcd(d, *coeffs)
     if g > 1:
-        return floordiv(_divided(a, g), const(d // g))
+        return floordiv(_divide_exactly(a, g), const(d // g))
     if len(monos) == 1 and coeffs[0] == 1:
         return _floordiv_of_mono(a, divisor, d)
     reduced = _split_small(a, d)
@@ -136,7 +136,7 @@ def _mod_int(a: Expr, divisor: Expr) -> Expr:
             return mod(simpler, divisor)
     g = gcd(d, *coeffs)
     if g > 1:
-        return add_int(scale(mod(_divided(a, g), const(d // g)), g), constant % g)
+        return add_int(scale(mod(_divide_exactly(a, g), const(d // g)), g), constant % g)
     if len(monos) > 1 or constant:
         reduced = _split_small(a, d)
         if reduced is not None:
@@ -180,7 +180,7 @@ def _remainders(a: Expr, d: int) -> Expr:
     return finish(tuple(monos), tuple(coeffs), a._constant % d, has_mod)
 
 
-def _divided(a: Expr, g: int) -> Expr:
+def _divide_exactly(a: Expr, g: int) -> Expr:
     """`a // g` where g divides every coefficient (the constant rounds down)."""
     return make_sum(a._monos, tuple([c // g for c in a._coeffs]), a._constant // g, a._has_mod)
 

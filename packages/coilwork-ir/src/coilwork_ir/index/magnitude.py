@@ -58,20 +58,20 @@ def magnitude(expr: Expr) -> Expr | None:
         case Sym(_, symbol):
             return None if symbol.name.startswith("@") else symbol if symbol.extent is None else symbol.extent
         case Add(operands) | Min(operands) | Max(operands):
-            parts = _known(operands)
+            parts = _list_magnitudes(operands)
             return None if parts is None else total(parts)
         case Mul(operands):
-            parts = _known(operands)
+            parts = _list_magnitudes(operands)
             return None if parts is None else product(parts)
         case FloorDiv(a, b):
             # rounded down: of a negative one the magnitude may be one more
-            parts = _known((a, b))
+            parts = _list_magnitudes((a, b))
             return None if parts is None else parts[0] + 1
         case Mod(_, b):
             return magnitude(b)
 
 
-def _known(operands: Iterable[Expr]) -> list[Expr] | None:
+def _list_magnitudes(operands: Iterable[Expr]) -> list[Expr] | None:
     parts = [magnitude(operand) for operand in operands]
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) else None

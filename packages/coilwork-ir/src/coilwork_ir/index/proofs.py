@@ -158,7 +158,7 @@ def provably_eq(a: Expr | int, b: Expr | int) -> bool:
     lo, hi = limits(difference)
     if (lo is not None and lo > 0) or (hi is not None and hi < 0):
         return False
-    if _without_mods(difference) is ZERO:
+    if _expand_mods(difference) is ZERO:
         return True
     return provably_nonneg(difference) and provably_nonneg(scale(difference, -1))
 
@@ -168,7 +168,7 @@ def provably_divisible(e: Expr | int, d: Expr | int) -> bool:
     return RULES.mod(as_expr(e), as_expr(d)) is ZERO
 
 
-def _without_mods(e: Expr) -> Expr:
+def _expand_mods(e: Expr) -> Expr:
     """`e` with every `x % d` that is a factor of a term, or inside a quotient, as `x - d*(x//d)`."""
     terms: dict[Expr, int] = {}
     constant = e._constant
@@ -176,10 +176,10 @@ def _without_mods(e: Expr) -> Expr:
         factor = ONE
         for atom in atoms_of(mono):
             if atom._tag == MOD:
-                num, den = (_without_mods(x) for x in atom._args)
+                num, den = (_expand_mods(x) for x in atom._args)
                 atom = subtract(num, multiply(den, RULES.floordiv(num, den)))
             elif atom._tag == FLOORDIV:
-                num, den = (_without_mods(x) for x in atom._args)
+                num, den = (_expand_mods(x) for x in atom._args)
                 atom = RULES.floordiv(num, den)
             factor = multiply(factor, atom)
         constant += accumulate(terms, factor, coeff)

@@ -127,7 +127,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
             q = coeff // lead_coeff if down else -(-coeff // lead_coeff)
             if q == 0:
                 continue
-            others = _without_factors(mono, lead_atoms)
+            others = _drop_factors(mono, lead_atoms)
             if others is None:
                 continue
             term = scale(others, q)
@@ -142,7 +142,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return from_terms(quotient, constant), rest
 
 
-def _without_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
+def _drop_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
     """`mono` divided by the product of `factors`; None if it isn't divisible."""
     atoms = atoms_of(mono)
     if factors[0] not in atoms:
@@ -199,7 +199,7 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
     else:
         factor = atom
         for mono, coeff in zip(a._monos, a._coeffs):
-            others = _without_factors(mono, (atom,))
+            others = _drop_factors(mono, (atom,))
             if others is None:
                 low[mono] = coeff
             else:

@@ -57,7 +57,7 @@ class _Reader:
     def integer(self, expr: sympy.Basic) -> Expr:
         ratio = self.ratio(expr)
         if ratio.denominator is not ONE:
-            raise _unsupported(expr, "it may be a fraction")
+            raise _make_unsupported_error(expr, "it may be a fraction")
         return ratio.numerator
 
     def integers(self, expr: sympy.Basic) -> list[Expr]:
@@ -78,12 +78,12 @@ class _Reader:
             # Products of sizes and such a number are exact in floating point, so rounding them says what
             # torch says.
             if abs(numerator) > _EXACT or denominator > _EXACT:
-                raise _unsupported(expr, "products with it are rounded")
+                raise _make_unsupported_error(expr, "products with it are rounded")
             return _Ratio(const(numerator), const(denominator))
         if isinstance(expr, sympy.Symbol):
             found = self.symbols.get(expr.name)
             if found is None:
-                raise _unsupported(expr, "no such symbol")
+                raise _make_unsupported_error(expr, "no such symbol")
             return _Ratio(found, ONE)
         if isinstance(expr, sympy.Add):
             return self.sum(expr)
@@ -97,12 +97,12 @@ class _Reader:
         if name in ("ToFloat", "Identity"):
             return self.ratio(expr.args[0])
         if name in ("floor", "FloorToInt", "ceiling", "CeilToInt", "TruncToInt"):
-            return _Ratio(self.rounded(name, expr), ONE)
+            return _Ratio(self.write_rounded(name, expr), ONE)
         if isinstance(expr, sympy.Piecewise):
             return _Ratio(self.piecewise(expr), ONE)
         rule = _INTEGER_FUNCTIONS.get(name)
         if rule is None:
-            raise _unsupported(expr, "no rule for it")
+            raise _make_unsupported_error(expr, "no rule for it")
         return _Ratio(rule(self.integers(expr)), ONE)
 
     def piecewise(self, expr: sympy.Piecewise) -> Expr:
@@ -114,7 +114,7 @@ class _Reader:
             parts.append(product([left, holds, self.integer(value)]))
             left = multiply(left, _not(holds))
         if left is not _ZERO:
-            raise _unsupported(expr, "no case may hold")
+            raise _make_unsupported_error(expr, "no case may hold")
         return total(parts)
 
     def truth(self, condition: sympy.Basic) -> Expr:
@@ -128,7 +128,7 @@ class _Reader:
         if isinstance(condition, sympy.Not):
             return _not(self.truth(condition.args[0]))
         if not isinstance(condition, sympy.core.relational.Relational):
-            raise _unsupported(condition, "it is no comparison")
+            raise _make_unsupported_error(condition, "it is no comparison")
         less = _minus(self.integer(condition.rhs), self.integer(condition.lhs))
         match condition.rel_op:
             case "==":
@@ -143,7 +143,7 @@ class _Reader:
                 return _positive(_minus(_ZERO, less))
             case ">=":
                 return _positive(_minus(ONE, less))
-        raise _unsupported(condition, "no such comparison")
+        raise _make_unsupported_error(condition, "no such comparison")
 
     def sum(self, expr: sympy.Add) -> _Ratio:
         parts = [self.ratio(a) for a in expr.args]
@@ -161,13 +161,13 @@ class _Reader:
     def power(self, expr: sympy.Basic) -> _Ratio:
         base, exponent = expr.args
         if not isinstance(exponent, sympy.Integer) or abs(int(exponent)) > 16:
-            raise _unsupported(expr, "the exponent is not a small integer")
+            raise _make_unsupported_error(expr, "the exponent is not a small integer")
         ratio = self.ratio(base)
         if exponent < 0:
             ratio = _inverse(expr, ratio)
         return _product([ratio] * abs(int(exponent)))
 
-    def rounded(self, name: str, expr: sympy.Basic) -> Expr:
+    def write_rounded(self, name: str, expr: sympy.Basic) -> Expr:
         ratio = self.ratio(expr.args[0])
         top, bottom = ratio.numerator, ratio.denominator
         if name in ("ceiling", "CeilToInt"):
@@ -177,7 +177,7 @@ class _Reader:
             and bottom is not ONE
             and not (provably_nonneg(top) and provably_positive(bottom))
         ):
-            raise _unsupported(expr, "truncation of what may be negative")
+            raise _make_unsupported_error(expr, "truncation of what may be negative")
         return floordiv(top, bottom)
 
 
@@ -212,15 +212,15 @@ def _product(parts: list[_Ratio]) -> _Ratio:
 
 def _inverse(expr: sympy.Basic, ratio: _Ratio) -> _Ratio:
     if ratio.numerator.is_const and ratio.numerator.constant == 0:
-        raise _unsupported(expr, "division by zero")
+        raise _make_unsupported_error(expr, "division by zero")
     return _Ratio(ratio.denominator, ratio.numerator)
 
 
-def _unsupported(expr: sympy.Basic, reason: str) -> UnsupportedSympyError:
+def _make_unsupported_error(expr: sympy.Basic, reason: str) -> UnsupportedSympyError:
     return UnsupportedSympyError(type(expr).__name__, str(expr), reason)
 
 
-def _shift(args: list[Expr]) -> Expr:
+def _write_shift(args: list[Expr]) -> Expr:
     if not args[1].is_const or args[1].constant < 0:
         raise UnsupportedSympyError("shift", repr(args[1]), "the distance is not a natural number")
     return const(1 << args[1].constant)
@@ -233,8 +233,8 @@ _INTEGER_FUNCTIONS: Mapping[str, Callable[[list[Expr]], Expr]] = {
     "Mod": lambda a: mod(a[0], a[1]),
     "PythonMod": lambda a: mod(a[0], a[1]),
     "ModularIndexing": lambda a: mod(floordiv(a[0], a[1]), a[2]),
-    "LShift": lambda a: multiply(a[0], _shift(a)),
-    "RShift": lambda a: floordiv(a[0], _shift(a)),
+    "LShift": lambda a: multiply(a[0], _write_shift(a)),
+    "RShift": lambda a: floordiv(a[0], _write_shift(a)),
     "Abs": lambda a: maximum(a[0], -a[0]),
     "Min": lambda a: minimum(*a),
     "Max": lambda a: maximum(*a),

@@ -26,13 +26,13 @@ def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tup
     running: list[Tensor] = []
     for point in points:
         element = [value[..., point] for value in wide]
-        running = combined(kind, [*running, *element]) if running else element
+        running = combine(kind, [*running, *element]) if running else element
         for result, value in zip(results, running, strict=True):
             result[..., point] = value
     return results
 
 
-def combined(function: Combine, given: Sequence[Tensor]) -> list[Tensor]:
+def combine(function: Combine, given: Sequence[Tensor]) -> list[Tensor]:
     """The results of `function` for two tuples of values, one behind the other."""
     done: dict[Scalar, Tensor] = {}
     for node in postorder(function.results):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.interpret_ops import bits, ordered, unbits, unordered
+from coilwork_ir.interpret_ops import bits, order_integers, restore_order, unbits
 from coilwork_ir.ops import ReduceKind, ScanKind
 
 Reducer: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]
@@ -56,13 +56,13 @@ def _greatest(value: Tensor) -> bool | int | float:
 
 
 def _min(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = ordered(value)
-    return (unordered(torch.amin(_keep(work, mask, _greatest(work)), -1), value.dtype),)
+    work = order_integers(value)
+    return (restore_order(torch.amin(_keep(work, mask, _greatest(work)), -1), value.dtype),)
 
 
 def _max(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = ordered(value)
-    return (unordered(torch.amax(_keep(work, mask, _least(work)), -1), value.dtype),)
+    work = order_integers(value)
+    return (restore_order(torch.amax(_keep(work, mask, _least(work)), -1), value.dtype),)
 
 
 def _first(best: Tensor, work: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -77,13 +77,13 @@ def _first(best: Tensor, work: Tensor, mask: Tensor | None) -> tuple[Tensor, ...
 
 
 def _argmin(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = ordered(value)
+    work = order_integers(value)
     work = _keep(work, mask, _greatest(work))
     return _first(torch.amin(work, -1), work, mask)
 
 
 def _argmax(value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    work = ordered(value)
+    work = order_integers(value)
     work = _keep(work, mask, _least(work))
     return _first(torch.amax(work, -1), work, mask)
 
@@ -169,13 +169,13 @@ def _cumprod(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _cummin(value: Tensor) -> tuple[Tensor, ...]:
-    values, positions = torch.cummin(ordered(value), -1)
-    return (unordered(values, value.dtype), positions)
+    values, positions = torch.cummin(order_integers(value), -1)
+    return (restore_order(values, value.dtype), positions)
 
 
 def _cummax(value: Tensor) -> tuple[Tensor, ...]:
-    values, positions = torch.cummax(ordered(value), -1)
-    return (unordered(values, value.dtype), positions)
+    values, positions = torch.cummax(order_integers(value), -1)
+    return (restore_order(values, value.dtype), positions)
 
 
 SCANNERS: Final[Mapping[ScanKind, Callable[[Tensor], tuple[Tensor, ...]]]] = MappingProxyType(
@@ -193,5 +193,5 @@ SCANNERS: Final[Mapping[ScanKind, Callable[[Tensor], tuple[Tensor, ...]]]] = Map
 
 def sort_last(value: Tensor, *, descending: bool) -> tuple[Tensor, Tensor]:
     """The values along the last dimension in order, equal ones as they were, and where they were."""
-    values, positions = torch.sort(ordered(value), dim=-1, descending=descending, stable=True)
-    return (unordered(values, value.dtype), positions)
+    values, positions = torch.sort(order_integers(value), dim=-1, descending=descending, stable=True)
+    return (restore_order(values, value.dtype), positions)

@@ -170,12 +170,12 @@ class Evaluator:
         dims = [self.domain.position[axis] for axis in node.axes]
         value = self._along(self.done[node.operands[0]], dims)
         mask = self._along(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
-        return _with_axes(reduce_last(node.kind, value, mask)[node.output], dims)
+        return _insert_axes(reduce_last(node.kind, value, mask)[node.output], dims)
 
     def _contract(self, node: Contraction) -> Tensor:
         dims = [self.domain.position[axis] for axis in node.axes]
         factors = [self.done[factor].to(torch_dtype(node.dtype)) for factor in node.operands]
-        return _with_axes(reduce_last("sum", self._along(factors[0] * factors[1], dims), None)[0], dims)
+        return _insert_axes(reduce_last("sum", self._along(factors[0] * factors[1], dims), None)[0], dims)
 
     def _along(self, value: Tensor, dims: Sequence[int]) -> Tensor:
         """`value` with the dimensions `dims`, at full size, flattened into a last one."""
@@ -207,7 +207,7 @@ class Evaluator:
         return results[node.output].movedim(-1, dim)
 
 
-def _with_axes(value: Tensor, dims: Sequence[int]) -> Tensor:
+def _insert_axes(value: Tensor, dims: Sequence[int]) -> Tensor:
     """`value` with dimensions of size 1 at `dims`, which were combined."""
     for dim in sorted(dims):
         value = value.unsqueeze(dim)

@@ -26,7 +26,7 @@ _HELD: Final = float(1 << 31)
 _UNSIGNED: Final = (DType.U16, DType.U32)
 
 
-def with_converted_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
+def convert_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
     """`kernel` with the answers of `conversion` where a constant becomes an integer of a type that may not
     hold it.
 
@@ -34,7 +34,7 @@ def with_converted_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
     conversions stay.
     """
     if kernel.combined is not None:
-        body = with_converted_constants(kernel.combined.body, conversion)
+        body = convert_constants(kernel.combined.body, conversion)
         return replace(kernel, combined=replace(kernel.combined, body=body))
     roots = kernel_roots(kernel)
     if not any(_source(node) is not None for node in postorder(roots)):
@@ -42,7 +42,7 @@ def with_converted_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
     return with_roots(kernel, rewrite(roots, _Conversions(conversion).visit))
 
 
-def wrapped(value: int, dtype: DType) -> int:
+def wrap_integer(value: int, dtype: DType) -> int:
     """The low bits of `value`, as many as `dtype` has, as a number of that type."""
     bits = 8 * dtype.itemsize
     value &= (1 << bits) - 1
@@ -58,28 +58,28 @@ class _Conversions:
 
     def visit(self, node: Scalar) -> Scalar:
         source = _source(node)
-        return node if source is None else self._converted(source, node.dtype)
+        return node if source is None else self._convert(source, node.dtype)
 
-    def _converted(self, source: Scalar, dtype: DType) -> Scalar:
+    def _convert(self, source: Scalar, dtype: DType) -> Scalar:
         key = (source, dtype)
         if key not in self._found:
-            self._found[key] = self._written(source, dtype)
+            self._found[key] = self._write_conversion(source, dtype)
         return self._found[key]
 
-    def _written(self, source: Scalar, dtype: DType) -> Scalar:
+    def _write_conversion(self, source: Scalar, dtype: DType) -> Scalar:
         match source:
             case Const(value=value):
                 known = self._constant(float(value), source.dtype, dtype)
                 return cast(source, dtype) if known is None else known
             case Op(op="where", operands=(condition, then, otherwise)):
-                first, second = self._converted(then, dtype), self._converted(otherwise, dtype)
+                first, second = self._convert(then, dtype), self._convert(otherwise, dtype)
                 if first is cast(then, dtype) and second is cast(otherwise, dtype):
                     return cast(source, dtype)
                 return where(condition, first, second)
             case Op(op="cast", operands=(narrower,)) if (
                 narrower.dtype.is_low_precision and source.dtype is DType.F32
             ):
-                found = self._converted(narrower, dtype)
+                found = self._convert(narrower, dtype)
                 return cast(source, dtype) if found is cast(narrower, dtype) else found
             case Load(mask=Scalar() as mask, other=other):
                 elsewhere = self._constant(float(other), source.dtype, dtype)

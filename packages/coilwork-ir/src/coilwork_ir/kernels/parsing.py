@@ -41,9 +41,9 @@ from coilwork_ir.text.atoms import (
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
     Values,
+    add_placeholders,
     parse_statements,
     parse_value,
-    with_placeholders,
 )
 from coilwork_ir.text.streams import STREAM_STEPS, read_on
 
@@ -161,7 +161,7 @@ def _read_pair(reader: Reader) -> tuple[str, str]:
 
 def _read_store(reader: Reader, symbols: Symbols, values: Values) -> Store:
     buffer = parse_ref(reader)
-    (index,) = parse_indices(reader, with_placeholders(symbols), "[", "]")
+    (index,) = parse_indices(reader, add_placeholders(symbols), "[", "]")
     indirect: tuple[Scalar, ...] = ()
     if reader.accept("using"):
         indirect = parse_list(reader, lambda: parse_value(reader, values))

@@ -26,7 +26,7 @@ from coilwork_ir.text.atoms import (
     format_output,
     format_symbol,
 )
-from coilwork_ir.text.reader import quoted
+from coilwork_ir.text.reader import quote
 from coilwork_ir.text.scalars import (
     Names,
     format_scalars,
@@ -88,7 +88,7 @@ def format_proposals(proposals: Iterable[Proposal], indent: str) -> list[str]:
     lines: list[str] = []
     for one in proposals:
         lines.append(f"{indent}propose @{one.kernel} {{")
-        lines += [f"{indent}  candidate {quoted(c.directives)} {quoted(c.reason)}" for c in one.candidates]
+        lines += [f"{indent}  candidate {quote(c.directives)} {quote(c.reason)}" for c in one.candidates]
         lines.append(f"{indent}}}")
     return lines
 
@@ -135,6 +135,6 @@ def call_defines(call: KernelCall, schedule: Schedule) -> tuple[str, ...]:
 
 def _decision(decision: Decision) -> str:
     verdict = "accepted" if decision.accepted else "rejected"
-    subjects = format_list(quoted(s) for s in decision.subjects)
-    numbers = format_list(f"{quoted(name)} {float(value)!r}" for name, value in decision.numbers)
-    return f"{quoted(decision.rule)} {verdict} {subjects} {quoted(decision.reason)} {numbers}"
+    subjects = format_list(quote(s) for s in decision.subjects)
+    numbers = format_list(f"{quote(name)} {float(value)!r}" for name, value in decision.numbers)
+    return f"{quote(decision.rule)} {verdict} {subjects} {quote(decision.reason)} {numbers}"

@@ -39,7 +39,7 @@ FUNCTIONS: Final = frozenset(
 )
 
 
-def with_strict_functions(kernel: Kernel) -> Kernel:
+def make_functions_strict(kernel: Kernel) -> Kernel:
     """`kernel`, if it is `strict` with every function of f32 or narrower floats computed in f64.
 
     The same for reductions and scans that divide or take exponentials at each step. Types of stores and of
@@ -48,7 +48,7 @@ def with_strict_functions(kernel: Kernel) -> Kernel:
     if kernel.numerics != "strict":
         return kernel
     if kernel.combined is not None:
-        body = with_strict_functions(replace(kernel.combined.body, numerics=kernel.numerics))
+        body = make_functions_strict(replace(kernel.combined.body, numerics=kernel.numerics))
         return replace(kernel, combined=replace(kernel.combined, body=body))
     return with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
 

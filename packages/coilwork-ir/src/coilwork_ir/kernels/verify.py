@@ -79,11 +79,15 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "arg-unused": Rule("every argument is loaded or stored", "leave the argument out"),
         "store-dtype": Rule("a store writes the element type of its argument", "cast the value"),
         "reduce-axes": Rule(
-            "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all of its walked ones",
+            (
+                "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all "
+                "of its walked ones"
+            ),
             "put reductions along other ranges into a kernel of their own",
         ),
         "walked": Rule(
-            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and reduces along the walked "
+            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and "
+            "reduces along the walked "
             "ones by kinds whose results combine as values do",
             "put what reduces otherwise into a kernel of its own",
         ),
@@ -95,7 +99,10 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a scan or sort runs along a reduction range", "make the range it runs along a reduction range"
         ),
         "store-level": Rule(
-            "an unmasked plain store whose value varies along a reduced or walked range varies along it in its index too",
+            (
+                "an unmasked plain store whose value varies along a reduced or walked range varies along it "
+                "in its index too"
+            ),
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
@@ -410,23 +417,26 @@ def _check_call(
     if len(call.args) != len(kernel.args) or len(call.sizes) != len(kernel.sizes):
         place.fail(
             "call-arity",
-            f"{len(call.args)} buffers and {len(call.sizes)} sizes for {len(kernel.args)} and {len(kernel.sizes)}",
+            (
+                f"{len(call.args)} buffers and {len(call.sizes)} sizes for {len(kernel.args)} and "
+                f"{len(kernel.sizes)}"
+            ),
         )
     for size in call.sizes:
         scope.check_symbols(size, (), place)
     takes = dict(call.into)
     for new, old in call.into:
-        check_same_layout(_declared(new, declared, place), scope.use(old, place), place)
+        check_same_layout(_find_declared(new, declared, place), scope.use(old, place), place)
     fresh: list[Buffer] = []
     for name, arg in zip(call.args, kernel.args, strict=True):
         if arg.role == "in":
             buffer = scope.use(name, place)
         elif name in takes:
-            buffer = _declared(name, declared, place)
+            buffer = _find_declared(name, declared, place)
         elif name in takes.values():
             buffer = scope.use(name, place)
         else:
-            buffer = _declared(name, declared, place)
+            buffer = _find_declared(name, declared, place)
             if arg.role == "inout":
                 place.fail(
                     "call-writes", f"%{name} is read and written, and `into` does not say what it replaces"
@@ -438,12 +448,12 @@ def _check_call(
             place.fail(
                 "call-dtype", f"%{name} is {buffer.dtype.text}, argument {arg.name} is {arg.dtype.text}"
             )
-    scope.overwrite(takes.values(), [_declared(new, declared, place) for new in takes], place)
+    scope.overwrite(takes.values(), [_find_declared(new, declared, place) for new in takes], place)
     for buffer in fresh:
         scope.define(buffer, place)
 
 
-def _declared(name: str, declared: Mapping[str, Buffer], place: Place) -> Buffer:
+def _find_declared(name: str, declared: Mapping[str, Buffer], place: Place) -> Buffer:
     buffer = declared.get(name)
     if buffer is None:
         place.fail("buffer-declared", f"%{name} is not listed")

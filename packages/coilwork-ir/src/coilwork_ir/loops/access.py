@@ -82,7 +82,7 @@ def read(node: Node) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for access in loads(bodies(node)):
         names.setdefault(access.buffer)
-    for name in _named(node):
+    for name in _list_named(node):
         names.setdefault(name)
     return tuple(names)
 
@@ -125,7 +125,7 @@ def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
     return tuple(check.condition for check in checks)
 
 
-def _named(node: Node) -> tuple[str, ...]:
+def _list_named(node: Node) -> tuple[str, ...]:
     arguments: tuple[Argument, ...]
     match node:
         case Contraction(groups=Groups(ends=ends)):

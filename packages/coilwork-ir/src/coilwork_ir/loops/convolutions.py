@@ -222,7 +222,7 @@ def places_of(
     """Return where a product's operands lie: at a point of the features, a channel of its group, and taps."""
     batch, feature, *windows = features
     per_group = floordiv(extents.features, as_expr(node.groups))
-    group = as_expr(0) if node.groups == 1 else _divided(feature, per_group)
+    group = as_expr(0) if node.groups == 1 else _divide(feature, per_group)
     channel = group * extents.group_channels + inner
     mask: Scalar = _TRUE
     at = []
@@ -248,7 +248,7 @@ def _transposed_places(
     """
     batch, channel, *space = image
     per_group = floordiv(extents.features, as_expr(node.groups))
-    group = as_expr(0) if node.groups == 1 else _divided(channel, extents.group_channels)
+    group = as_expr(0) if node.groups == 1 else _divide(channel, extents.group_channels)
     feature = group * per_group + inner
     mask: Scalar = _TRUE
     at = []
@@ -276,12 +276,12 @@ def read_at(body: Body, place: Sequence[Expr], mask: Scalar) -> Scalar:
     if mask is _FALSE:
         return const(0, value.dtype)
     if isinstance(value, Load) and value.mask is None:
-        return _masked(value, mask)
-    (value,) = rewrite((value,), lambda node: _masked(node, mask) if isinstance(node, Load) else node)
+        return _mask_load(value, mask)
+    (value,) = rewrite((value,), lambda node: _mask_load(node, mask) if isinstance(node, Load) else node)
     return where(mask, value, const(0, value.dtype))
 
 
-def _masked(value: Load, mask: Scalar) -> Load:
+def _mask_load(value: Load, mask: Scalar) -> Load:
     both = mask if value.mask is None else _both(value.mask, mask)
     return load(value.buffer, value.index, value.dtype, indirect=value.indirect, mask=both, other=value.other)
 
@@ -306,7 +306,7 @@ def _both(a: Scalar, b: Scalar) -> Scalar:
     return op("bitwise_and", a, b)
 
 
-def _divided(a: Expr, b: Expr) -> Expr:
+def _divide(a: Expr, b: Expr) -> Expr:
     """`a // b`; where `b` is 0, there are no points."""
     return as_expr(0) if as_int(b) == 0 else floordiv(a, b)
 

@@ -116,7 +116,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case Cond():
             chosen = node.then if bool(memory.tensors[node.predicate].item()) else node.otherwise
             _settle_all(
-                node.outputs, _nested(chosen, _values(node.operands, memory), memory, constants), memory
+                node.outputs, _run_nested(chosen, _values(node.operands, memory), memory, constants), memory
             )
         case While():
             _loop(node, memory, constants)
@@ -241,7 +241,7 @@ def _values(operands: Sequence[Argument], memory: Memory) -> list[object]:
     return [argument_value(operand, memory) for operand in operands]
 
 
-def _nested(
+def _run_nested(
     graph: Graph, inputs: Sequence[object], memory: Memory, constants: Mapping[str, Tensor]
 ) -> list[Value]:
     return _run(graph, inputs, constants, Memory(memory.sizes, memory.device))
@@ -259,12 +259,12 @@ def _loop(node: While, memory: Memory, constants: Mapping[str, Tensor]) -> None:
     carried = _values(node.carried, memory)
     extra = _values(node.extra, memory)
     while True:
-        (go_on,) = _nested(node.condition, [*carried, *extra], memory, constants)
+        (go_on,) = _run_nested(node.condition, [*carried, *extra], memory, constants)
         if not isinstance(go_on, Tensor):
             raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")
         if not bool(go_on.item()):
             break
-        carried = list(_nested(node.body, [*carried, *extra], memory, constants))
+        carried = list(_run_nested(node.body, [*carried, *extra], memory, constants))
     finals = [value if isinstance(value, Tensor | int) else None for value in carried]
     _settle_all(node.outputs, finals, memory)
     for mutation in node.mutates:

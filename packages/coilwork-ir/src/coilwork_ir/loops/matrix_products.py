@@ -116,10 +116,10 @@ def make_product(
     value: Scalar = parameter(0, accumulate)
     for scale in scales or ():
         value = op("mul", value, _read_broadcast(scale, output, ranges, accumulate))
-    value = _weighted(value, alpha)
+    value = _weigh(value, alpha)
     if added is not None:
-        value = op("add", value, _weighted(_read_broadcast(added, output, ranges, accumulate), beta))
-    value = _activated(value, activation)
+        value = op("add", value, _weigh(_read_broadcast(added, output, ranges, accumulate), beta))
+    value = _activate(value, activation)
     return Contraction(
         output=output,
         ranges=ranges,
@@ -136,15 +136,15 @@ def make_product(
 def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> MatrixProduct | None:
     """`node` as `make_product` makes it, of `buffers`; None if it has another form."""
     left, right = node.left, node.right
-    value, activation = _without_activation(_unwidened(node.epilogue))
-    value, alpha = _without_weight(value)
+    value, activation = _split_activation(_strip_cast(node.epilogue))
+    value, alpha = _split_weight(value)
     if not isinstance(left, Load) or not isinstance(right, Load) or len(node.output.shape) not in (1, 2, 3):
         return None
     added: Buffer | None = None
     beta: Literal_ = 1
     if isinstance(value, Op) and value.op == "add":
-        (value, alpha), (term, beta) = (_without_weight(operand) for operand in value.operands)
-        term = _unwidened(term)
+        (value, alpha), (term, beta) = (_split_weight(operand) for operand in value.operands)
+        term = _strip_cast(term)
         if not isinstance(term, Load):
             return None
         added = buffers[term.buffer]
@@ -183,7 +183,7 @@ def matrix_product_of(node: Contraction, buffers: Mapping[str, Buffer]) -> Matri
     return found if again == node else None
 
 
-def _activated(value: Scalar, activation: Activation) -> Scalar:
+def _activate(value: Scalar, activation: Activation) -> Scalar:
     """Return what `activation` makes of `value`."""
     dtype = value.dtype
     if activation == "relu":
@@ -199,13 +199,13 @@ def _activated(value: Scalar, activation: Activation) -> Scalar:
     return op("mul", half, op("add", inner, const(1, dtype)))
 
 
-def _without_activation(value: Scalar) -> tuple[Scalar, Activation]:
-    """Return what `_activated` was given."""
+def _split_activation(value: Scalar) -> tuple[Scalar, Activation]:
+    """Return what `_activate` was given."""
     if isinstance(value, Op) and value.op in ("maximum", "mul"):
         first = value.operands[0]
         inner = first if value.op == "maximum" else first.operands[0] if first.operands else first
         for activation in _ACTIVATIONS:
-            if _activated(inner, activation) is value:
+            if _activate(inner, activation) is value:
                 return inner, activation
     return value, ""
 
@@ -214,19 +214,19 @@ def strip_scales(value: Scalar) -> tuple[Scalar, tuple[str, ...]]:
     """Return what `value` is before it is scaled, and the buffers of the scales."""
     found: list[str] = []
     while isinstance(value, Op) and value.op == "mul":
-        value, scale = value.operands[0], _unwidened(value.operands[1])
+        value, scale = value.operands[0], _strip_cast(value.operands[1])
         if not isinstance(scale, Load):
             return value, ()
         found.insert(0, scale.buffer)
     return value, tuple(found)
 
 
-def _weighted(value: Scalar, weight: Literal_) -> Scalar:
+def _weigh(value: Scalar, weight: Literal_) -> Scalar:
     return value if weight == 1 else op("mul", value, const(weight, value.dtype))
 
 
-def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
-    """Return what `_weighted` was given; a whole number of floats as an integer, unless 64 bits do not hold
+def _split_weight(value: Scalar) -> tuple[Scalar, Literal_]:
+    """Return what `_weigh` was given; a whole number of floats as an integer, unless 64 bits do not hold
     it.
     """
     if not isinstance(value, Op) or value.op != "mul" or not isinstance(value.operands[1], Const):
@@ -238,7 +238,7 @@ def _without_weight(value: Scalar) -> tuple[Scalar, Literal_]:
     return value.operands[0], number
 
 
-def _unwidened(value: Scalar) -> Scalar:
+def _strip_cast(value: Scalar) -> Scalar:
     """The operand of `value` if that is a cast, else `value`."""
     return value.operands[0] if isinstance(value, Op) and value.op == "cast" else value
 

@@ -54,10 +54,10 @@ from coilwork_ir.text.calls import (
 )
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
+    add_placeholders,
     parse_combining,
     parse_statements,
     parse_value,
-    with_placeholders,
 )
 
 RELATIONS = ("eq", "ne", "lt", "le")
@@ -200,7 +200,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)
     reader.expect("at")
-    index = parse_indices(reader, with_placeholders(scope), "[", "]")
+    index = parse_indices(reader, add_placeholders(scope), "[", "]")
     indirect: tuple[Scalar, ...] = ()
     if reader.accept("using"):
         indirect = parse_list(reader, lambda: parse_value(reader, values))

@@ -38,7 +38,7 @@ from coilwork_ir.text.atoms import (
     format_symbol,
 )
 from coilwork_ir.text.calls import format_flight, format_paths
-from coilwork_ir.text.reader import quoted
+from coilwork_ir.text.reader import quote
 from coilwork_ir.text.scalars import (
     Names,
     format_combining,
@@ -70,13 +70,13 @@ def format_header(
     for entry in inputs:
         shown = format_buffer(entry) if isinstance(entry, Buffer) else f"size `{format_expr(entry)}`"
         lines.append(f"{indent}input {shown}")
-    lines += [f"{indent}constant {quoted(c.key)} {format_buffer(c.buffer)}" for c in constants]
+    lines += [f"{indent}constant {quote(c.key)} {format_buffer(c.buffer)}" for c in constants]
     return lines
 
 
 def format_checks(checks: Sequence[Check], names: Names, indent: str) -> list[str]:
     """`check t3 IndexError "message"` lines."""
-    return [f"{indent}check {names[c.condition]} {c.error} {quoted(c.message)}" for c in checks]
+    return [f"{indent}check {names[c.condition]} {c.error} {quote(c.message)}" for c in checks]
 
 
 def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
@@ -87,23 +87,23 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             head = f"{format_buffer(node.output)} = pointwise {format_domain(node.ranges)}"
             if node.into is not None:
                 head += f" into %{node.into}"
-            return _with_body(head, node.body, node.checks, indent) + tail
+            return _print_with_body(head, node.body, node.checks, indent) + tail
         case Reduce():
             head = f"{_outputs(node.outputs)} = reduce {node.kind} {format_domain(node.ranges, node.axes)}"
-            return _with_body(head, node.body, node.checks, indent) + tail
+            return _print_with_body(head, node.body, node.checks, indent) + tail
         case Scan():
             back = (" reverse" if node.reverse else "") + (f" split {node.split}" if node.split != 1 else "")
             kind = format_combining(node.kind)
             domain = format_domain(node.ranges)
             head = f"{_outputs(node.outputs)} = scan {kind} {domain} along {node.axis.name}{back}"
-            return _with_body(head, node.body, node.checks, indent, node.others) + tail
+            return _print_with_body(head, node.body, node.checks, indent, node.others) + tail
         case Sort():
             first = "" if node.count is None else f" first `{format_expr(node.count)}`"
             flags = first + (" descending" if node.descending else "") + (" stable" if node.stable else "")
             head = (
                 f"{_outputs(node.outputs)} = sort {format_domain(node.ranges)} along {node.axis.name}{flags}"
             )
-            return _with_body(head, node.body, node.checks, indent) + tail
+            return _print_with_body(head, node.body, node.checks, indent) + tail
         case Scatter():
             return _format_scatter(node, indent) + tail
         case Contraction():
@@ -137,7 +137,7 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return f"{head}\n{condition}\n{body}\n{indent}}}{tail}"
         case AssertSize():
             sides = f"`{format_expr(node.lhs)}` {node.relation} `{format_expr(node.rhs)}`"
-            return f"{indent}assert {sides} {quoted(node.message)}{tail}"
+            return f"{indent}assert {sides} {quote(node.message)}{tail}"
 
 
 def format_domain(ranges: Sequence[Expr], axes: Sequence[Expr] = ()) -> str:
@@ -162,7 +162,7 @@ def _output(output: Buffer | SymbolOutput | None) -> str:
             return format_buffer(output)
 
 
-def _with_body(
+def _print_with_body(
     head: str, body: Scalar, checks: Sequence[Check], indent: str, others: Sequence[Scalar] = ()
 ) -> str:
     inner = indent + "  "
@@ -246,9 +246,9 @@ def format_extern(node: Extern) -> str:
     """One line for an external call."""
     args = [format_argument(a) for a in node.args]
     args += [f"{name} = {format_argument(value)}" for name, value in node.kwargs]
-    parts = [f"extern {quoted(node.target)} {format_list(args)} {node.family}"]
+    parts = [f"extern {quote(node.target)} {format_list(args)} {node.family}"]
     if node.implements:
-        parts.append(f"implements {quoted(node.implements)}")
+        parts.append(f"implements {quote(node.implements)}")
     if node.binds:
         parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in node.binds)}")
     parts.append(f"defines {_outputs(node.outputs)}")
@@ -256,7 +256,7 @@ def format_extern(node: Extern) -> str:
         parts.append("tuple")
     parts += format_paths(node.paths)
     if node.out_overload:
-        parts.append(f"out {quoted(node.out_overload)} {format_list(quoted(n) for n in node.out_names)}")
+        parts.append(f"out {quote(node.out_overload)} {format_list(quote(n) for n in node.out_names)}")
     if node.mutates:
         parts.append(_mutations(node.mutates))
     if node.aliases:

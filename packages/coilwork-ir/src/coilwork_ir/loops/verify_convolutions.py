@@ -86,10 +86,14 @@ def _equal_extents(node: Convolution, extents: Roles) -> Iterator[tuple[str, Exp
     for window, size, taps, count in zip(
         node.windows, extents.space, extents.taps, extents.windows, strict=True
     ):
-        yield "windows and what fits the image", count, _fitting(window, size, taps, node.transposed, count)
+        yield (
+            "windows and what fits the image",
+            count,
+            _count_windows(window, size, taps, node.transposed, count),
+        )
 
 
-def _fitting(window: Window, size: Expr, taps: Expr, transposed: bool, count: Expr) -> Expr:
+def _count_windows(window: Window, size: Expr, taps: Expr, transposed: bool, count: Expr) -> Expr:
     """How many windows an image of `size` has.
 
     Transposed, `count` itself if an image of that many windows has `size` elements.

@@ -1,9 +1,8 @@
 """Strides of views when the memory that they show is laid out anew.
 
 A view is numbers: strides, and an offset. `remake_view` reads off them which dimensions of its source each of
-    its own dimensions runs
-through, and says how it shows the same elements where the source has other strides. `ViewsOf` does that for
-all views of a graph.
+its own dimensions runs through, and says how it shows the same elements where the source has other strides.
+`ViewsOf` does that for all views of a graph.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def remade(view: View, found: tuple[Strides, Expr]) -> View:
     return replace(view, output=replace(view.output, strides=strides), offset=offset)
 
 
-def _moving(source: Buffer) -> list[int]:
+def _list_moving_dims(source: Buffer) -> list[int]:
     return [
         d
         for d, (extent, stride) in enumerate(zip(source.shape, source.strides, strict=True))
@@ -149,7 +148,7 @@ def _moving(source: Buffer) -> list[int]:
 
 
 def _run_of(extent: Expr, stride: Expr, source: Buffer) -> Run | None:
-    dimensions = _moving(source)
+    dimensions = _list_moving_dims(source)
     for d in dimensions:
         if source.strides[d] is stride:
             return _run_outwards(extent, d, 1, source)
@@ -176,7 +175,7 @@ def _run_outwards(extent: Expr, inner: int, step: int, source: Buffer) -> Run | 
     dimensions, reach, covered, wanted = [inner], [room - step], room, extent * step
     while covered is not wanted:
         edge = source.strides[dimensions[-1]] * source.shape[dimensions[-1]]
-        outer = next((d for d in _moving(source) if source.strides[d] is edge), None)
+        outer = next((d for d in _list_moving_dims(source) if source.strides[d] is edge), None)
         if outer is None or outer in dimensions:
             return None
         dimensions.append(outer)
@@ -195,7 +194,7 @@ def _digits(offset: Expr, source: Buffer) -> tuple[Expr, ...] | None:
     rest = as_int(offset)
     if rest == 0:
         return tuple(digits)
-    numbers = {d: as_int(source.strides[d]) for d in _moving(source)}
+    numbers = {d: as_int(source.strides[d]) for d in _list_moving_dims(source)}
     if rest is None or None in numbers.values():
         return None
     for d, number in sorted(numbers.items(), key=lambda item: -(item[1] or 0)):

@@ -140,7 +140,7 @@ def propose_blocks(work: Work, target: Target) -> tuple[Blocks, ...]:
         found = _skinny(work, target)
     else:
         found = _exact(work) if work.dtype is DType.F32 else _square(work)
-    return tuple(dict.fromkeys(_fitted(block, work, target) for block in found))
+    return tuple(dict.fromkeys(_fit_blocks(block, work, target) for block in found))
 
 
 def propose_candidates(kernel: Kernel, target: Target) -> tuple[Candidate, ...]:
@@ -245,7 +245,7 @@ def _block(rows: int, columns: int, depth: int, warps: int, stages: int, reason:
     return Blocks(rows=rows, columns=columns, depth=depth, warps=warps, stages=stages, reason=reason)
 
 
-def _fitted(block: Blocks, work: Work, target: Target) -> Blocks:
+def _fit_blocks(block: Blocks, work: Work, target: Target) -> Blocks:
     """`block` no larger than the work, and with fewer stages if they do not fit otherwise."""
     block = replace(
         block,

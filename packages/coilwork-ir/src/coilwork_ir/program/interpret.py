@@ -130,7 +130,7 @@ class _Machine:
             case CheckLayout():
                 self._check_layout(self.inputs[instruction.buffer])
             case Launch() | ExternCall() | Copy():
-                self._observed(instruction)
+                self._observe(instruction)
             case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
                 self.queues.follow(instruction)
             case CheckSize():
@@ -140,7 +140,7 @@ class _Machine:
                 self.queues.synchronize()
                 chosen = bool(memory.tensors[instruction.predicate].item())
                 operands = [argument_value(a, memory) for a in instruction.operands]
-                values_ = self._nested(instruction.then if chosen else instruction.otherwise, operands)
+                values_ = self._run_nested(instruction.then if chosen else instruction.otherwise, operands)
                 self._settle(instruction.outputs, values_)
                 self._is_through(instruction)
             case WhileCall():
@@ -210,7 +210,7 @@ class _Machine:
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 
-    def _observed(self, step: Launch | ExternCall | Copy) -> None:
+    def _observe(self, step: Launch | ExternCall | Copy) -> None:
         if self.hooks.before is not None:
             self.hooks.before(self.program, step, self.memory.tensors)
         match step:
@@ -260,7 +260,7 @@ class _Machine:
         self.queues.synchronize()
         _call(instruction, self.memory)
 
-    def _nested(self, program: Program, inputs: Sequence[object]) -> list[Value]:
+    def _run_nested(self, program: Program, inputs: Sequence[object]) -> list[Value]:
         memory = Memory(self.memory.sizes, self.memory.device, poison=self.hooks.poison)
         return _run(program, inputs, self.constants, memory, self.hooks)
 
@@ -274,12 +274,12 @@ class _Machine:
         carried = [argument_value(a, self.memory) for a in loop.carried]
         extra = [argument_value(a, self.memory) for a in loop.extra]
         while True:
-            (go_on,) = self._nested(loop.condition, [*carried, *extra])
+            (go_on,) = self._run_nested(loop.condition, [*carried, *extra])
             if not isinstance(go_on, Tensor):
                 raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")
             if not bool(go_on.item()):
                 break
-            carried = list(self._nested(loop.body, [*carried, *extra]))
+            carried = list(self._run_nested(loop.body, [*carried, *extra]))
         self._settle(loop.outputs, carried)
 
 

@@ -42,13 +42,13 @@ def resolve_marks(program: Program, *, kept: int | None = 0) -> Program:
     The first `kept` results (`None`: all) may come back marked, as the operator gave them. Nested programs
     are left as they are.
     """
-    calls = [one for one in program.instructions if isinstance(one, ExternCall) and list(_marked(one))]
+    calls = [one for one in program.instructions if isinstance(one, ExternCall) and list(_list_markable(one))]
     if not calls:
         return program
     return _Resolution(program=program, uses=_find_uses(program, kept), kept=kept).run()
 
 
-def _marked(call: ExternCall) -> Iterator[Buffer]:
+def _list_markable(call: ExternCall) -> Iterator[Buffer]:
     """The results of `call` that may be marked."""
     if call.target.partition(".")[0] in _KNOWN or call.in_flight:
         return
@@ -188,7 +188,7 @@ class _Resolution:
                     yield Free(names=left)
             case Return(values=values):
                 count = len(values) if self.kept is None else self.kept
-                shown = [*map(self._shown, values[:count]), *values[count:]]
+                shown = [*map(self._resolve_output, values[:count]), *values[count:]]
                 returned = {value.name for value in shown if isinstance(value, Ref)}
                 rest = tuple(name for name in self.names.values() if name not in returned)
                 if rest:
@@ -197,13 +197,13 @@ class _Resolution:
             case _:
                 yield instruction
 
-    def _shown(self, value: GraphOutput) -> GraphOutput:
+    def _resolve_output(self, value: GraphOutput) -> GraphOutput:
         return Ref(self.names.get(value.name, value.name)) if isinstance(value, Ref) else value
 
     def _call(self, call: ExternCall) -> Iterator[Instruction]:
         resolved: dict[str, Buffer] = {}
         freed = []
-        for buffer in _marked(call):
+        for buffer in _list_markable(call):
             is_kept = self.uses.is_shown(buffer) and self._may_be_marked(buffer)
             if is_kept and not self.uses.is_read(buffer):
                 continue
@@ -216,7 +216,7 @@ class _Resolution:
             for output in call.outputs
         )
         yield replace(call, outputs=outputs)
-        for buffer in _marked(call):
+        for buffer in _list_markable(call):
             if buffer.name in resolved:
                 yield from self._resolve(resolved[buffer.name], buffer, call)
         if freed:
@@ -248,7 +248,7 @@ class _Resolution:
 
     def _new_name(self, name: str) -> str:
         number = 0
-        while (made := f"{name}_marked{number or ''}") in self.used:
+        while (made := f"{name}_list_markable{number or ''}") in self.used:
             number += 1
         self.used.add(made)
         return made

@@ -77,12 +77,12 @@ def used_names(instruction: Instruction) -> tuple[str, ...]:
         case ExternCall():
             values = (*instruction.args, *(value for _, value in instruction.kwargs))
             into = tuple(name for _, name in instruction.out)
-            given = (*_named(values), *into, *instruction.waits)
+            given = (*_list_references(values), *into, *instruction.waits)
             return (*given, *_stream(instruction.stream))
         case CondCall():
-            return (instruction.predicate, *_named(instruction.operands))
+            return (instruction.predicate, *_list_references(instruction.operands))
         case WhileCall():
-            return _named((*instruction.carried, *instruction.extra))
+            return _list_references((*instruction.carried, *instruction.extra))
         case Copy():
             return (instruction.source, instruction.target, *_stream(instruction.stream))
         case ForkStream():
@@ -98,7 +98,7 @@ def used_names(instruction: Instruction) -> tuple[str, ...]:
         case Free():
             return instruction.names
         case Return():
-            return _named(instruction.values)
+            return _list_references(instruction.values)
         case Alloc() | AllocPool() | CheckSize() | Comment():
             return ()
 
@@ -122,7 +122,7 @@ def _stream(stream: str) -> tuple[str, ...]:
     return () if stream == OWN else (stream,)
 
 
-def _named(values: Sequence[Argument]) -> tuple[str, ...]:
+def _list_references(values: Sequence[Argument]) -> tuple[str, ...]:
     return tuple(name for value in values for name in references(value))
 
 
@@ -194,7 +194,7 @@ def find_device(instruction: Instruction, buffers: Mapping[str, Buffer]) -> str:
 
 def inline_regions(program: Program, *, remarks: bool = False) -> Program:
     """`program`, and those nested in it, without regions: with what is in them, `remarks` say of which."""
-    inlined = tuple(_inlined(program.instructions, remarks))
+    inlined = tuple(_inline_regions(program.instructions, remarks))
     same = len(inlined) == len(program.instructions)
     if same and all(a is b for a, b in zip(inlined, program.instructions, strict=True)):
         return program
@@ -229,7 +229,7 @@ def straight(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
             yield instruction
 
 
-def _inlined(instructions: Sequence[Instruction], remarks: bool) -> Iterator[Instruction]:
+def _inline_regions(instructions: Sequence[Instruction], remarks: bool) -> Iterator[Instruction]:
     for instruction in instructions:
         if not isinstance(instruction, Region):
             yield inline_nested_regions(instruction, remarks=remarks)
@@ -237,4 +237,4 @@ def _inlined(instructions: Sequence[Instruction], remarks: bool) -> Iterator[Ins
         if remarks:
             why = f": {instruction.why}" if instruction.why else ""
             yield Comment(text=f"{instruction.kind} region{why}")
-        yield from _inlined(instruction.body, remarks)
+        yield from _inline_regions(instruction.body, remarks)

@@ -125,7 +125,7 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
         case _:
             pass
     for argument in arguments:
-        yield from _in_argument(argument)
+        yield from _walk_argument(argument)
     for nested in nested_programs(instruction):
         yield from outer_symbols(nested)
     for buffer in defined_buffers(instruction):
@@ -137,12 +137,12 @@ def _layout(buffer: Buffer) -> Iterator[Expr]:
     yield from buffer.strides
 
 
-def _in_argument(argument: Argument) -> Iterator[Expr]:
+def _walk_argument(argument: Argument) -> Iterator[Expr]:
     match argument:
         case Expr():
             yield argument
         case ListValue(items):
             for item in items:
-                yield from _in_argument(item)
+                yield from _walk_argument(item)
         case _:
             pass

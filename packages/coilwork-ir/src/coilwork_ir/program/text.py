@@ -73,7 +73,7 @@ from coilwork_ir.text.calls import (
     read_paths,
     read_result,
 )
-from coilwork_ir.text.reader import Reader, quoted
+from coilwork_ir.text.reader import Reader, quote
 from coilwork_ir.text.streams import STREAM_READERS, format_on, format_stream_instruction, read_on
 
 
@@ -95,13 +95,19 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
 def _format(instruction: Instruction, indent: str, origins: bool) -> str:
     match instruction:
         case BindSymbol():
-            return f"bind {format_symbol(instruction.symbol)} {instruction.what} %{instruction.buffer} {instruction.dim}"
+            return (
+                f"bind {format_symbol(instruction.symbol)} {instruction.what} %{instruction.buffer} "
+                f"{instruction.dim}"
+            )
         case CheckLayout():
             return f"check %{instruction.buffer}" + (" aligned" if instruction.aligned else "")
         case Alloc():
             return f"alloc {format_buffer(instruction.buffer)}"
         case AllocPool():
-            return f"pool %{instruction.pool} `{format_expr(instruction.size_bytes)}` {quoted(instruction.device)}"
+            return (
+                f"pool %{instruction.pool} `{format_expr(instruction.size_bytes)}` "
+                f"{quote(instruction.device)}"
+            )
         case PoolView():
             offset = format_expr(instruction.offset_bytes)
             return f"carve {format_buffer(instruction.buffer)} of %{instruction.pool} at `{offset}`"
@@ -110,7 +116,7 @@ def _format(instruction: Instruction, indent: str, origins: bool) -> str:
         case Free():
             return f"free {format_list(f'%{n}' for n in instruction.names)}"
         case Comment():
-            return f"comment {quoted(instruction.text)}"
+            return f"comment {quote(instruction.text)}"
         case Return():
             return f"return {format_list(format_output(v) for v in instruction.values)}"
         case Region():
@@ -130,7 +136,7 @@ def _format_region(region: Region, indent: str, origins: bool) -> str:
     if region.outputs:
         head += f" leaves {format_list(f'%{name}' for name in region.outputs)}"
     if region.why:
-        head += f" why {quoted(region.why)}"
+        head += f" why {quote(region.why)}"
     body = [inner + _format(instruction, inner, origins) for instruction in region.body]
     return "\n".join((f"{head} {{", *body, indent + "}"))
 
@@ -158,12 +164,15 @@ def _format_work(
             sides = (
                 f"`{format_expr(instruction.lhs)}` {instruction.relation} `{format_expr(instruction.rhs)}`"
             )
-            return f"assert {sides} {quoted(instruction.message)}"
+            return f"assert {sides} {quote(instruction.message)}"
         case CondCall():
             nested = [
                 format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
             ]
-            head = f"cond %{instruction.predicate} {format_list(format_argument(a) for a in instruction.operands)}"
+            head = (
+                f"cond %{instruction.predicate} "
+                f"{format_list(format_argument(a) for a in instruction.operands)}"
+            )
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
             return f"{head} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
         case WhileCall():
@@ -185,11 +194,11 @@ def _branches(instruction: CondCall | WhileCall) -> tuple[Program, Program]:
 def _format_extern(call: ExternCall) -> str:
     args = [format_argument(a) for a in call.args]
     args += [f"{name} = {format_argument(value)}" for name, value in call.kwargs]
-    parts = [f"extern {quoted(call.target)} {format_list(args)}"]
+    parts = [f"extern {quote(call.target)} {format_list(args)}"]
     if call.implements:
-        parts.append(f"implements {quoted(call.implements)}")
+        parts.append(f"implements {quote(call.implements)}")
     if call.out:
-        parts.append(f"out {format_list(f'{quoted(keyword)} %{name}' for keyword, name in call.out)}")
+        parts.append(f"out {format_list(f'{quote(keyword)} %{name}' for keyword, name in call.out)}")
     if call.binds:
         parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in call.binds)}")
     if call.outputs:
@@ -235,7 +244,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
     while reader.peek("kernel"):
         kernels.append(read_kernel(reader))
     proposals = read_proposals(reader)
-    peak = _backquoted(reader, symbols) if reader.accept("peak") else None
+    peak = _read_backquoted(reader, symbols) if reader.accept("peak") else None
     instructions = _read_instructions(reader, symbols)
     return Program(
         name=name,
@@ -261,7 +270,7 @@ def _read_instructions(reader: Reader, symbols: Symbols) -> tuple[Instruction, .
     return tuple(instructions)
 
 
-def _backquoted(reader: Reader, symbols: Symbols) -> Expr:
+def _read_backquoted(reader: Reader, symbols: Symbols) -> Expr:
     reader.expect("`")
     value = reader.index(symbols, "`")
     reader.expect("`")
@@ -284,7 +293,9 @@ def _read_alloc(reader: Reader, symbols: Symbols) -> Instruction:
 
 
 def _read_pool(reader: Reader, symbols: Symbols) -> Instruction:
-    return AllocPool(pool=parse_ref(reader), size_bytes=_backquoted(reader, symbols), device=reader.string())
+    return AllocPool(
+        pool=parse_ref(reader), size_bytes=_read_backquoted(reader, symbols), device=reader.string()
+    )
 
 
 def _read_carve(reader: Reader, symbols: Symbols) -> Instruction:
@@ -292,7 +303,7 @@ def _read_carve(reader: Reader, symbols: Symbols) -> Instruction:
     reader.expect("of")
     pool = parse_ref(reader)
     reader.expect("at")
-    return PoolView(buffer=buffer, pool=pool, offset_bytes=_backquoted(reader, symbols))
+    return PoolView(buffer=buffer, pool=pool, offset_bytes=_read_backquoted(reader, symbols))
 
 
 def _read_reuse(reader: Reader, symbols: Symbols) -> Instruction:
@@ -306,7 +317,7 @@ def _read_view(reader: Reader, symbols: Symbols) -> Instruction:
     reader.expect("of")
     source = parse_ref(reader)
     reader.expect("offset")
-    offset = _backquoted(reader, symbols)
+    offset = _read_backquoted(reader, symbols)
     return Reinterpret(buffer=buffer, source=source, offset=offset, origins=parse_origins(reader))
 
 
@@ -355,9 +366,9 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
 
 
 def _read_assert(reader: Reader, symbols: Symbols) -> Instruction:
-    lhs = _backquoted(reader, symbols)
+    lhs = _read_backquoted(reader, symbols)
     word = reader.choice(RELATIONS, "a relation")
-    rhs = _backquoted(reader, symbols)
+    rhs = _read_backquoted(reader, symbols)
     message = reader.string()
     origins = parse_origins(reader)
     match word:
@@ -429,7 +440,7 @@ def _read_return(reader: Reader, symbols: Symbols) -> Instruction:
     return Return(values=parse_list(reader, lambda: parse_output(reader, symbols)))
 
 
-def _without_symbols(read: Callable[[Reader], Instruction]) -> Callable[[Reader, Symbols], Instruction]:
+def _ignore_symbols(read: Callable[[Reader], Instruction]) -> Callable[[Reader, Symbols], Instruction]:
     return lambda reader, symbols: read(reader)
 
 
@@ -451,6 +462,6 @@ _READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = Mappin
         "free": _read_free,
         "comment": _read_comment,
         "return": _read_return,
-        **{word: _without_symbols(read) for word, read in STREAM_READERS.items()},
+        **{word: _ignore_symbols(read) for word, read in STREAM_READERS.items()},
     }
 )

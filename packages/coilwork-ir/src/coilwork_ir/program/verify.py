@@ -110,7 +110,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
-            "give the inner program one input per operand and one result per output, of the same type and rank",
+            (
+                "give the inner program one input per operand and one result per output, of the same type "
+                "and rank"
+            ),
         ),
     }
 )
@@ -407,15 +410,15 @@ class _Checker:
         for operand in operands:
             self._argument(operand, place)
         if isinstance(call, CondCall):
-            self._nested(call.then, operands, call.outputs, place)
-            self._nested(call.otherwise, operands, call.outputs, place)
+            self._check_nested(call.then, operands, call.outputs, place)
+            self._check_nested(call.otherwise, operands, call.outputs, place)
         else:
-            self._nested(call.condition, operands, None, place)
-            self._nested(call.body, operands, call.outputs, place)
+            self._check_nested(call.condition, operands, None, place)
+            self._check_nested(call.body, operands, call.outputs, place)
         for output in call.outputs:
             self._define(output, place)
 
-    def _nested(
+    def _check_nested(
         self, program: Program, operands: Sequence[Argument], outputs: Sequence[Buffer] | None, place: Place
     ) -> None:
         if len(program.inputs) != len(operands):

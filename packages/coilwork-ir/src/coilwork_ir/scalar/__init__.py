@@ -1,4 +1,8 @@
-"""Scalar values: interned graphs of loads, constants and scalar ops."""
+"""Scalar values: interned graphs of loads, constants and scalar ops, which fill nodes and kernels.
+
+Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them; the
+other files find facts about values.
+"""
 
 from coilwork_ir.scalar.build import (
     cast,
@@ -16,7 +20,7 @@ from coilwork_ir.scalar.build import (
     where,
 )
 from coilwork_ir.scalar.contraction import ContractionParts, find_contraction, find_parts
-from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, joined, joined_small
+from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, join_conversions, joined_small
 from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import (
     Combine,
@@ -43,7 +47,7 @@ from coilwork_ir.scalar.walk import (
     substitute_ranges,
     with_operands,
 )
-from coilwork_ir.scalar.whole import in_32_bits, whole_span
+from coilwork_ir.scalar.whole import narrow_to_32_bits, whole_span
 
 __all__ = [
     "Combine",
@@ -68,10 +72,10 @@ __all__ = [
     "even_parts",
     "find_contraction",
     "find_parts",
-    "in_32_bits",
+    "narrow_to_32_bits",
     "index_value",
     "is_lossless",
-    "joined",
+    "join_conversions",
     "joined_small",
     "leading_points",
     "load",

@@ -67,7 +67,7 @@ def const(value: Literal_, dtype: DType) -> Const:
         return _fill(Const, dtype, (), value=literal)
 
     key: Key = (Const, dtype, identity)
-    return _interned(key, make, Const)
+    return _intern(key, make, Const)
 
 
 def index_value(expr: Expr, indirect: Sequence[Scalar] = ()) -> IndexValue:
@@ -78,7 +78,7 @@ def index_value(expr: Expr, indirect: Sequence[Scalar] = ()) -> IndexValue:
         return _fill(IndexValue, DType.I64, tuple(indirect), expr=expr)
 
     key: Key = (IndexValue, expr, tuple(indirect))
-    return _interned(key, make, IndexValue)
+    return _intern(key, make, IndexValue)
 
 
 def load(
@@ -112,7 +112,7 @@ def load(
         )
 
     key: Key = (Load, buffer, tuple(index), dtype, tuple(indirect), mask, repr(other))
-    return _interned(key, make, Load)
+    return _intern(key, make, Load)
 
 
 def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
@@ -137,7 +137,7 @@ def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
         return _fill(Op, result, operands, op=name)
 
     key: Key = (Op, name, result, operands)
-    return _interned(key, make, Op)
+    return _intern(key, make, Op)
 
 
 def cast(value: Scalar, dtype: DType) -> Scalar:
@@ -182,7 +182,7 @@ def reduce(
         return _fill(Reduce, result, tuple(operands), kind=kind, axes=tuple(axes), output=output)
 
     key: Key = (Reduce, kind, tuple(operands), tuple(axes), output)
-    return _interned(key, make, Reduce)
+    return _intern(key, make, Reduce)
 
 
 def contract(left: Scalar, right: Scalar, axes: Sequence[Expr], dtype: DType) -> Contraction:
@@ -204,7 +204,7 @@ def contract(left: Scalar, right: Scalar, axes: Sequence[Expr], dtype: DType) ->
         return _fill(Contraction, dtype, (left, right), axes=tuple(axes))
 
     key: Key = (Contraction, left, right, tuple(axes), dtype)
-    return _interned(key, make, Contraction)
+    return _intern(key, make, Contraction)
 
 
 def parameter(position: int, dtype: DType) -> Parameter:
@@ -214,7 +214,7 @@ def parameter(position: int, dtype: DType) -> Parameter:
         return _fill(Parameter, dtype, (), position=position)
 
     key: Key = (Parameter, position, dtype)
-    return _interned(key, make, Parameter)
+    return _intern(key, make, Parameter)
 
 
 def combine(results: Sequence[Scalar]) -> Combine:
@@ -283,7 +283,7 @@ def scan(
         return _fill(Scan, result, operands, kind=kind, axis=axis, output=output, reverse=reverse)
 
     key: Key = (Scan, kind, operands, axis, output, reverse)
-    return _interned(key, make, Scan)
+    return _intern(key, make, Scan)
 
 
 def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = False) -> Sort:
@@ -302,7 +302,7 @@ def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = Fal
         return _fill(Sort, result, (operand,), axis=axis, output=output, descending=descending)
 
     key: Key = (Sort, operand, axis, output, descending)
-    return _interned(key, make, Sort)
+    return _intern(key, make, Sort)
 
 
 def _fill(cls: type[_S], dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:
@@ -315,7 +315,7 @@ def _fill(cls: type[_S], dtype: DType, operands: tuple[Scalar, ...], **fields: o
     return node
 
 
-def _interned(key: Key, make: Callable[[], _S], cls: type[_S]) -> _S:
+def _intern(key: Key, make: Callable[[], _S], cls: type[_S]) -> _S:
     node = SCALARS.intern(key, make)
     assert isinstance(node, cls)
     return node

@@ -49,7 +49,7 @@ def is_lossless(source: DType, target: DType) -> bool:
     )
 
 
-def joined(node: Op) -> Scalar:
+def join_conversions(node: Op) -> Scalar:
     """`node`, a cast or bitcast, without what its operand converts in vain. NaN stays NaN, maybe of other
     bits.
 
@@ -70,14 +70,12 @@ def joined(node: Op) -> Scalar:
 
 
 def joined_small(node: Scalar) -> Scalar:
-    """`node`, `joined` if it makes an 8-bit float of what another one was made into, or bits of what was
-    bits.
-    """
+    """Return `node`, joined if it makes an 8-bit float of what another one was made into, or bits of bits."""
     match node:
         case Op(op="cast") if node.dtype.format is not None:
-            return joined(node)
+            return join_conversions(node)
         case Op(op="bitcast", operands=(source,)) if {node.dtype.format, source.dtype.format} != {None}:
-            return joined(node)
+            return join_conversions(node)
         case _:
             return node
 
@@ -102,7 +100,7 @@ def _code_or_nan(small: Scalar, wide: Scalar) -> Scalar:
 def _bits(small: Scalar) -> Scalar:
     bits = op("bitcast", small, dtype=DType.U8)
     assert isinstance(bits, Op)
-    return joined(bits)
+    return join_conversions(bits)
 
 
 def _nan_code(wide: Scalar) -> Scalar:
@@ -133,11 +131,11 @@ def _joined_bits(node: Op, source: Scalar) -> Scalar:
         keeps_rounding = inner.dtype.is_low_precision and inner.dtype.format is None
         return inner if inner.dtype is node.dtype and not keeps_rounding else node
     # every number of the type is within its limit, and NaN gets its own sign
-    small = _limited(source) if source.op == "where" and node.dtype is DType.F8E4M3 else None
+    small = _find_limited(source) if source.op == "where" and node.dtype is DType.F8E4M3 else None
     return node if small is None else small
 
 
-def _limited(code: Op) -> Scalar | None:
+def _find_limited(code: Op) -> Scalar | None:
     """The `f8e4m3` that `code` is made of, if it is what `_code_or_nan` makes of one."""
     match code.operands[0]:
         case Op(op="le", operands=(Op(op="abs", operands=(Op(op="cast", operands=(small,)) as wide,)), _)):

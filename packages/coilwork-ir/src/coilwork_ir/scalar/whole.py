@@ -25,7 +25,7 @@ def whole_span(root: Scalar) -> Span | None:
     return _spans(root).get(root)
 
 
-def in_32_bits(root: Scalar) -> Scalar:
+def narrow_to_32_bits(root: Scalar) -> Scalar:
     """The value of `root`, of which `whole_span` says that it fits, as `i32`. What it is computed from is,
     too, where that fits.
     """
@@ -40,7 +40,7 @@ def in_32_bits(root: Scalar) -> Scalar:
 def _narrow(node: Scalar, spans: Mapping[Scalar, Span], done: Mapping[Scalar, Scalar]) -> Scalar:
     if node.dtype is DType.I32:
         return node
-    if not _fits(_computed(node, spans), node.dtype):
+    if not _fits(_compute_span(node, spans), node.dtype):
         # it wraps around where its own type ends, which is not where 32 bits do
         return cast(node, DType.I32)
     match node:
@@ -70,12 +70,12 @@ def _span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
         return _TRUTH
     if not node.dtype.is_integer:
         return None
-    span = _computed(node, known)
+    span = _compute_span(node, known)
     # arithmetic wraps around
-    return span if span is not None and _fits(span, node.dtype) else _of_type(node.dtype)
+    return span if span is not None and _fits(span, node.dtype) else _type_span(node.dtype)
 
 
-def _computed(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
+def _compute_span(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
     match node:
         case Const():
             return int(node.value), int(node.value)
@@ -95,7 +95,7 @@ def _computed(node: Scalar, known: Mapping[Scalar, Span]) -> Span | None:
     return None if function is None or len(given) < len(spans) else function(given)
 
 
-def _of_type(dtype: DType) -> Span | None:
+def _type_span(dtype: DType) -> Span | None:
     if dtype.itemsize > 4:
         return None
     bits = 8 * dtype.itemsize

@@ -266,7 +266,7 @@ def is_atomic(code: Code) -> bool:
     return isinstance(code, Name | Literal)
 
 
-def called(items: Iterable[Item]) -> frozenset[str]:
+def list_called(items: Iterable[Item]) -> frozenset[str]:
     """Names of all functions that the functions among `items` call."""
     found: set[str] = set()
     codes = _codes(s for item in items if isinstance(item, Function) for s in item.body)

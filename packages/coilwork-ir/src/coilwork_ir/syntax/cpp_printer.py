@@ -88,7 +88,7 @@ class CppPrinter:
                 return text, _PREFIX if text.startswith("-") else _POSTFIX
             case Unary(operator, operand):
                 # `--a` is an operator of its own
-                inner = self._at_least(operand, _POSTFIX if operator == "-" else _PREFIX)
+                inner = self._bracket_below(operand, _POSTFIX if operator == "-" else _PREFIX)
                 return operator + inner, _PREFIX
             case Binary(operator, left, right):
                 level = _STRENGTH[operator]
@@ -97,21 +97,21 @@ class CppPrinter:
                 )
                 return shown, level
             case Select(condition, then, otherwise):
-                parts = [self._at_least(part, _SELECT + 1) for part in (condition, then, otherwise)]
+                parts = [self._bracket_below(part, _SELECT + 1) for part in (condition, then, otherwise)]
                 return f"{parts[0]} ? {parts[1]} : {parts[2]}", _SELECT
             case Call(function, arguments):
                 return f"{function}({self._list(arguments)})", _POSTFIX
             case Braces(items):
                 return f"{{{self._list(items)}}}", _POSTFIX
             case Element(base, offset):
-                return f"{self._at_least(base, _POSTFIX)}[{self.code(offset)}]", _POSTFIX
+                return f"{self._bracket_below(base, _POSTFIX)}[{self.code(offset)}]", _POSTFIX
             case Member(base, name):
-                return f"{self._at_least(base, _POSTFIX)}.{name}", _POSTFIX
+                return f"{self._bracket_below(base, _POSTFIX)}.{name}", _POSTFIX
 
     def _list(self, codes: Iterable[Code]) -> str:
         return ", ".join([self.code(code) for code in codes])
 
-    def _at_least(self, code: Code, level: int) -> str:
+    def _bracket_below(self, code: Code, level: int) -> str:
         text, own = self._code(code)
         return text if own >= level else f"({text})"
 

@@ -131,10 +131,10 @@ def _dict(pairs: Iterable[tuple[Expression, Expression]]) -> str:
 
 
 def _text(text: Text) -> str:
-    return repr(text.value) if text.quote == "'" else f'"{_escaped(text.value)}"'
+    return repr(text.value) if text.quote == "'" else f'"{_escape(text.value)}"'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     text = text.replace("\\", "\\\\").replace('"', '\\"')
     if text.isprintable():
         return text
@@ -229,7 +229,7 @@ def _add(statement: Statement, indent: str, lines: list[str]) -> None:
             source = f"from {package} " if package else ""
             lines.append(f"{indent}{source}import {name}{f' as {alias}' if alias else ''}")
         case Docstring(text):
-            lines += _docstring(text, indent)
+            lines += _print_docstring(text, indent)
         case Verbatim(text):
             lines += text.splitlines()
         case Delete():
@@ -377,7 +377,7 @@ def _comment(text: str, indent: str, *, wrapped: bool) -> Iterator[str]:
             yield f"{indent}# {piece}".rstrip()
 
 
-def _docstring(text: str, indent: str) -> Iterator[str]:
+def _print_docstring(text: str, indent: str) -> Iterator[str]:
     escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     # a quotation mark right before the closing ones would be read as one of them
     first, *rest = (f"{escaped}\n" if escaped.endswith('"') else escaped).split("\n")

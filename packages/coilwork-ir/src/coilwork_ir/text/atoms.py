@@ -20,7 +20,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.index import Expr, format_expr, symbol
 from coilwork_ir.loc import Origin
-from coilwork_ir.text.reader import Reader, quoted
+from coilwork_ir.text.reader import Reader, quote
 
 Symbols = dict[str, Expr]
 T = TypeVar("T")
@@ -173,13 +173,13 @@ def format_argument(value: Argument) -> str:
         case DType():
             return f"type {value.text}"
         case TorchValue(attribute):
-            return f"torch {quoted(attribute)}"
+            return f"torch {quote(attribute)}"
         case DeviceValue(device):
-            return f"device {quoted(device)}"
+            return f"device {quote(device)}"
         case ListValue(items):
             return "[" + ", ".join(format_argument(item) for item in items) + "]"
         case str():
-            return quoted(value)
+            return quote(value)
         case complex():
             return f"complex {format_number(value.real)} {format_number(value.imag)}"
         case None:
@@ -246,7 +246,7 @@ def parse_output(reader: Reader, symbols: Symbols) -> GraphOutput:
 def format_origins(origins: Sequence[Origin]) -> str:
     """`loc("mul" "aten.mul.Tensor" "model.py":12 "y = a * b" "layers.0")` for each, preceded by a space."""
     return "".join(
-        f" loc({quoted(o.node)} {quoted(o.op)} {quoted(o.file)}:{o.line} {quoted(o.code)} {quoted(o.module)})"
+        f" loc({quote(o.node)} {quote(o.op)} {quote(o.file)}:{o.line} {quote(o.code)} {quote(o.module)})"
         for o in origins
     )
 

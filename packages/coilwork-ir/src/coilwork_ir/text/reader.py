@@ -151,6 +151,6 @@ class Reader:
         return value
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """`text` as a string literal that `Reader.string` reads."""
     return json.dumps(text, ensure_ascii=False)

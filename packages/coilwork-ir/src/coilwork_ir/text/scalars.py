@@ -99,19 +99,19 @@ def parse_combining(reader: Reader) -> Combining:
 
 
 def _format_node(node: Scalar, names: Names) -> str:
-    def listed(values: Sequence[Scalar]) -> str:
+    def list_operands(values: Sequence[Scalar]) -> str:
         return format_list(names[v] for v in values)
 
     match node:
         case Const():
             return f"const {format_number(node.value)} : {node.dtype.text}"
         case IndexValue():
-            using = f" using {listed(node.operands)}" if node.operands else ""
+            using = f" using {list_operands(node.operands)}" if node.operands else ""
             return f"index [{format_expr(node.expr)}]{using}"
         case Load():
             text = f"load %{node.buffer}[{', '.join(format_expr(e) for e in node.index)}]"
             if node.indirect:
-                text += f" using {listed(node.indirect)}"
+                text += f" using {list_operands(node.indirect)}"
             text += f" : {node.dtype.text}"
             if node.mask is not None:
                 text += f" mask {names[node.mask]} other {format_number(node.other)}"
@@ -120,20 +120,20 @@ def _format_node(node: Scalar, names: Names) -> str:
             return f"parameter {node.position} : {node.dtype.text}"
         case Op():
             suffix = f" : {node.dtype.text}" if node.op in ("cast", "bitcast") else ""
-            return f"{node.op}{listed(node.operands)}{suffix}"
+            return f"{node.op}{list_operands(node.operands)}{suffix}"
         case Reduce():
             axes = format_list(axis.name for axis in node.axes)
-            return f"reduce {node.kind} {node.output} {listed(node.operands)} over {axes}"
+            return f"reduce {node.kind} {node.output} {list_operands(node.operands)} over {axes}"
         case Contraction():
             axes = format_list(axis.name for axis in node.axes)
-            return f"contract {listed(node.operands)} over {axes} : {node.dtype.text}"
+            return f"contract {list_operands(node.operands)} over {axes} : {node.dtype.text}"
         case Scan():
             back = " reverse" if node.reverse else ""
             kind = format_combining(node.kind)
-            return f"scan {kind} {node.output} {listed(node.operands)} along {node.axis.name}{back}"
+            return f"scan {kind} {node.output} {list_operands(node.operands)} along {node.axis.name}{back}"
         case Sort():
             down = " descending" if node.descending else ""
-            return f"sort {node.output} {listed(node.operands)} along {node.axis.name}{down}"
+            return f"sort {node.output} {list_operands(node.operands)} along {node.axis.name}{down}"
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -166,7 +166,7 @@ def _parse_using(reader: Reader, values: Values) -> tuple[Scalar, ...]:
     return ()
 
 
-def with_placeholders(symbols: Symbols) -> Symbols:
+def add_placeholders(symbols: Symbols) -> Symbols:
     """`symbols` and the placeholders of computed indices."""
     return {**symbols, **{placeholder(k).name: placeholder(k) for k in range(8)}}
 
@@ -180,7 +180,7 @@ def _parse_node(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
             reader.expect(":")
             return const(number, parse_type(reader))
         case "index":
-            (expr,) = parse_indices(reader, with_placeholders(symbols), "[", "]")
+            (expr,) = parse_indices(reader, add_placeholders(symbols), "[", "]")
             return index_value(expr, _parse_using(reader, values))
         case "load":
             return _parse_load(reader, symbols, values)
@@ -210,7 +210,7 @@ def _parse_node(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
 
 def _parse_load(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
     buffer = parse_ref(reader)
-    index = parse_indices(reader, with_placeholders(symbols), "[", "]")
+    index = parse_indices(reader, add_placeholders(symbols), "[", "]")
     indirect = _parse_using(reader, values)
     reader.expect(":")
     dtype = parse_type(reader)

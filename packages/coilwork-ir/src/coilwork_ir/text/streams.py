@@ -15,17 +15,17 @@ from typing import Final
 
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, StreamInstruction, WaitEvent
 from coilwork_ir.text.atoms import format_origins, parse_origins, parse_ref
-from coilwork_ir.text.reader import Reader, quoted
+from coilwork_ir.text.reader import Reader, quote
 
 _HOST: Final = "host"
 
 
 def format_on(stream: str | None) -> str:
     """` on %s`, or nothing for the call's own stream."""
-    return f" on {_HOST}" if stream is None else _named("on", stream)
+    return f" on {_HOST}" if stream is None else _spell_stream("on", stream)
 
 
-def _named(word: str, stream: str) -> str:
+def _spell_stream(word: str, stream: str) -> str:
     return "" if stream == OWN else f" {word} %{stream}"
 
 
@@ -42,15 +42,15 @@ def format_stream_instruction(instruction: StreamInstruction | Copy, *, origins:
     """Text of `instruction`, one line."""
     match instruction:
         case ForkStream():
-            after = _named("after", instruction.after)
-            return f"fork %{instruction.stream} {quoted(instruction.device)}{after}"
+            after = _spell_stream("after", instruction.after)
+            return f"fork %{instruction.stream} {quote(instruction.device)}{after}"
         case RecordEvent():
-            head = f"record %{instruction.event} {quoted(instruction.device)}"
+            head = f"record %{instruction.event} {quote(instruction.device)}"
             return head + format_on(instruction.stream)
         case WaitEvent():
             return f"await %{instruction.event}{format_on(instruction.stream)}"
         case JoinStream():
-            return f"join %{instruction.stream}{_named('into', instruction.into)}"
+            return f"join %{instruction.stream}{_spell_stream('into', instruction.into)}"
         case Copy():
             word = " nonblocking" if instruction.non_blocking else ""
             head = f"copy %{instruction.source} to %{instruction.target}{word}{format_on(instruction.stream)}"

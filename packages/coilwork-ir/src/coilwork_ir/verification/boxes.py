@@ -21,7 +21,7 @@ def whole_of(shape: Sequence[Expr]) -> Box:
     return Box((as_expr(0),) * len(shape), tuple(shape))
 
 
-def with_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
+def add_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
     """`boxes` and `added`, those that are one box together as one.
 
     Two are one if they lie side by side along one dimension and agree in the others. Boxes that overlap stay
@@ -30,7 +30,7 @@ def with_box(boxes: Sequence[Box], added: Box) -> tuple[Box, ...]:
     rest = list(boxes)
     position = 0
     while position < len(rest):
-        both = _joined(rest[position], added)
+        both = _join(rest[position], added)
         if both is None:
             position += 1
         else:
@@ -45,7 +45,7 @@ def is_whole(boxes: Sequence[Box], shape: Sequence[Expr]) -> bool:
     return any(_equal(box, everything) for box in boxes)
 
 
-def _joined(one: Box, two: Box) -> Box | None:
+def _join(one: Box, two: Box) -> Box | None:
     apart = [
         k
         for k in range(len(one.starts))

@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, ListValue, Ref, references
 from coilwork_ir.index import Expr
-from coilwork_ir.verification.boxes import Box, is_whole, with_box
+from coilwork_ir.verification.boxes import Box, add_box, is_whole
 from coilwork_ir.verification.rules import Place, Rule
 
 SCOPE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -90,7 +90,7 @@ class Scope:
         known = () if before is None else self._filled.get(before)
         if known is None:
             return
-        boxes = known if box is None else with_box(known, box)
+        boxes = known if box is None else add_box(known, box)
         if not is_whole(boxes, buffer.shape):
             self._filled[buffer.name] = boxes
 

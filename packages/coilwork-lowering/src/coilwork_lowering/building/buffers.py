@@ -58,7 +58,7 @@ class Buffers:
         return self._declared[name]
 
     def note(self, node: Node) -> None:
-        """What `node` says of the buffers that it makes: who made them, and whose memory they are in."""
+        """Note that `node` makes its buffers, and whose memory they are in."""
         for buffer in defined(node):
             self._definer[buffer.name] = node
         for name, source in shares_memory(node):

@@ -7,12 +7,12 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.rounding import rounded
-from coilwork_ir.scalar import Const, Load, Op, Scalar, const, joined, op, rewrite
+from coilwork_ir.scalar import Const, Load, Op, Scalar, const, join_conversions, op, rewrite
 
 _DIGITS: Final[Mapping[DType, int]] = {DType.F64: 53, DType.F32: 24}
 
 
-def simplified(root: Scalar) -> Scalar:
+def simplify(root: Scalar) -> Scalar:
     """`root` with constants folded where that is exact, neutral operands dropped and casts joined."""
     return rewrite((root,), _visit)[0]
 
@@ -26,7 +26,7 @@ def _visit(node: Scalar) -> Scalar:
         case "cast":
             return _cast(node)
         case "bitcast":
-            return joined(node)
+            return join_conversions(node)
         case "where":
             return _where(node)
         case "mul":
@@ -50,7 +50,7 @@ def _cast(node: Op) -> Scalar:
     source = node.operands[0]
     if isinstance(source, Const):
         return _cast_const(source, node)
-    return joined(node)
+    return join_conversions(node)
 
 
 def _cast_const(source: Const, node: Op) -> Scalar:

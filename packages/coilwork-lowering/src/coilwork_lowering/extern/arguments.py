@@ -158,7 +158,7 @@ def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
 
 
 def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], call: Call, name: str) -> None:
-    """What is written into is the memory of `value` itself.
+    """Require that the operator writes into the memory of `value` itself, and not into a copy.
 
     Raises:
         LoweringError[layout]: it had to be laid out otherwise for the operator.

@@ -12,8 +12,6 @@ import torch
 
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
-from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
-from coilwork_lowering.joint.drawn_once import keep_random_numbers
 from coilwork_lowering.joint.known_numbers import write_out_known_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
@@ -24,13 +22,15 @@ from coilwork_lowering.joint.recompute import (
     recompute_quantized,
 )
 from coilwork_lowering.joint.result_types import correct_result_types
+from coilwork_lowering.joint.rng_preservation import keep_random_numbers
+from coilwork_lowering.joint.rng_remat import draw_again, write_out_dropouts
 from coilwork_lowering.joint.saved_strides import free_saved_strides, has_static_inputs
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
+from coilwork_lowering.sizes.squeezed import drop_squeezed_sizes
 from coilwork_lowering.torch_compat.graphs import copied_graph, min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
@@ -224,7 +224,7 @@ def _renew_storages(draft: JointDraft, context: JointContext) -> JointDraft:
 
 def _cut(draft: JointDraft, context: JointContext) -> JointDraft:
     forward, backward = context.cut(draft.gm, context.inputs, num_fwd_outputs=context.num_fwd_outputs)
-    return replace(draft, halves=(forward, without_squeezed_sizes(backward)))
+    return replace(draft, halves=(forward, drop_squeezed_sizes(backward)))
 
 
 def _free_strides(draft: JointDraft, context: JointContext) -> JointDraft:

@@ -108,7 +108,7 @@ class InterpretedCall:
 
 
 def _prepare_input(row: Row, number: int, values: _Values) -> None:
-    """What is done with an input before the call."""
+    """Replace the input of `row` before the call, as its role says."""
     _, position = row.value
     value = values.args[position]
     if row.act is Act.ALIGNED:
@@ -126,7 +126,7 @@ def _prepare_input(row: Row, number: int, values: _Values) -> None:
 
 
 def _finish_input(row: Row, number: int, values: _Values) -> None:
-    """What is done with an input after the call."""
+    """Write back to the input of `row`, or set it, after the call."""
     if number in values.copies:
         value, copy = values.copies.pop(number)
         value.copy_(copy)

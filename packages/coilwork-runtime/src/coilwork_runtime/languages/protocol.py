@@ -109,7 +109,7 @@ class Device(Protocol):
         ...
 
     def wait(self, stream: Any, event: Any) -> None:
-        """What is put on `stream` from now on is done after `event`. The caller does not wait."""
+        """Let work that is put on `stream` from now on wait for `event`. The caller does not wait."""
         ...
 
     def is_done(self, event: Any) -> bool:

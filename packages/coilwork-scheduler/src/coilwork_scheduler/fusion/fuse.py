@@ -182,7 +182,7 @@ class Fuser:
         return found
 
     def _consider_readers(self, position: int) -> None:
-        """What reduces results of a reduction that just grew may have got siblings by that."""
+        """Consider readers of a reduction that just grew: reductions of its results may be siblings now."""
         cluster = self._clusters[position]
         if not cluster.reduced or not self._on_gpu(cluster):
             return

@@ -106,7 +106,8 @@ def _head(node: Scalar, show: Callable[[Expr], str], constant: Callable[[Const],
             return f"index {show(node.expr)}"
         case Load():
             index = _joined(node.index, show)
-            return f"load {node.buffer} {index} {len(node.indirect)} {node.mask is None} {node.other!r}"
+            rest = f"{len(node.indirect)} {node.mask is None} {node.other!r}"
+            return f"load {node.buffer} {index} {rest}"
         case Op():
             return node.op
         case Reduce():

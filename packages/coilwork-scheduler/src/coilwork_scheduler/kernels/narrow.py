@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import bounds, extent_of
-from coilwork_ir.scalar import Reduce, Scalar, Scan, cast, in_32_bits, reduce, scan, whole_span
+from coilwork_ir.scalar import Reduce, Scalar, Scan, cast, narrow_to_32_bits, reduce, scan, whole_span
 
 _LARGEST: Final = (1 << 31) - 1
 
@@ -27,7 +27,7 @@ def narrowed(node: Scalar) -> Scalar:
     span = whole_span(node.operands[0])
     if len(known) < len(lengths) or span is None or prod(known) * max(-span[0], span[1]) > _LARGEST:
         return node
-    value = in_32_bits(node.operands[0])
+    value = narrow_to_32_bits(node.operands[0])
     if isinstance(node, Scan):
         return cast(scan("sum", value, node.axis, reverse=node.reverse), DType.I64)
     return cast(reduce("sum", (value,), node.axes), DType.I64)

@@ -13,9 +13,9 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.conversions import with_converted_constants
+from coilwork_ir.kernels.conversions import convert_constants
 from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
-from coilwork_ir.kernels.strict import with_strict_functions
+from coilwork_ir.kernels.strict import make_functions_strict
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.target import Target
 from coilwork_triton.facts.unit_strides import find_turned_ranges, share_unit_strides
@@ -104,11 +104,11 @@ def _store_bits(kernel: Kernel, target: Target) -> Kernel:
 
 
 def _write_strict_functions(kernel: Kernel, target: Target) -> Kernel:
-    return with_strict_functions(kernel)
+    return make_functions_strict(kernel)
 
 
 def _convert_constants(kernel: Kernel, target: Target) -> Kernel:
-    return with_converted_constants(kernel, converted_constant)
+    return convert_constants(kernel, converted_constant)
 
 
 LEGALIZATION: Final[PassTable[Kernel, Target]] = PassTable(

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.kernels.conversions import wrap_integer
 from coilwork_ir.syntax.python import Binary, Expression, Number, Unary, call, method, number
 from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.language import tl, tl_name
@@ -193,7 +193,7 @@ def converted_constant(value: float, source: DType, result: DType) -> int:
         whole = 1 << bits - 1 if bits == 64 or source is DType.F64 else 0
     else:
         whole = math.trunc(min(max(value, least), most))
-    return wrapped(whole, result)
+    return wrap_integer(whole, result)
 
 
 def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -317,7 +317,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
 
 # Builders that make one operator, whose literal operand Triton converts to the other operand's type.
 OPERATORS: Final = frozenset(
-    {"add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"}
+    {"add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "lshift", "rshift"}
 )  # fmt: skip
 
 # Builders that repeat an operand in their text: it must be a name.

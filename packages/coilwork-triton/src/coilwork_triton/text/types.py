@@ -10,7 +10,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.kernels.conversions import wrap_integer
 from coilwork_ir.rounding import float_bits, rounded
 from coilwork_ir.scalar import Literal_
 from coilwork_ir.syntax.python import Attribute, Binary, Expression, List, Name, Number, Tuple, method, number
@@ -154,10 +154,10 @@ def _pattern(value: Literal_, dtype: DType) -> int | None:
         return None
     number = rounded(float(value), dtype)
     if dtype.format is not None:
-        return wrapped(float_bits(number, dtype), DType.I8)
+        return wrap_integer(float_bits(number, dtype), DType.I8)
     if not (number == 0 or math.isnan(number)) or float_bits(number, dtype) == float_bits(abs(number), dtype):
         return None
-    return wrapped(float_bits(number, dtype), _SIGNED[dtype.itemsize])
+    return wrap_integer(float_bits(number, dtype), _SIGNED[dtype.itemsize])
 
 
 def _is_f32_by_itself(value: Literal_) -> bool:

@@ -1,6 +1,6 @@
 """Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
 
-Few rows (`few_rows.py`) and single elements (`fixed_point.py`) have ways of their own.
+Few rows (`small_table_sum.py`) and single elements (`fixed_point.py`) have ways of their own.
 
 Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of
 a row side by side, in the order in which they stand in memory; a row's are found by binary search, and a
@@ -22,12 +22,12 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le,
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
-from coilwork_lowering.ops.scattering.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.small_table_sum import are_few, sums_by_comparing
 from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 
@@ -49,7 +49,7 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     keys = _keys(builder, device, elements, width, offset)
     if compares:
         return sums_by_comparing(builder, device, elements, keys, offset)
-    order = _sorted(builder, device, elements, keys, offset)
+    order = _sort_keys(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
     if not elements.one_run:
         starts = _starts_of_runs(builder, device, elements, order, starts)
@@ -106,14 +106,14 @@ def _keys(builder: Builder, device: str, elements: Elements, width: DType, offse
     return keys
 
 
-def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
+def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
     if fits_pieces(builder, device, elements.count, keys.dtype):
         found = sort_in_pieces(builder, device, keys)
         return _Order(keys=found.keys, offset=offset, places=found.places)
     ranges = node_ranges("i", keys.shape)
-    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
+    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sort_keys")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
     body = builder.read(keys, ranges)
     builder.add(
@@ -237,7 +237,7 @@ def _rows(
             kind="sum",
             ranges=node_ranges("i", shape),
             axes=(axis,),
-            body=simplified(body),
+            body=simplify(body),
             origins=builder.origins,
         )
     )

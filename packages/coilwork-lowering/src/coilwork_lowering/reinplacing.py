@@ -68,7 +68,7 @@ class Update:
         return f"%{self.node} {done}    # {self.place}"
 
 
-class Overwriting:
+class Reinplacing:
     """What lies in which memory while a graph is lowered, and who reads it later.
 
     `values` are the nodes lowered so far; `decided` is a log.

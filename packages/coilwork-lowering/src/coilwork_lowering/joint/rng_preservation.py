@@ -4,7 +4,7 @@ A checkpoint asks that its operators be computed again. For those that draw numb
 the state of the generator in the forward and sets it in the backward, by operators that run on the host
 between two kernels, and that no program can contain. The result of such an operator is kept instead, a byte
 per element for dropout that ATen draws: both halves agree since there is one set of numbers. Dropout that
-generated code draws comes before: `drawn_again.py`.
+generated code draws comes before: `rng_remat.py`.
 """
 
 from __future__ import annotations
