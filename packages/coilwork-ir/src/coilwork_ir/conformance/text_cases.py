@@ -110,11 +110,12 @@ class Transformed:
 
     Attributes:
         text: how the file shows it.
-        result: what the interpreter runs. None if it has no form for the interpreter.
+        result: what the interpreter runs: of a kernel, also several that run one after the other. Arguments
+            that the input does not have are memory for the kernels alone.
     """
 
     text: str
-    result: Graph | Schedule | Kernel | None = None
+    result: Graph | Schedule | Kernel | tuple[Kernel, ...]
 
 
 Transform: TypeAlias = Callable[[Graph | Kernel, Settings], Transformed]
@@ -181,9 +182,8 @@ def check_text_case(
             raise ValueError(f"{path}: there is no setting {unknown[0]!r}")
         found = transform(given, settings)
         texts.append(found.text)
-        if found.result is not None:
-            _verify(found.result)
-            _compare_results(case, settings, given, found.result)
+        _verify(found.result)
+        _compare_results(case, settings, given, found.result)
     written = path.read_text(encoding="utf-8")
     now = case.format(texts)
     if update:
@@ -193,7 +193,7 @@ def check_text_case(
         raise AssertionError("\n".join([f"{path}: not the expected text (`--update` rewrites it)", *lines]))
 
 
-def _verify(value: Graph | Schedule | Kernel) -> None:
+def _verify(value: Graph | Schedule | Kernel | tuple[Kernel, ...]) -> None:
     match value:
         case Graph():
             verify_graph(value)
@@ -201,6 +201,9 @@ def _verify(value: Graph | Schedule | Kernel) -> None:
             verify_schedule(value)
         case Kernel():
             verify_kernel(value)
+        case _:
+            for kernel in value:
+                verify_kernel(kernel)
 
 
 @dataclass(slots=True)
@@ -232,7 +235,10 @@ class _Draw:
 
 
 def _compare_results(
-    case: TextCase, settings: Settings, given: Graph | Kernel, result: Graph | Schedule | Kernel
+    case: TextCase,
+    settings: Settings,
+    given: Graph | Kernel,
+    result: Graph | Schedule | Kernel | tuple[Kernel, ...],
 ) -> None:
     draw = _Draw(settings=settings, generator=torch.Generator().manual_seed(zlib.crc32(case.given.encode())))
     for symbol in given.sizes if isinstance(given, Kernel) else given.symbols:
@@ -244,10 +250,11 @@ def _compare_results(
     if "not run" in settings:
         return
     if isinstance(given, Kernel):
-        assert isinstance(result, Kernel), "a kernel becomes a kernel"
-        wanted, found = _run_kernels(draw, given, result)
+        assert not isinstance(result, Graph | Schedule), "a kernel becomes kernels"
+        kernels = (result,) if isinstance(result, Kernel) else result
+        wanted, found = _run_kernels(draw, given, kernels)
     else:
-        assert not isinstance(result, Kernel), "a graph becomes a graph or a schedule"
+        assert isinstance(result, Graph | Schedule), "a graph becomes a graph or a schedule"
         wanted, found = _run_graphs(draw, given, result)
     for name, value in wanted.items():
         tolerance = float(settings.get("tolerance", TOLERANCES.get(value.dtype, 0.0)))
@@ -270,7 +277,9 @@ def _count_points(value: Graph | Kernel, sizes: Mapping[str, int]) -> int:
     return sum(math.prod(evaluate(extent, sizes) for extent in space) for space in spaces)
 
 
-def _run_kernels(draw: _Draw, given: Kernel, result: Kernel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _run_kernels(
+    draw: _Draw, given: Kernel, results: tuple[Kernel, ...]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     memory: dict[str, Tensor] = {}
     for arg in given.args:
         span = max(evaluate(arg.span, draw.sizes), 0)
@@ -279,12 +288,16 @@ def _run_kernels(draw: _Draw, given: Kernel, result: Kernel) -> tuple[dict[str, 
             memory[arg.name] = torch.full((span,), 77, dtype=torch_dtype(arg.dtype))
         else:
             memory[arg.name] = draw.values(arg.name, arg.dtype, span)
-    runs = ({name: value.clone() for name, value in memory.items()} for _ in range(2))
-    wanted, found = runs
+    wanted, found = ({name: value.clone() for name, value in memory.items()} for _ in range(2))
     interpret_kernel(given, wanted, draw.sizes)
-    interpret_kernel(result, {arg.name: found[arg.name] for arg in result.args}, draw.sizes)
+    for kernel in results:
+        for arg in kernel.args:
+            if arg.name not in found:
+                span = max(evaluate(arg.span, draw.sizes), 0)
+                found[arg.name] = torch.full((span,), 77, dtype=torch_dtype(arg.dtype))
+        interpret_kernel(kernel, {arg.name: found[arg.name] for arg in kernel.args}, draw.sizes)
     # what is left in a workspace is nobody's business
-    return {name: value for name, value in wanted.items() if name != result.workspace}, found
+    return {name: value for name, value in wanted.items() if name != given.workspace}, found
 
 
 def _run_graphs(
