@@ -241,7 +241,8 @@ def integration(session: nox.Session) -> None:
     session.install(*QUIETLY, "hatchling", "pytest-xdist", "vulture", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
-                "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs, env=WHILE_TESTING)
+                "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *report(session), *session.posargs,
+                env=WHILE_TESTING)
     # fmt: on
 
 

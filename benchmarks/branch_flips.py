@@ -136,7 +136,10 @@ def measure(size: Size) -> str:
         [
             *table(header, rows),
             "",
-            f"There are {total:,} branches. Those that eager takes and float64 does not account for all of eager's squared",
+            (
+                f"There are {total:,} branches. Those that eager takes and float64 does not account for all "
+                "of eager's squared"
+            ),
             f"error but {share:.1e} of it.",
         ]
     )

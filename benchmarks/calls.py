@@ -29,6 +29,7 @@ from torch import Tensor
 from benchmarks.backends import resolve_backend
 from benchmarks.breakdown import breakdown
 from benchmarks.machine import machine_description
+from benchmarks.pages import wrap_prose
 from benchmarks.worker import coilwork_launches, inductor_launches
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_lowering import partition
@@ -157,11 +158,18 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
         "",
         " ".join((__doc__ or "").split("\n\n")[1].split()),
         "",
-        'Microseconds per call. "Dynamo" is a backend that does nothing: guards and the way into compiled code, which every backend',
-        'pays. "AOTAutograd" is one that does nothing behind its wrapper; the native executor is called without it where it has nothing',
+        (
+            'Microseconds per call. "Dynamo" is a backend that does nothing: guards and the way into '
+            "compiled code, which every backend"
+        ),
+        (
+            'pays. "AOTAutograd" is one that does nothing behind its wrapper; the native executor is called '
+            "without it where it has nothing"
+        ),
         "to do. The last ratio is that of what remains without Dynamo.",
         "",
-        "| program | Dynamo | AOTAutograd | inductor | launches | coilwork, Python module | coilwork, native executor | launches "
+        "| program | Dynamo | AOTAutograd | inductor | launches | coilwork, Python module | coilwork, "
+        "native executor | launches "
         "| native / inductor, whole call | without Dynamo |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -170,16 +178,23 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
         ratio = native["us"] / inductor["us"]
         inner = (native["us"] - dynamo["us"]) / (inductor["us"] - dynamo["us"])
         lines.append(
-            f"| {title} | {dynamo['us']:.1f} | {aot['us']:.1f} | {inductor['us']:.1f} | {inductor['launches']:.0f} | {python['us']:.1f} "
+            f"| {title} | {dynamo['us']:.1f} | {aot['us']:.1f} | {inductor['us']:.1f} | "
+            f"{inductor['launches']:.0f} | {python['us']:.1f} "
             f"| {native['us']:.1f} | {native['launches']:.0f} | {ratio:.2f} | {inner:.2f} |"
         )
     lines += [
         "",
-        "The 50 kernels that wait for each other are 50 launches here. TorchInductor puts kernels that follow each other on a CPU into one",
-        "C++ function, so that theirs cost it nothing; it allocates their buffers one by one in Python. Calls of ATen in between keep",
+        (
+            "The 50 kernels that wait for each other are 50 launches here. TorchInductor puts kernels that "
+            "follow each other on a CPU into one"
+        ),
+        (
+            "C++ function, so that theirs cost it nothing; it allocates their buffers one by one in Python. "
+            "Calls of ATen in between keep"
+        ),
         "kernels apart in both.",
     ]
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def main(arguments: list[str]) -> int:

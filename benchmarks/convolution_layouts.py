@@ -1,6 +1,7 @@
 """Convolutions laid out by the scheduler's pass beside those that lowering's rewrite lays out.
 
-    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer] [--autocast | --f32] [--loops]
+    python -m benchmarks.convolution_layouts [--models resnet50 ...] [--modes train infer]
+        [--autocast | --f32] [--loops]
 
 Each model of the suite is compiled twice, in 16 bits or in `f32` that rounds to TF32: with the pass, and with
 the rewrite in its place. With a GPU the kernels of both are timed (microseconds in which the GPU is busy, per

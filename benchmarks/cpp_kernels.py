@@ -186,7 +186,8 @@ def heads() -> Case:
 
 
 CASES = (
-    gelu, bias_gelu_bf16, softmax, layer_norm, whole_sum, row_sum, column_sum, narrow_column_sum, argmax, transpose,
+    gelu, bias_gelu_bf16, softmax, layer_norm, whole_sum, row_sum, column_sum, narrow_column_sum, argmax,
+    transpose,
     heads,
 )  # fmt: skip
 
@@ -238,7 +239,8 @@ def best(functions: list[Callable[[], object]], seconds: float = 1.0) -> list[fl
 def main(names: list[str]) -> None:
     """Run the cases called `names`, or all."""
     print(
-        f"{'kernel':20} {'build cpu s':>11} {'1 thread us':>12} {'ratio':>6} {'2 threads us':>13} {'ratio':>6}"
+        f"{'kernel':20} {'build cpu s':>11} {'1 thread us':>12} {'ratio':>6} {'2 threads us':>13} "
+        f"{'ratio':>6}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for make in CASES:

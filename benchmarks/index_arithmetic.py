@@ -327,7 +327,10 @@ def geomean(rows: Sequence[Row]) -> float:
 
 def markdown(rows: Sequence[Row]) -> str:
     lines = [
-        f"sympy {sympy.__version__}, divisions by {SYMPY_DIVISIONS}; processor microseconds per call, fresh symbols",
+        (
+            f"sympy {sympy.__version__}, divisions by {SYMPY_DIVISIONS}; processor microseconds per call, "
+            "fresh symbols"
+        ),
         "",
         "| operation | sizes | Coilwork us | sympy us | ratio |",
         "|---|---|---:|---:|---:|",

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
 from coilwork.targets import declare
 from coilwork_ir.loops.nodes import Graph
@@ -80,16 +81,20 @@ def page() -> str:
     """The page of the documentation."""
     parts = [
         "# How intermediates lie in memory",
-        "Made by `python -m benchmarks.layout_tables`. A trace of a compiled model holds the same table of each of its graphs: `*.layouts.txt`.",
+        (
+            "Made by `python -m benchmarks.layout_tables`. A trace of a compiled model holds the same table "
+            "of each of its graphs: `*.layouts.txt`."
+        ),
         "Costs are those of the rules, a table in `coilwork_scheduler/layouts/rules.py`; "
         "[decision 0033](decisions/0033-layouts-of-intermediates.md) says how the choice is made.",
         f"```text\n{format_rules()}```",
-        "`fixed` memory lies as captured, for the reason given; `free` memory might lie otherwise, but does not gain by it; `moved` memory "
+        "`fixed` memory lies as captured, for the reason given; `free` memory might lie otherwise, but "
+        "does not gain by it; `moved` memory "
         "lies otherwise than captured. What follows is the runner-up, and what it would cost more.",
     ]
     for title, make, shape in MODELS:
         parts += [f"## {title}", f"```text\n{tabulate(capture(make(), shape))}```"]
-    return "\n\n".join(parts) + "\n"
+    return wrap_prose("\n\n".join(parts) + "\n")
 
 
 def main() -> None:

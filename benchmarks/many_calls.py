@@ -105,7 +105,8 @@ def main(arguments: list[str]) -> int:
     for mark in run(asked.calls, training=asked.training, options={"executor": asked.executor}):
         marks.append(mark)
         print(
-            f"{mark.calls:>9} calls  {mark.seconds:8.1f} s  {1e6 * mark.seconds / mark.calls:7.1f} us each, comparison "
+            f"{mark.calls:>9} calls  {mark.seconds:8.1f} s  {1e6 * mark.seconds / mark.calls:7.1f} us "
+            "each, comparison "
             f"included  {mark.resident_bytes / 2**20:8.1f} MiB resident",
             flush=True,
         )

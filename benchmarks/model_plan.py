@@ -51,7 +51,8 @@ def text_of(program: Program, target: Target, *, most: int) -> str:
     kernels = [step for step in steps if not step.extern]
     moved = sum(step.total for step in kernels)
     lines = [
-        f"{program.name}: {len(kernels)} kernels, {moved / 1e6:.1f} MB, {moved / per_us:.0f} us at full bandwidth; "
+        f"{program.name}: {len(kernels)} kernels, {moved / 1e6:.1f} MB, {moved / per_us:.0f} us at full "
+        "bandwidth; "
         f"{len(steps) - len(kernels)} ATen calls"
     ]
     groups = Counter(steps)
@@ -63,7 +64,8 @@ def text_of(program: Program, target: Target, *, most: int) -> str:
 def _line(step: Moved, times: int, per_us: float) -> str:
     kind = "ATen" if step.extern else f"[{step.walk}]"
     return (
-        f"  {times * step.total / per_us:8.1f} us {times:4} x {step.name[:60]:60} {step.read / 1e6:8.1f} read "
+        f"  {times * step.total / per_us:8.1f} us {times:4} x {step.name[:60]:60} "
+        f"{step.read / 1e6:8.1f} read "
         f"{step.written / 1e6:8.1f} written {kind}"
     )
 

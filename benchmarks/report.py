@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarks.pages import wrap_prose
 from benchmarks.results import Measurement, Run, compile_seconds, grouped, ratio
 
 Group = dict[str, Measurement]
@@ -95,7 +96,10 @@ def markdown(run: Run) -> str:
         f"- compile threads, the same for every compiler: {run.threads}",
         "- batch: " + ("each model's own" if run.batch is None else str(run.batch)),
         "",
-        "Each model and backend ran in a fresh process with empty caches; rounds of calls alternated between the",
+        (
+            "Each model and backend ran in a fresh process with empty caches; rounds of calls alternated "
+            "between the"
+        ),
         "backends. Rows are ordered by the worst speed-up, losing ones first. Ratios above 1 speak for "
         f"{backend}.",
         "What gave a wrong result is listed as wrong, and measured all the same.",
@@ -142,7 +146,7 @@ def markdown(run: Run) -> str:
         for key, group in groups.items()
     ]
     lines += table(["model", *(name for name in backends if name != "eager")], errors)
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def error(measurement: Measurement | None) -> str:

@@ -49,13 +49,13 @@ _NUMBERS: Final = re.compile(r"(_[0-9a-f]{8})?(_\d+)*$")
 _HEAD: Final = """
 # What the layout pass changes in transformers behind a patch embedding
 
-Made by `python -m benchmarks.stream_layouts --output docs/stream-layouts.md`. On a machine with a GPU it times the
-kernels of both programs; without one, and with `--predict`, it tells the bytes that each loop and call moves by the
-rules of the [pass](decisions/0033-layouts-of-intermediates.md), where neighbours that lie apart count as whole
-sectors of 32 bytes.
+Made by `python -m benchmarks.stream_layouts --output docs/stream-layouts.md`. On a machine with a GPU it
+times the kernels of both programs; without one, and with `--predict`, it tells the bytes that each loop and
+call moves by the rules of the [pass](decisions/0033-layouts-of-intermediates.md), where neighbours that lie
+apart count as whole sectors of 32 bytes.
 
-The convolution's result is a stream of tokens whose features lie apart. As captured every norm reads it across its
-rows; with the pass it lies along them. Names are those of what a loop or a kernel makes first.
+The convolution's result is a stream of tokens whose features lie apart. As captured every norm reads it
+across its rows; with the pass it lies along them. Names are those of what a loop or a kernel makes first.
 """
 
 

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
 from coilwork.backend import backend
 from coilwork_ir.kernels.text import format_kernel
@@ -70,14 +71,16 @@ def low(*shape: int) -> Tensor:
 EXAMPLES: Final = (
     Example(
         title="A norm",
-        why="A row stays in registers between its two sums and its result on a GPU (`keep`), and is walked three times on a "
+        why="A row stays in registers between its two sums and its result on a GPU (`keep`), and is walked "
+        "three times on a "
         "CPU, where it stays in the cache.",
         function=normalize,
         inputs=lambda: (torch.randn(4096, 1024),),
     ),
     Example(
         title="A scatter",
-        why="Several rows may be added to one place, so a GPU adds atomically: whole numbers, whose sums need no order. On a CPU "
+        why="Several rows may be added to one place, so a GPU adds atomically: whole numbers, whose sums "
+        "need no order. On a CPU "
         "each thread has some columns, and takes all rows in turn.",
         function=scatter,
         inputs=lambda: (
@@ -87,7 +90,8 @@ EXAMPLES: Final = (
     ),
     Example(
         title="A product",
-        why="Libraries write rows of an odd length one element at a time, so this product on a GPU is one of Coilwork's own, with "
+        why="Libraries write rows of an odd length one element at a time, so this product on a GPU is one "
+        "of Coilwork's own, with "
         "its activation in it. The library's is taken on a CPU, and what is left is a kernel.",
         function=multiply,
         inputs=lambda: (low(512, 256), low(50257, 256), low(50257)),
@@ -137,9 +141,12 @@ def page() -> Iterator[str]:
     """The page's parts."""
     yield (
         "# How to read a kernel\n\n"
-        "With `COILWORK_TRACE=folder` (or the option `trace`) every graph leaves its stages' texts in a folder of its own. For\n"
-        "each kernel `kernels/NAME.kernel.txt` says what it computes and `kernels/NAME.mapping.txt` how it runs: a list of\n"
-        "directives, each documented in `coilwork_ir.mapping`. This page is made by `python -m benchmarks.traced_kernels`."
+        "With `COILWORK_TRACE=folder` (or the option `trace`) every graph leaves its stages' texts in a "
+        "folder of its own. For\n"
+        "each kernel `kernels/NAME.kernel.txt` says what it computes and `kernels/NAME.mapping.txt` how "
+        "it runs: a list of\n"
+        "directives, each documented in `coilwork_ir.mapping`. This page is made by `python -m "
+        "benchmarks.traced_kernels`."
     )
     for example in EXAMPLES:
         torch.manual_seed(0)
@@ -153,14 +160,15 @@ def page() -> Iterator[str]:
     layouts = [line for line in decisions.splitlines() if line.split()[1:2] in (["rule"], ["layout"])]
     yield (
         "## Where tensors lie\n\n"
-        "`NAME.decisions.txt` holds what was decided, and why. Of a residual stream behind a patch embedding, the layouts:\n\n"
+        "`NAME.decisions.txt` holds what was decided, and why. Of a residual stream behind a patch "
+        "embedding, the layouts:\n\n"
         "```text\n" + "\n".join(layouts) + "\n```"
     )
 
 
 def main() -> int:
     """Print the page."""
-    sys.stdout.write("\n\n".join(page()) + "\n")
+    sys.stdout.write(wrap_prose("\n\n".join(page()) + "\n"))
     return 0
 
 

@@ -1,6 +1,8 @@
 """Computes the Chebyshev series of special functions that lowering uses, with mpmath to 40 digits.
 
-    python -m devtools.chebyshev_tables > packages/coilwork-lowering/src/coilwork_lowering/ops/special_functions/chebyshev_tables.py
+    python -m devtools.chebyshev_tables > chebyshev_tables.py
+
+The file belongs into `ops/special_functions/` of `coilwork_lowering`.
 
 A series is of a smooth factor of the function, over an interval that is mapped to [-1, 1]; which factor and
 which interval, a comment beside each table says. The forms are those of Cephes (Moshier, "Methods and
@@ -235,7 +237,10 @@ TABLES: Final = (
 def text() -> str:
     """The module with the tables."""
     lines = [
-        '"""Chebyshev series of factors of special functions, lowest first; made by `python -m devtools.chebyshev_tables`."""',
+        (
+            '"""Chebyshev series of factors of special functions, lowest first; made by `python -m '
+            'devtools.chebyshev_tables`."""'
+        ),
         "",
         "from __future__ import annotations",
         "",

@@ -205,9 +205,12 @@ def format_page(findings: Iterable[Finding]) -> str:
     ]
     head = (
         "# Every package alone\n\n"
-        "Each row is a fresh environment with one wheel and what it declares. The program is the first one of\n"
-        "the package's README; it uses that package and those that it pulls in. Seconds are of one processor:\n"
-        "torch's import, where the package declares it, and the package's own after that. `nox -s alone` measures\n"
+        "Each row is a fresh environment with one wheel and what it declares. The program is the first "
+        "one of\n"
+        "the package's README; it uses that package and those that it pulls in. Seconds are of one "
+        "processor:\n"
+        "torch's import, where the package declares it, and the package's own after that. `nox -s "
+        "alone` measures\n"
         "again and writes this page.\n\n"
         "| package | wheel, KiB | of ours | torch, s | import, s | program, lines | it prints, lines |\n"
         "|---|---|---|---|---|---|---|\n"

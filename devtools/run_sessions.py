@@ -83,7 +83,8 @@ def outcome_of(session: str, code: int, seconds: float, report: Path, log: str =
     if result != "passed" and failed == 0:
         failed = 1
     # fmt: off
-    return Outcome(session=session, result=result, seconds=seconds, passed=passed, failed=failed, skipped=skipped)
+    return Outcome(session=session, result=result, seconds=seconds, passed=passed, failed=failed,
+    skipped=skipped)
     # fmt: on
 
 

@@ -1,7 +1,8 @@
 """What sweeps over torch's operators and modules and random programs found, as a page: docs/comparisons.md.
 
-    python -m integration_tests.comparisons                                    the page again
-    python -m integration_tests.comparisons --operators opinfo.jsonl --programs fuzz.jsonl,again.jsonl --modules modules.jsonl
+    python -m integration_tests.comparisons        the page again
+    python -m integration_tests.comparisons --operators opinfo.jsonl --programs fuzz.jsonl,again.jsonl
+        --modules modules.jsonl
 
 It adds a summary of each kind of records to those in `docs/comparisons/`, of which the page is made: records
 are the progress file of `integration_tests.operators.sweep`, findings of `integration_tests.fuzz` (the latest
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.pages import wrap_prose
 from integration_tests.comparison_summaries import (
     FAILED,
     ModuleRun,
@@ -39,32 +41,35 @@ KINDS: Final = ("ok", "rounded", "torch", "skipped", "failed")
 HEADER: Final = """\
 # Compared with eager
 
-What was compared so far, on a CPU with torch {versions}, and what differed. Made by `python -m integration_tests.comparisons` from the summaries in
-`docs/comparisons/`, which it makes of the files that `nox -s opinfo`, `nox -s fuzz` and `nox -s modules` leave. Each seed and most units ran once, while
+What was compared so far, on a CPU with torch {versions}, and what differed. Made by
+`python -m integration_tests.comparisons` from the summaries in `docs/comparisons/`, which it makes of the
+files that `nox -s opinfo`, `nox -s fuzz` and `nox -s modules` leave. Each seed and most units ran once, while
 Coilwork 0.1.0 was developed: old records are of older states. What failed then ran again after it was mended.
 
 """
 OPERATORS: Final = """\
 ## Torch's operators
 
-Every operator of torch's own database (`integration_tests/operators/README.md` says what is done), by pairs of operator and type: in sweep 1 most of
-them with three or four samples, in sweep 3 with all, but for four operators with dynamic sizes (`conv2d`, `max_pool2d`, `max_pool3d`,
-`multi_head_attention_forward`), whose samples are too many. *Not traced*: Dynamo compiles nothing. *Torch's own*: `aot_eager`, in which nothing is
+Every operator of torch's own database (`integration_tests/operators/README.md` says what is done), by pairs
+of operator and type: in sweep 1 most of them with three or four samples, in sweep 3 with all, but for four
+operators with dynamic sizes (`conv2d`, `max_pool2d`, `max_pool3d`, `multi_head_attention_forward`), whose
+samples are too many. *Not traced*: Dynamo compiles nothing. *Torch's own*: `aot_eager`, in which nothing is
 Coilwork's, differs in the same way.
 
 """
 MODULES: Final = """\
 ## Torch's modules
 
-Samples of the modules of torch's own database, in training and evaluation, with gradients and buffers. *Dynamo*: it compiles nothing. *Torch*: `aot_eager`
-fails, too. *Refused*: eager raises.
+Samples of the modules of torch's own database, in training and evaluation, with gradients and buffers.
+*Dynamo*: it compiles nothing. *Torch*: `aot_eager` fails, too. *Refused*: eager raises.
 
 """
 PROGRAMS: Final = """\
 ## Random programs
 
-Programs of the [fuzzer](how-to/fuzz.md), each at every level of the compiler. *Rounded*: 16-bit values that `numerics="fast"` keeps in
-f32. *Torch*: `aot_eager` fails, too. *Skipped*: eager refuses the program, or decides differently in float64.
+Programs of the [fuzzer](how-to/fuzz.md), each at every level of the compiler. *Rounded*: 16-bit values that
+`numerics="fast"` keeps in f32. *Torch*: `aot_eager` fails, too. *Skipped*: eager refuses the program, or
+decides differently in float64.
 
 """
 
@@ -78,7 +83,7 @@ def page(runs: Sequence[Run]) -> str:
     text = HEADER.format(versions=versions) + OPERATORS + _operators(operators)
     if modules:
         text += "\n" + MODULES + _modules(modules)
-    return text + "\n" + PROGRAMS + _programs(programs)
+    return wrap_prose(text + "\n" + PROGRAMS + _programs(programs))
 
 
 def _operators(runs: Sequence[OperatorRun]) -> str:

@@ -285,12 +285,14 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             run=lambda x: (x.to(torch.int32), x.to(torch.int64)), inputs=_huge, dtypes=FLOATS
         ),
         "casts to narrow integers that wrap": Rule(
-            run=lambda x: (x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16)), inputs=_wrapping, dtypes=FLOATS
+            run=lambda x: (x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16)), inputs=_wrapping,
+            dtypes=FLOATS
         ),
         "casts of constants beyond integers": Rule(run=_constants_beyond, inputs=_wrapping, dtypes=FLOATS),
         "casts between floats": Rule(run=_widenings, inputs=_one(floats), dtypes=FLOATS),
         "tests": Rule(
-            run=lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), x == x), inputs=_one(floats), dtypes=FLOATS
+            run=lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), x == x), inputs=_one(floats),
+            dtypes=FLOATS
         ),
         "subnormals": Rule(
             run=lambda x: (x * 0.5, x * 2, x + x, (x * 0.25) * 4), inputs=_one(floats), dtypes=FLOATS
@@ -322,7 +324,10 @@ def difference(rule: Rule, dtype: torch.dtype, device: str = "cpu") -> str:
         if wrong.any():
             at = tuple(int(i) for i in wrong.nonzero()[0])
             from_ = [x.reshape(-1)[at[0]].item() for x in inputs if len(at) == 1]
-            return f"result {number} at {at} of {from_}: {b[at].item()}, not {a[at].item()}; {int(wrong.sum())} of {a.numel()}"
+            return (
+                f"result {number} at {at} of {from_}: {b[at].item()}, not {a[at].item()}; "
+                f"{int(wrong.sum())} of {a.numel()}"
+            )
     return ""
 
 

@@ -402,14 +402,16 @@ PROGRAMS: tuple[FlightProgram, ...] = (
         FlightProgram(function)
         for function in (
             functional_sum, in_smaller_groups, broadcast, uneven_exchange, exchange_of_nothing,
-            coalesced, functional_coalesced, into_given_memory, in_place, gathered_with_dist, summed_with_dist,
+            coalesced, functional_coalesced, into_given_memory, in_place, gathered_with_dist,
+            summed_with_dist,
             exchanged_with_dist, never_waited, waited_in_any_order, in_a_branch,
         )
     ),
     *(
         FlightProgram(function, whole=False)
         for function in (
-            sent_with_dist, batch_with_dist, to_and_from_one, works, waited_in_a_later_graph, read_in_a_later_graph,
+            sent_with_dist, batch_with_dist, to_and_from_one, works, waited_in_a_later_graph,
+            read_in_a_later_graph,
         )
     ),
     FlightProgram(of_any_size, dynamic=True),

@@ -1,8 +1,10 @@
 """Runs the programs of `flight_programs.py` beside eager, in one process per rank for all of them and all
 drivers.
 
-python -m integration_tests.flight_runs                              over gloo
-python -m integration_tests.flight_runs --device cuda coalesced      over NCCL and two GPUs, with those of `stream_programs.py`
+    python -m integration_tests.flight_runs                              over gloo
+    python -m integration_tests.flight_runs --device cuda coalesced      over NCCL and two GPUs
+
+On GPUs the programs of `stream_programs.py` run, too.
 """
 
 from __future__ import annotations

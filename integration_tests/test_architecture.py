@@ -396,7 +396,9 @@ def test_circle_of_folders_without_one_of_modules_is_caught(tmp_path: Path) -> N
         f"{base}/top.py": "from coilwork_ir.left.a import x\n",
         f"{base}/ground.py": "",
         f"{base}/left/__init__.py": "",
-        f"{base}/left/a.py": "import coilwork_ir.ground\n\ndef f():\n    from coilwork_ir.right.deep.b import y\n",
+        f"{base}/left/a.py": (
+            "import coilwork_ir.ground\n\ndef f():\n    from coilwork_ir.right.deep.b import y\n"
+        ),
         f"{base}/left/c.py": "import coilwork_ir.ground\n",
         f"{base}/right/__init__.py": "",
         f"{base}/right/b.py": "from coilwork_ir.left import c\n",
@@ -467,7 +469,9 @@ def test_second_module_beside_tests_with_the_same_name_is_caught(tmp_path: Path)
 
 
 OPERATOR_TABLE = {
-    "coilwork-ir/src/coilwork_ir/operators/table.py": "ROWS = (OpInfo('topk'), OpInfo('sort'), OpInfo('gather'), OpInfo('add'))\n",
+    "coilwork-ir/src/coilwork_ir/operators/table.py": (
+        "ROWS = (OpInfo('topk'), OpInfo('sort'), OpInfo('gather'), OpInfo('add'))\n"
+    ),
     "coilwork-ir/src/coilwork_ir/ops.py": "ROWS = (_op('add'),)\n",
 }
 

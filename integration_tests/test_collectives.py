@@ -227,7 +227,8 @@ def waited_in_one_branch(x: Tensor, w: Tensor) -> Any:
 
 FUNCTIONS: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     all_gather, all_to_all, reduce_scatter, two_of_one_operand, coalesced, one_result_of_two_is_dropped,
-    waited_through_a_view, waited_through_no_layout, read_under_its_own_name, waited_twice, overwritten_copies,
+    waited_through_a_view, waited_through_no_layout, read_under_its_own_name, waited_twice,
+    overwritten_copies,
     scattered_copy, transposed_sum, received, input_overwritten_behind_the_wait, left_in_flight, in_place,
     several_in_place, into_given_memory, in_one_branch,
     waited_in_one_branch,

@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def unit(op: str, status: str, detail: str = "", way: str = "forward") -> dict[str, Any]:
     key = f"{op}|{way}|float32"
     return {
-        "op": op, "way": way, "dtype": "float32", "status": status, "detail": detail, "sample": "", "samples": 3, "unit": key,
+        "op": op, "way": way, "dtype": "float32", "status": status, "detail": detail, "sample": "",
+        "samples": 3, "unit": key,
     }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from integration_tests.flight_runs import programs_on, run
 # between them, each kind of call that a driver writes: lists of results, none, operands that are results,
 # branches, open sizes, two graphs
 EVERY_DRIVER = (
-    "functional_sum", "coalesced", "in_place", "batch_between_two", "in_a_branch", "of_any_size", "differentiable",
+    "functional_sum", "coalesced", "in_place", "batch_between_two", "in_a_branch", "of_any_size",
+    "differentiable",
 )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-path, entry, signature, block, warps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), *map(int, sys.argv[4:])
+path, entry, signature, block, warps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), *map(int, \
+sys.argv[4:])
 spec = importlib.util.spec_from_file_location("kernel", path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)

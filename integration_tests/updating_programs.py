@@ -59,7 +59,10 @@ _OF_VIEWS: Final = (
 
 def program(seed: int) -> str:
     """Source of `f(x, k, w, v, i, j, n)`, which returns a tuple."""
-    return f"def f(x, k, w, v, i, j, n):\n{''.join(f'    {line}' + chr(10) for line in _lines(random.Random(seed)))}"
+    return (
+        "def f(x, k, w, v, i, j, n):\n"
+        f"{''.join(f'    {line}' + chr(10) for line in _lines(random.Random(seed)))}"
+    )
 
 
 def _lines(rng: random.Random) -> Iterator[str]:

@@ -17,6 +17,7 @@ from benchmarks.backends import compile_with
 from benchmarks.cpu_programs import pointwise, reductions
 from benchmarks.cpu_programs.case import Case
 from benchmarks.machine import machine_description
+from benchmarks.pages import wrap_prose
 from benchmarks.report import geomean, table
 
 CASES = (*pointwise.CASES, *reductions.CASES)
@@ -100,12 +101,18 @@ def page(command: str, threads: int, found: dict[str, dict[str, float]]) -> str:
         "",
         *(f"- {key}: {value}" for key, value in machine_description("cpu").items()),
         "",
-        f"Milliseconds of a call, the least of {ROUNDS} rounds that alternate between the backends in one process; Coilwork's results were",
-        "compared with eager's first. Ratios above 1 speak for coilwork. Rows are ordered by the worst of both ratios.",
+        (
+            f"Milliseconds of a call, the least of {ROUNDS} rounds that alternate between the backends in "
+            "one process; Coilwork's results were"
+        ),
+        (
+            "compared with eager's first. Ratios above 1 speak for coilwork. Rows are ordered by the worst "
+            "of both ratios."
+        ),
         "",
         *table(["program", *BACKENDS, "eager / coilwork", "inductor / coilwork"], rows),
     ]
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def main(arguments: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.graph_shapes.figures import Figures, Measured, growth
+from benchmarks.pages import wrap_prose
 
 LARGE = 1000
 """Nodes from which on growth is judged: before, single kernels and the start of the C++ compiler weigh."""
@@ -82,18 +83,19 @@ def summary(measured: Sequence[Measured]) -> str:
 def page(figures: Sequence[Figures], shapes: int) -> str:
     """The tables with what they say, one for each machine; `shapes`: how many shapes there are."""
     parts = "\n".join(_part(one, number, shapes) for number, one in enumerate(figures, 1))
-    return f"""# Benchmarks: compile time by shape of graph
+    text = f"""# Benchmarks: compile time by shape of graph
 
-`python -m benchmarks.graph_shapes --json RUN.json` with the options of each run, and `--merge RUN.json ... -o
-docs/benchmarks/compile-time.md`; later runs on a machine replace what earlier ones found for the same graph. Rows show
-how far a run came: one that was cut has fewer.
+`python -m benchmarks.graph_shapes --json RUN.json` with the options of each run, and
+`--merge RUN.json ... -o docs/benchmarks/compile-time.md`; later runs on a machine replace what earlier ones
+found for the same graph. Rows show how far a run came: one that was cut has fewer.
 
-Processor seconds of one compiling process and of the C++ compilers that it starts, from an ATen graph to a callable,
-without a cache. Ratios are Coilwork's seconds over Inductor's: below 1 speaks for Coilwork. Growth is the exponent by
-which Coilwork's seconds grow from the row above, 1 for n log n; single kernels and the start of the C++ compiler weigh
-on small graphs. `-`: no result within the limit.
+Processor seconds of one compiling process and of the C++ compilers that it starts, from an ATen graph to a
+callable, without a cache. Ratios are Coilwork's seconds over Inductor's: below 1 speaks for Coilwork. Growth
+is the exponent by which Coilwork's seconds grow from the row above, 1 for n log n; single kernels and the
+start of the C++ compiler weigh on small graphs. `-`: no result within the limit.
 
 {parts}"""
+    return wrap_prose(text)
 
 
 def _part(figures: Figures, number: int, shapes: int) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks import host_cost
 from benchmarks.host_cost.floors import Floors
 from benchmarks.host_cost.programs import PROGRAMS
+from benchmarks.pages import wrap_prose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,10 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         "",
         " ".join((host_cost.__doc__ or "").rpartition("\n\n")[2].split()),
         "",
-        "Microseconds of the host: floors are the least of many rounds, or the median of single calls where it says idle; calls, each begun",
+        (
+            "Microseconds of the host: floors are the least of many rounds, or the median of single calls "
+            "where it says idle; calls, each begun"
+        ),
         "while the GPU is idle, are the least median of three rounds.",
         "",
         "## Beside the floor",
@@ -53,18 +57,27 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         "| --- | ---: | ---: | --- | ---: |",
         *_beside_floors(found, floors),
         "",
-        "Calls that are alike go to the driver as graphs; `replay=False` gives it each piece of work by itself.",
-        "A kernel's share of allocations is what instructions of that kind take in the program of 1,000 kernels, by the executor's own",
+        (
+            "Calls that are alike go to the driver as graphs; `replay=False` gives it each piece of work by "
+            "itself."
+        ),
+        (
+            "A kernel's share of allocations is what instructions of that kind take in the program of 1,000 "
+            "kernels, by the executor's own"
+        ),
         "stopwatch, and so is what its launch takes; reading the clock counts as part of both.",
         "",
         "## Whole calls",
         "",
-        "| program | launches: inductor | coilwork | inductor us | coilwork us | piece by piece us | coilwork / inductor |",
+        (
+            "| program | launches: inductor | coilwork | inductor us | coilwork us | piece by piece us | "
+            "coilwork / inductor |"
+        ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *_whole_calls(found),
         "",
     ]
-    return "\n".join(lines)
+    return wrap_prose("\n".join(lines))
 
 
 def _beside_floors(found: Found, floors: Floors) -> list[str]:
@@ -84,7 +97,10 @@ def _beside_floors(found: Found, floors: Floors) -> list[str]:
             )
         )
         rows.append(("of it, the launch", _of_kind(long, "kernels"), floors.launch, launch))
-        made = f"a tensor made and dropped; {long.kinds.get('allocations', (0, 0))[0]:.0f} allocations for {long.launches}"
+        made = (
+            f"a tensor made and dropped; {long.kinds.get('allocations', (0, 0))[0]:.0f} allocations for "
+            f"{long.launches}"
+        )
         taken = sum(long.kinds.get(kind, (0.0, 0.0))[1] for kind in ("allocations", "frees")) / long.launches
         rows.append(("of it, allocations and frees", taken, floors.allocation, made))
     products = (

@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=("eager", "inductor", "coilwork"),
         metavar="A,B",
-        help="`backend`, `backend:mode`, or `backend-max` for its mode max-autotune-no-cudagraphs, which is slow",
+        help=(
+            "`backend`, `backend:mode`, or `backend-max` for its mode max-autotune-no-cudagraphs, which is "
+            "slow"
+        ),
     )
     parser.add_argument(
         "--cases", type=names, default=(), metavar="A,B", help="only those whose name has one of these in it"

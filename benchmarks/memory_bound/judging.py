@@ -70,7 +70,10 @@ class Judge:
             return f"{len(found)} results where eager has {len(self.expected)}"
         for number, (one, other) in enumerate(zip(found, self.expected, strict=True)):
             if one.dtype != other.dtype or one.shape != other.shape:
-                return f"result {number} is {one.dtype} {tuple(one.shape)}, not {other.dtype} {tuple(other.shape)}"
+                return (
+                    f"result {number} is {one.dtype} {tuple(one.shape)}, not {other.dtype} "
+                    f"{tuple(other.shape)}"
+                )
             # Another layout is other work. That of a gradient is free.
             if (number == 0 or not self.case.train) and strides(one) != strides(other):
                 return f"result {number} has strides {one.stride()}, not {other.stride()}"

@@ -90,7 +90,8 @@ def table(plans: Sequence[CasePlan]) -> str:
             mark = f"{times} x " if times > 1 else ""
             kind = "ATen" if step.extern else f"[{step.walk}]"
             lines.append(
-                f"    {mark}{step.name[:70]} {kind}: {step.read / 1e6:.1f} read + {step.written / 1e6:.1f} written"
+                f"    {mark}{step.name[:70]} {kind}: {step.read / 1e6:.1f} read + "
+                f"{step.written / 1e6:.1f} written"
             )
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from benchmarks.memory_bound.results import MemoryRun, Row, rivals
+from benchmarks.pages import wrap_prose
 from benchmarks.report import geomean, megabytes, number, table
 
 SETS = {
@@ -53,9 +54,12 @@ def markdown(run: MemoryRun) -> str:
     lines += [f"- {name}: {text}" for name, text in run.machine.items()]
     lines += [
         "",
-        "A share is the time of a copy of as many bytes over the time taken, both GPU-busy microseconds by the profiler "
-        "(medians), on the fewest bytes that the case can move: every input read once, every result written once, and "
-        "what is read again for the reasons given below. The second-level cache is flushed before each call. Rows are "
+        "A share is the time of a copy of as many bytes over the time taken, both GPU-busy microseconds "
+        "by the profiler "
+        "(medians), on the fewest bytes that the case can move: every input read once, every result "
+        "written once, and "
+        "what is read again for the reasons given below. The second-level cache is flushed before each "
+        "call. Rows are "
         f"ordered by {own}'s speed-up over the fastest other backend, losing ones first.",
     ]
     lines += _failures(run)
@@ -70,7 +74,7 @@ def markdown(run: MemoryRun) -> str:
     lines += _slow(run, own)
     lines += _searched(run, own)
     lines += _counted(run)
-    return "\n".join(lines) + "\n"
+    return wrap_prose("\n".join(lines) + "\n")
 
 
 def _slow(run: MemoryRun, own: str) -> list[str]:
@@ -166,7 +170,8 @@ def _counted(run: MemoryRun) -> list[str]:
     lines = ["", "## Hardware counters", "", *(f"Not available: {reason}." for reason in missing)]
     if body:
         lines += [
-            "Memory traffic is what passed the memory's pins; instructions are those of all threads; warps are the mean share of "
+            "Memory traffic is what passed the memory's pins; instructions are those of all threads; "
+            "warps are the mean share of "
             "what a multiprocessor holds. Times are with empty caches, and no benchmark.",
             "",
             *table(header, body),
@@ -205,12 +210,14 @@ def _summary(run: MemoryRun, rows: Sequence[Row], own: str) -> list[str]:
         )
     for other in rivals(run.backends, own):
         lines.append(
-            f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as {other} (geomean)"
+            f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as "
+            f"{other} (geomean)"
         )
     standings = [standing(row, own) for row in rows]
     shares = [row.share(own) for row in rows]
     lines.append(
-        f"- {sum(s < BEHIND for s in standings)} of {len(rows)} cases below {BEHIND} of the fastest other backend, "
+        f"- {sum(s < BEHIND for s in standings)} of {len(rows)} cases below {BEHIND} of the fastest "
+        "other backend, "
         f"{sum(s is not None and s < SLOW for s in shares)} below {SLOW:.0%} of a copy"
     )
     return lines

@@ -23,9 +23,13 @@ EXCEPTIONS: Mapping[str, str] = {
     "coilwork_ir.text.atoms": "the text form leaves out the device that most buffers of tests are on",
     "coilwork_cpp_wrapper.module": "the C++ wrapper refuses what is not for CPUs, by name",
     "coilwork_cpp_wrapper.arguments": "the C++ wrapper writes torch's own words for devices",
-    "coilwork_runtime.manifest.kernel_manifest": "Triton is one of the two languages that are the runtime's own",
+    "coilwork_runtime.manifest.kernel_manifest": (
+        "Triton is one of the two languages that are the runtime's own"
+    ),
     "coilwork_runtime.executor.libraries": "the libraries that the native executor calls are CUDA's",
-    "coilwork_runtime.layouts": "people write `cuda` for the first GPU in modules that they run by themselves",
+    "coilwork_runtime.layouts": (
+        "people write `cuda` for the first GPU in modules that they run by themselves"
+    ),
     "coilwork_runtime.triton_kernels.worker": "Triton's words for what it compiles for",
     "coilwork_tools.demo.worker": "measures by the clock of CUDA's events",
     "coilwork_tools.bench.worker": "measures by the clock of CUDA's events",

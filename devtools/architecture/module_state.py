@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from architecture.sources import Source, Violation, last_name
 
 MUTABLE_CALLS = frozenset(
-    "dict list set sorted bytearray defaultdict deque Counter OrderedDict ChainMap WeakValueDictionary WeakKeyDictionary "
+    "dict list set sorted bytearray defaultdict deque Counter OrderedDict ChainMap WeakValueDictionary "
+    "WeakKeyDictionary "
     "WeakSet local ContextVar count SimpleNamespace Queue SimpleQueue".split()
 )
 STATEFUL_MODULES = frozenset(

@@ -12,7 +12,9 @@ from architecture.sources import Source, Violation, dotted_name
 EXECUTING = frozenset({"exec", "eval", "compile", "ast.parse", "builtins.exec", "builtins.eval"})
 REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "coilwork_runtime.loader": "the readable module, for people who load one; nothing that runs imports that",
+        "coilwork_runtime.loader": (
+            "the readable module, for people who load one; nothing that runs imports that"
+        ),
         "coilwork_runtime.manifest.readable": "reads the words of a readable module",
         "coilwork_runtime.triton_kernels.worker": "Triton's own language is Python",
         "coilwork_runtime.triton_kernels.equal_texts": "compares texts in Triton's language",

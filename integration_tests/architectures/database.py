@@ -62,12 +62,17 @@ GIVEN: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 NAMES: Final = tuple(
     """
-    albert bamba bart beit bert big_bird bit blenderbot bloom canine clip codegen cohere convbert convnext convnextv2 ctrl
-    data2vec-vision deberta-v2 deepseek_v3 deit dinov2 distilbert dpt electra esm falcon falcon_mamba fnet focalnet funnel
-    gemma2 gemma3_text glm glpn gpt2 gpt_neo gpt_neox gptj granite hiera hubert ibert jamba jetmoe layoutlm led llama
-    longformer longt5 m2m_100 mamba mamba2 mixtral mobilebert mobilenet_v1 mobilenet_v2 mobilevit modernbert mpt
+    albert bamba bart beit bert big_bird bit blenderbot bloom canine clip codegen cohere convbert convnext
+    convnextv2 ctrl
+    data2vec-vision deberta-v2 deepseek_v3 deit dinov2 distilbert dpt electra esm falcon falcon_mamba fnet
+    focalnet funnel
+    gemma2 gemma3_text glm glpn gpt2 gpt_neo gpt_neox gptj granite hiera hubert ibert jamba jetmoe layoutlm
+    led llama
+    longformer longt5 m2m_100 mamba mamba2 mixtral mobilebert mobilenet_v1 mobilenet_v2 mobilevit modernbert
+    mpt
     nystromformer olmo2 opt pegasus persimmon phi3 poolformer prophetnet pvt pvt_v2 qwen2 qwen2_moe qwen3_moe
-    recurrent_gemma regnet resnet roberta roformer rwkv segformer sew siglip squeezebert stablelm starcoder2 swiftformer
+    recurrent_gemma regnet resnet roberta roformer rwkv segformer sew siglip squeezebert stablelm starcoder2
+    swiftformer
     switch_transformers t5 tapas umt5 unispeech videomae vit vitdet wav2vec2 wavlm whisper xlm xlnet yolos
     """.split()
 )

@@ -2,7 +2,7 @@
 
     python -m integration_tests.fuzz --count 200 --seconds 300
     python -m integration_tests.fuzz --seed 4711            one program, with its source
-    python -m integration_tests.fuzz --interpreted          what is decided, for a CPU and for an accelerator; nothing is built
+    python -m integration_tests.fuzz --interpreted          decisions for a CPU and a GPU; builds nothing
     python -m integration_tests.fuzz --first 100000 --count 5000 --findings fuzz.jsonl
 
 A seed stands for one program. Programs run in worker processes, many in each; one that dies or does not
@@ -38,7 +38,8 @@ class Worker:
     def __init__(self, first: int, count: int, shrinking_s: float, more: Sequence[str]) -> None:
         # fmt: off
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count", str(count),
+            [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count",
+            str(count),
              "--shrinking", str(shrinking_s), *more],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
             env={**PATIENT, **os.environ, **({"TRITON_INTERPRET": "1"} if "--triton" in more else {})},

@@ -1,11 +1,11 @@
 """Runs programs with collectives in flight (`flights.py`) beside eager: over gloo, or with a group that does
 everything at the wait.
 
-    python -m integration_tests.fuzz.collectives --ranks 2 3 4 --count 500      over gloo; so many programs in all
-    python -m integration_tests.fuzz.collectives --delayed --count 100          in one process, where each fault shows
+    python -m integration_tests.fuzz.collectives --ranks 2 3 4 --count 500      over gloo, 500 in all
+    python -m integration_tests.fuzz.collectives --delayed --count 100          in one process
     python -m integration_tests.fuzz.collectives --delayed --first 17 --count 1 --show
 
-One set of processes serves many programs. Exit status 1 if a program failed.
+One set of processes serves many programs. In one process each fault shows. Exit status 1 if a program failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from integration_tests.fuzz.flights import Flights, draw
 RUNS = 2
 # over gloo without a wrapper named, one program after the other
 DRIVERS: tuple[dict[str, Any], ...] = (
-    {}, {"wrapper": "cpp"}, {"executor": "python"}, {}, {"wrapper": "fx"}, {}, {"executor": "python"}, {"wrapper": "fx"},
+    {}, {"wrapper": "cpp"}, {"executor": "python"}, {}, {"wrapper": "fx"}, {}, {"executor": "python"},
+    {"wrapper": "fx"},
 )  # fmt: skip
 PROGRESS = 25
 PATIENCE = timedelta(seconds=120)
@@ -99,7 +100,10 @@ def check(
         for place, (got, wanted) in enumerate(zip(found, expected, strict=True)):
             close = torch.allclose(got, wanted, rtol=1e-3, atol=1e-3 * max(1.0, float(wanted.abs().max())))
             if got.shape != wanted.shape or not close:
-                return f"rank {rank}, run {number}: result {place} differs by {float((got - wanted).abs().max())}"
+                return (
+                    f"rank {rank}, run {number}: result {place} differs by "
+                    f"{float((got - wanted).abs().max())}"
+                )
     return ""
 
 

@@ -334,8 +334,10 @@ def draw(seed: int, ranks: int, *, delayed: bool = False) -> Flights:
     for number, shape in enumerate(shapes):
         made.values.append(Value(f"x{number}", shape[0], f"x{number}"))
     steps: list[tuple[Callable[[], None], int]] = [
-        (made.unary, 4), (made.binary, 3), (made.product, 3), (made.chain, 4), (made.rows_sum, 1), (made.update, 2),
-        (made.functional_update, 2), (made.part, 1), (made.transpose, 1), (made.mutate_input, 1), (made.start, 2),
+        (made.unary, 4), (made.binary, 3), (made.product, 3), (made.chain, 4), (made.rows_sum, 1),
+        (made.update, 2),
+        (made.functional_update, 2), (made.part, 1), (made.transpose, 1), (made.mutate_input, 1), (made.start,
+        2),
         (made.wait, 3), (made.ring, 1),
     ]  # fmt: skip
     whole = delayed or rng.random() < 0.85

@@ -45,7 +45,8 @@ _FORWARD: Final = """    results = function(*given)
 """
 _BACKWARD: Final = """    leaves = [value.requires_grad_() for value in given if value.is_floating_point()]
     results = function(*given)
-    weighed = [(r * (torch.arange(r.numel()) % 7 - 3).div(4).reshape(r.shape)).sum() for r in results if r.requires_grad]
+    weighed = [(r * (torch.arange(r.numel()) % 7 - 3).div(4).reshape(r.shape)).sum() for r in results if \
+r.requires_grad]
     found = torch.autograd.grad(sum(weighed), leaves, allow_unused=True)
     return [value.detach() for value in (*results, *found, *given) if value is not None]
 """

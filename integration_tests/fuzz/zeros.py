@@ -17,9 +17,12 @@ DEFINED: Final = frozenset(
     (
         "add sub rsub mul div neg abs copysign where pow sqrt reciprocal floor ceil trunc round fmod"
         " sin tan asin atan sinh tanh asinh atanh erf expm1 log1p square exp log sigmoid"
-        " clone _to_copy copy fill full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor"
-        " lift_fresh_copy lift_fresh cat stack index index_select gather constant_pad_nd flip roll repeat masked_fill"
-        " select_backward slice_backward select_scatter slice_scatter diagonal_scatter index_fill triu tril _efficientzerotensor"
+        " clone _to_copy copy fill full full_like new_full zeros zeros_like new_zeros ones ones_like "
+        "new_ones scalar_tensor"
+        " lift_fresh_copy lift_fresh cat stack index index_select gather constant_pad_nd flip roll "
+        "repeat masked_fill"
+        " select_backward slice_backward select_scatter slice_scatter diagonal_scatter index_fill triu "
+        "tril _efficientzerotensor"
     ).split()
 )
 

@@ -46,7 +46,10 @@ class Sample:
         """The module, and the shapes that it is called with."""
         shapes = [tuple(value.shape) for value in tensors_of((self.arguments, self.keywords))]
         mode = "training" if self.module.training else "evaluation"
-        return f"{self.name} sample {self.number}, {mode}: {' '.join(str(self.module).split())[:120]} of {shapes}"
+        return (
+            f"{self.name} sample {self.number}, {mode}: {' '.join(str(self.module).split())[:120]} of "
+            f"{shapes}"
+        )
 
 
 def modules() -> dict[str, Any]:

@@ -427,7 +427,8 @@ def main() -> int:
             file.flush()
             if record["status"] not in ("ok", "skipped"):
                 print(
-                    f"{record['status']:9} {record['op']} {record['way']}: {record['detail']}  [{record['sample']}]"
+                    f"{record['status']:9} {record['op']} {record['way']}: {record['detail']}  "
+                    f"[{record['sample']}]"
                 )
     print(summary(records))
     return 1 if any(record["status"] not in ("ok", "skipped", "torch") for record in records) else 0

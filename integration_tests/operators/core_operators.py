@@ -20,13 +20,15 @@ CORE_TITLE: Final = "## Core ATen and prims"
 HEADER: Final = """
 {title}
 
-Every overload that torch tags `core` ({core}), and every one of `torch.ops.prims` ({prims}), by what the compiler does with a call:
+Every overload that torch tags `core` ({core}), and every one of `torch.ops.prims` ({prims}), by what the
+compiler does with a call:
 
 - *generated*: a lowering makes it kernels or a view;
 - *taken apart*: into operators that have lowerings;
 - *ATen*: called inside the compiled program.
 
-A lowering or a decomposition may leave some arguments (complex numbers, for one) to ATen; the table above shows where samples do.
+A lowering or a decomposition may leave some arguments (complex numbers, for one) to ATen; the table above
+shows where samples do.
 
 """
 # Why those that are called are.

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from benchmarks.pages import wrap_prose
 from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
 from integration_tests.operators.calls import WAYS, Way, compiled_calls, run_all
@@ -35,8 +36,9 @@ Row: TypeAlias = tuple[str, str, str, str]
 HEADER: Final = """\
 # Operator coverage
 
-What became of the samples of each operator in torch's own database (`torch.testing._internal`'s `op_db`, torch {version}), compiled for a
-CPU in `float32`, or in the first type the operator has. Made by `python -m integration_tests.operators.coverage`.
+What became of the samples of each operator in torch's own database (`torch.testing._internal`'s `op_db`,
+torch {version}), compiled for a CPU in `float32`, or in the first type the operator has. Made by
+`python -m integration_tests.operators.coverage`.
 
 - *generated*: kernels of ours, fused with what surrounds them, or views, which need none;
 - *mixed*: kernels of ours and calls of ATen's;
@@ -47,16 +49,20 @@ The last column names the operators that are called. [Core ATen and prims](#core
 
 Of operators on elements, rows, windows and positions, these are calls on purpose:
 
-- first elements and elements by rank (`topk`, `kthvalue`, `median` along a dimension) of 64 bits on a CPU, where ATen's kernels are faster, and `mode`
-  and the median of a whole tensor; on accelerators sorts of rows that do not fit on chip;
-- random numbers where they are to be eager's, as in this table; by default they are generated on accelerators;
+- first elements and elements by rank (`topk`, `kthvalue`, `median` along a dimension) of 64 bits on a CPU,
+  where ATen's kernels are faster, and `mode` and the median of a whole tensor; on accelerators sorts of rows
+  that do not fit on chip;
+- random numbers where they are to be eager's, as in this table; by default they are generated on
+  accelerators;
 - Bessel functions of the first and second kind in `float64`, in which eager's are too coarse to be equal to;
 - results whose size depends on data (`nonzero`, `masked_select`, `unique`, `bincount`);
-- windows of different sizes on a CPU backwards (`adaptive_avg_pool2d`), and Euclidean distances of many rows, which are a matrix product;
-- positions that are repeated (`repeat_interleave`) on a CPU, and products of complex numbers there but for rows that are read as pairs of
-  real numbers, where ATen's kernels are faster;
+- windows of different sizes on a CPU backwards (`adaptive_avg_pool2d`), and Euclidean distances of many rows,
+  which are a matrix product;
+- positions that are repeated (`repeat_interleave`) on a CPU, and products of complex numbers there but for
+  rows that are read as pairs of real numbers, where ATen's kernels are faster;
 - `histc`, whose bins on a CPU end where vectors of eager's `linspace` round, and `hash_tensor`;
-- samples without elements, and some of numbers without dimensions: that is why a common operator may be *mixed*.
+- samples without elements, and some of numbers without dimensions: that is why a common operator may be
+  *mixed*.
 
 """
 
@@ -160,7 +166,7 @@ def page(rows: Sequence[Row]) -> str:
     lines.append("| backward | " + " | ".join(str(backward[kind]) for kind in kinds[:3]) + " | |\n\n")
     lines += ["| operator | forward | backward | calls |\n", "|---|---|---|---|\n"]
     lines += [f"| `{name}` | {one} | {other} | {calls} |\n" for name, one, other, calls in rows]
-    return "".join(lines) + core_section()
+    return wrap_prose("".join(lines) + core_section())
 
 
 def _kind(one: Coverage | None) -> str:

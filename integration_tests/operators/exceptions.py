@@ -35,7 +35,8 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         ways="hard",
         statuses="wrong",
         reason=(
-            "the mean of numbers one of which is infinite is NaN; eager's running mean is so from the number after it on: it is "
+            "the mean of numbers one of which is infinite is NaN; eager's running mean is so from the "
+            "number after it on: it is "
             "infinite if that is the last one."
         ),
     ),
@@ -44,22 +45,28 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         ways="hard",
         statuses="wrong",
         reason=(
-            "eager's recurrence subtracts infinities where a polynomial of a large number overflows two degrees early, and does not "
-            "start with NaN: its results are NaN, and from memory that nothing was written to. They are infinite, and NaN."
+            "eager's recurrence subtracts infinities where a polynomial of a large number overflows two "
+            "degrees early, and does not "
+            "start with NaN: its results are NaN, and from memory that nothing was written to. They are "
+            "infinite, and NaN."
         ),
     ),
     KnownException(
         ops="signal.windows.kaiser",
         ways="hard",
         statuses="wrong",
-        reason="with a beta beyond 88 eager divides infinities, whose exponential is not yet of the Bessel function: NaN for 0.",
+        reason=(
+            "with a beta beyond 88 eager divides infinities, whose exponential is not yet of the Bessel "
+            "function: NaN for 0."
+        ),
     ),
     KnownException(
         ops="clamp",
         ways="hard",
         statuses="strides",
         reason=(
-            "where limits are broadcast and their layouts contradict that of the input, torch's meta function, whose strides a "
+            "where limits are broadcast and their layouts contradict that of the input, torch's meta "
+            "function, whose strides a "
             "compiled graph has to keep, names others than torch's kernel makes."
         ),
     ),
@@ -68,7 +75,8 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         ways="*backward",
         statuses="strides",
         reason=(
-            "torch's meta function gives gradients the layout of what they are gradients of, as a compiled graph has to keep it; "
+            "torch's meta function gives gradients the layout of what they are gradients of, as a "
+            "compiled graph has to keep it; "
             "its kernel makes them contiguous."
         ),
     ),
@@ -78,7 +86,8 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         dtypes="bfloat16 float16",
         statuses="strides",
         reason=(
-            "torch's meta function lays a product in 16 bits out by a first factor that is expanded, as if memory held it; eager's "
+            "torch's meta function lays a product in 16 bits out by a first factor that is expanded, as "
+            "if memory held it; eager's "
             "kernel goes by the other one. A compiled graph has to keep the former's strides."
         ),
     ),
@@ -87,7 +96,8 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         dtypes="int64",
         statuses="wrong",
         reason=(
-            "the remainder of a division by 0 is undefined on GPUs: eager's is 2^32 - 1 where the dividend fits 32 bits, for which "
+            "the remainder of a division by 0 is undefined on GPUs: eager's is 2^32 - 1 where the "
+            "dividend fits 32 bits, for which "
             "its compiler divides faster, else -1; compiled code's is -1 always."
         ),
     ),
@@ -117,7 +127,8 @@ _LATER_KERNELS: Final = (
     "eager has no kernel for the type before torch 2.13; compiled code computes what it computes since then."
 )
 _POSITIONS_OF_GRADIENTS: Final = (
-    "eager's kernel writes a gradient beyond its memory, and refuses only the gradient of that; compiled code "
+    "eager's kernel writes a gradient beyond its memory, and refuses only the gradient of that; "
+    "compiled code "
     "refuses the position, with an IndexError."
 )
 KNOWN_REFUSALS: Final[tuple[KnownRefusal, ...]] = (
@@ -149,7 +160,8 @@ KNOWN_REFUSALS: Final[tuple[KnownRefusal, ...]] = (
         changes="argument *: on another device",
         words="Function EmbeddingBagBackward0 returned an invalid gradient*expected device meta*",
         reason=(
-            "eager's gradient of bags reads the memory of weights that have none, and refuses the call or crashes; "
+            "eager's gradient of bags reads the memory of weights that have none, and refuses the call "
+            "or crashes; "
             "it runs as captured, with the same."
         ),
     ),
@@ -157,7 +169,8 @@ KNOWN_REFUSALS: Final[tuple[KnownRefusal, ...]] = (
         ops="lu_unpack aten.lu_unpack.default",
         changes="argument 1: * more*",
         reason=(
-            "eager's kernel writes beyond its memory where there are more pivots than rows, and may refuse the "
+            "eager's kernel writes beyond its memory where there are more pivots than rows, and may "
+            "refuse the "
             "call, return or crash later; compiled code calls the same kernel."
         ),
     ),

@@ -23,15 +23,17 @@ from typing import Final
 import torch
 
 from benchmarks.models import CASES, ModelCase, Setting, Size, find_case, instantiate
+from benchmarks.pages import wrap_prose
 from benchmarks.training import training_step
 from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
 
 HEADER: Final = """\
 # Operators of the benchmark models
 
-Which operators of the models in `benchmarks/models` run as kernels of ours, compiled for a CPU in `float32` at the reduced size, forward
-and, where the suite trains the model, with backward and optimizer (torch {version}). Operators are those of the graphs that AOTAutograd
-captures, after decompositions; views count as generated, for they need no kernel. Made by `python -m integration_tests.operators.in_models`.
+Which operators of the models in `benchmarks/models` run as kernels of ours, compiled for a CPU in `float32`
+at the reduced size, forward and, where the suite trains the model, with backward and optimizer (torch
+{version}). Operators are those of the graphs that AOTAutograd captures, after decompositions; views count as
+generated, for they need no kernel. Made by `python -m integration_tests.operators.in_models`.
 
 """
 
@@ -114,9 +116,11 @@ def page(models: Mapping[str, Mapping[str, Use]]) -> str:
     kinds = Counter(use.kind for use in total.values())
     lines = [
         HEADER.format(version=torch.__version__.partition("+")[0]),
-        f"**{kinds['generated']} of {len(total)} operators ({share(kinds['generated'], len(total))}) run as generated code "
+        f"**{kinds['generated']} of {len(total)} operators ({share(kinds['generated'], len(total))}) "
+        "run as generated code "
         f"wherever they occur**, {kinds['mixed']} in some places, {kinds['ATen']} are always ATen's; of the "
-        f"{sum(use.nodes for use in total.values())} calls in all graphs, {sum(use.calls for use in total.values())} "
+        f"{sum(use.nodes for use in total.values())} calls in all graphs, "
+        f"{sum(use.calls for use in total.values())} "
         "go to ATen.\n\n## Left to ATen\n\n",
         "| operator | occurs | of these ATen | models |\n|---|---:|---:|---|\n",
     ]
@@ -131,7 +135,7 @@ def page(models: Mapping[str, Mapping[str, Use]]) -> str:
         lines.append(f"| {model} | {len(found)} | {generated} | {share(generated, len(found))} |\n")
     lines.append("\n## Generated\n\n")
     lines.append(", ".join(f"`{name}`" for name, use in sorted(total.items()) if not use.calls) + "\n")
-    return "".join(lines)
+    return wrap_prose("".join(lines))
 
 
 def share(part: int, whole: int) -> str:

@@ -1,6 +1,6 @@
 """What sweeps found, as a page: docs/operators-beside-eager.md.
 
-    python -m integration_tests.operators.page "cpu.jsonl=a CPU of 64 cores, torch 2.11.0" "gpu.jsonl+again.jsonl"
+    python -m integration_tests.operators.page "cpu.jsonl=64 cores, torch 2.11.0" "gpu.jsonl+again.jsonl"
 
 An argument is a sweep: its results files, the later ones what was measured again, joined by `+`. Behind a
 file's `=` stands where it was made, if its records do not say so. `--note UNIT=TEXT` adds to what is said of
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.pages import wrap_prose
 from integration_tests.operators.exceptions import reason
 from integration_tests.operators.units import Unit
 from integration_tests.operators.verdicts import (
@@ -34,14 +35,16 @@ from integration_tests.operators.verdicts import (
 HEADER: Final = """\
 # Operators beside eager
 
-Every operator of torch's own database (`torch.testing._internal`'s `op_db`) through `torch.compile(..., backend="coilwork")`, compared with
-eager: structure, dtype, shape, strides, values and gradients. `integration_tests/operators/README.md` says how, `nox -s opinfo` does it,
+Every operator of torch's own database (`torch.testing._internal`'s `op_db`) through
+`torch.compile(..., backend="coilwork")`, compared with eager: structure, dtype, shape, strides, values and
+gradients. `integration_tests/operators/README.md` says how, `nox -s opinfo` does it,
 `python -m integration_tests.operators.page` makes this page of the results.
 
-A pair is an operator and a type, and as bad as the worst that became of it in any way of calling. *Equal*: integers and booleans to the
-bit, others within what torch's own tests allow, or with at most ten times eager's own error. *Torch's own*: `aot_eager`, in which nothing is
-Coilwork's, differs in the same way. *Not traced*: Dynamo compiles nothing. *No samples*: eager raises on all of them, too. Shares are of the
-pairs that are left.
+A pair is an operator and a type, and as bad as the worst that became of it in any way of calling. *Equal*:
+integers and booleans to the bit, others within what torch's own tests allow, or with at most ten times
+eager's own error. *Torch's own*: `aot_eager`, in which nothing is Coilwork's, differs in the same way. *Not
+traced*: Dynamo compiles nothing. *No samples*: eager raises on all of them, too. Shares are of the pairs that
+are left.
 """
 
 
@@ -55,7 +58,9 @@ class Results:
 
 def page(sweeps: Sequence[Sequence[Results]], notes: Mapping[str, str]) -> str:
     """The whole page: of each sweep its first results, with those of the units that were measured again."""
-    return "\n".join([HEADER, *(line for sweep in sweeps for line in _sweep(sweep, notes))]) + "\n"
+    return wrap_prose(
+        "\n".join([HEADER, *(line for sweep in sweeps for line in _sweep(sweep, notes))]) + "\n"
+    )
 
 
 def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
@@ -70,9 +75,11 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     lines = [
         f"## {_capital(first.place)}",
         "",
-        f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of operator and type, "
+        f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of "
+        "operator and type, "
         f"{len(units):,} units (a pair called in one way), {_samples(called):,} samples. "
-        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, {_share(verdicts)}**{counted}.",
+        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, "
+        f"{_share(verdicts)}**{counted}.",
         "",
         *_table("type", found.dtypes, total=verdicts),
         "",
@@ -81,7 +88,8 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     if found.rejected:
         lines += [
             "",
-            "Calls that eager rejects: compiled code rejects those of {rejected} operators ({calls} calls), and accepts some of "
+            "Calls that eager rejects: compiled code rejects those of {rejected} operators ({calls} "
+            "calls), and accepts some of "
             "{accepted}; of {torch} `aot_eager` accepts some, too.".format(**found.rejected),
         ]
     for results in later:
@@ -155,7 +163,8 @@ def _elsewhere(records: Sequence[Record]) -> list[str]:
     for (op, way), (why, dtypes) in elsewhere(records).items():
         ways.setdefault((op, _text(why.removeprefix(THEIRS))), {})[way] = list(dict.fromkeys(dtypes))
     lines = [
-        "`aot_eager` does the same, or Dynamo compiles nothing. *(2, 1) instead of (1, 3) of (3, 2)*: these strides of a tensor of "
+        "`aot_eager` does the same, or Dynamo compiles nothing. *(2, 1) instead of (1, 3) of (3, 2)*: "
+        "these strides of a tensor of "
         "these sizes. With *errors* stands what eager rejects.",
         "",
         "| operator | ways | types | what |",

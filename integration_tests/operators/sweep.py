@@ -1,7 +1,8 @@
 """Every operator of torch's database through Coilwork beside eager; prints a table and what failed.
 
     python -m integration_tests.operators.sweep --device cpu --processes 2
-    python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4 --samples 4
+    python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4
+        --samples 4
 
 Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one
 dtype, in parts if it has many samples. One that dies, or takes longer than `--limit` seconds for samples that

@@ -19,7 +19,8 @@ from integration_tests.operators.database import operators
 # One or two operators for each rule or family of rules; those with derivatives are called with them.
 DIFFERENTIABLE = """
     add atan2 pow nn.functional.gelu log_softmax logsumexp sum var_mean std amax norm prod
-    cumsum cumprod logcumsumexp cat stack gather index_select index_put index_add scatter_add take unfold diagonal_scatter
+    cumsum cumprod logcumsumexp cat stack gather index_select index_put index_add scatter_add take unfold \
+diagonal_scatter
     roll tril where masked_fill clamp permute narrow sort topk
     matmul baddbmm einsum nn.functional.conv2d nn.functional.conv_transpose1d nn.functional.max_pool2d
     nn.functional.avg_pool2d nn.functional.adaptive_avg_pool2d nn.functional.interpolate.bilinear

@@ -10,7 +10,8 @@ import torch
 
 # What is most used comes first: an unfinished sweep has seen it.
 DTYPES: Final = (
-    "float32 int64 bool bfloat16 float16 float64 uint8 int32 complex64 int16 int8 complex128 complex32 uint16 uint32 "
+    "float32 int64 bool bfloat16 float16 float64 uint8 int32 complex64 int16 int8 complex128 complex32 "
+    "uint16 uint32 "
     "uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
 ).split()
 WAYS_OF_A_SWEEP: Final = ("forward", "errors", "backward", "dynamic", "dynamic_backward")

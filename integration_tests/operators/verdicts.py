@@ -178,7 +178,8 @@ def tally_table(found: Tally) -> str:
         ]
     if found.rejected:
         lines.append(
-            "calls that eager rejects: rejected for {rejected} operators ({calls} calls), accepted for {accepted}, "
+            "calls that eager rejects: rejected for {rejected} operators ({calls} calls), accepted for "
+            "{accepted}, "
             "for {torch} by aot_eager too".format(**found.rejected)
         )
     return "\n".join(lines)

@@ -123,7 +123,10 @@ CASES = (
         tiny=(2, 20, 3, 4),
         train=True,
         again=four_times,
-        why="the input is there again in the backward pass, and statistics need one more pass of what follows from them",
+        why=(
+            "the input is there again in the backward pass, and statistics need one more pass of what "
+            "follows from them"
+        ),
         set="further",
     ),
     Case(
@@ -133,7 +136,10 @@ CASES = (
         size=(256, 3000, 80),
         tiny=(2, 9, 5),
         again=first_bytes,
-        why="all sounds in flight are larger than the memory on chip, and their moments come before the first result",
+        why=(
+            "all sounds in flight are larger than the memory on chip, and their moments come before the "
+            "first result"
+        ),
         set="further",
     ),
     Case(

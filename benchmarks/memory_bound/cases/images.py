@@ -106,7 +106,10 @@ CASES = (
         size=(64, 56, 56, 384),
         tiny=(2, 3, 4, 5),
         again=first_bytes,
-        why="all pictures in flight are larger than the memory on chip, and their norms come before the first result",
+        why=(
+            "all pictures in flight are larger than the memory on chip, and their norms come before the "
+            "first result"
+        ),
         set="later",
     ),
     Case(
@@ -196,7 +199,10 @@ CASES = (
         size=(128, 480000),
         tiny=(2, 9),
         again=first_bytes,
-        why="all sounds in flight are larger than the memory on chip, and the largest sample comes before the first result",
+        why=(
+            "all sounds in flight are larger than the memory on chip, and the largest sample comes before "
+            "the first result"
+        ),
         set="later",
     ),
     Case(
@@ -206,7 +212,10 @@ CASES = (
         size=(256, 80, 3000),
         tiny=(2, 3, 9),
         again=first_bytes,
-        why="all sounds in flight are larger than the memory on chip, and the largest number comes before the first result",
+        why=(
+            "all sounds in flight are larger than the memory on chip, and the largest number comes before "
+            "the first result"
+        ),
         set="later",
     ),
     Case(

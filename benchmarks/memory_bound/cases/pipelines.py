@@ -108,7 +108,10 @@ CASES = (
         size=(512, 384, 384),
         tiny=(2, 5, 6),
         again=first_bytes,
-        why="all pictures in flight are larger than the memory on chip, and their mean comes before the first result",
+        why=(
+            "all pictures in flight are larger than the memory on chip, and their mean comes before the "
+            "first result"
+        ),
         check=near_eager(coloured),
         set="further",
     ),

@@ -60,7 +60,8 @@ RELU_ADD_SOURCE: Final = KernelSource(
     name="relu_add",
     language="cpp",
     text="""
-extern "C" __attribute__((visibility("default"))) void kernel(const float* a, const float* b, float* c, long n) {
+extern "C" __attribute__((visibility("default"))) void kernel(const float* a, const float* b, float* c, long \
+n) {
   for (long i = 0; i < n; ++i) c[i] = (a[i] > 0 ? a[i] : 0) + b[i];
 }
 """,

@@ -27,7 +27,8 @@ MISMATCH = """program @p {
   alloc %a: f32[s0, 128]
   extern "aten.cat.default" ([%x, %x]) defines (%b: f32[2*s0, 128])
   extern "aten.linear.default" (%b, %b) defines (%c: f32[2*s0, 2*s0])
-  extern "aten.bmm.default" (%x, %w) defines (%y: f32[s0, s1]) loc("bmm" "aten.bmm" "model.py":12 "y = x @ w" "")
+  extern "aten.bmm.default" (%x, %w) defines (%y: f32[s0, s1]) loc("bmm" "aten.bmm" "model.py":12 \
+"y = x @ w" "")
   return (%y, %a, %c)
 }"""
 FINE = MISMATCH.replace('extern "aten.bmm.default" (%x, %w)', 'extern "aten.linear.default" (%x, %w)')

@@ -129,10 +129,12 @@ def test_other_kinds_of_arguments() -> None:
           input %x: f32[2, 3, 4, 4]
           extern "aten.clone.default" (%x, memory_format = torch "channels_last")
             defines (%c: f32[2, 3, 4, 4]{48, 1, 12, 3})
-          extern "aten._to_copy.default" (%x, dtype = type f16, layout = torch "strided", device = device "cpu")
+          extern "aten._to_copy.default" (%x, dtype = type f16, layout = torch "strided", device = device \
+"cpu")
             defines (%h: f16[2, 3, 4, 4])
           extern "aten.pad.default" (%x, [1, 1, 0, 0], "reflect") defines (%p: f32[2, 3, 4, 6])
-          extern "aten.full.default" ([2, 2], 3, dtype = type i64, device = device "cpu") defines (%f: i64[2, 2])
+          extern "aten.full.default" ([2, 2], 3, dtype = type i64, device = device "cpu") defines (%f: \
+i64[2, 2])
           extern "aten.max_pool2d_with_indices.default" (%x, [2, 2], 2)
             defines (%m: f32[2, 3, 2, 2], %i: i64[2, 3, 2, 2]) tuple
           extern "aten.slice_backward.default" (%x, [2, 3, 4, 8], 3, 4, `8`, 1) defines (%s: f32[2, 3, 4, 8])
@@ -229,7 +231,10 @@ REFUSED = [
     ('extern "aten.relu.default" (%x, k = 1) defines (%y: f32[4])', "aten.relu.default", "no argument k"),
     ('extern "aten.relu.default" (7) defines (%y: f32[4])', "aten.relu.default", "argument self"),
     (
-        'extern "aten.histogramdd.default" (%x, [3]) defines (%h: f32[3], %b: f32[4]) tuple paths ([0], [1, 0])',
+        (
+            'extern "aten.histogramdd.default" (%x, [3]) defines (%h: f32[3], %b: f32[4]) tuple paths ([0], '
+            "[1, 0])"
+        ),
         "aten.histogramdd.default",
         "returns (Tensor, List[Tensor]), which torch's C dispatcher mixes up",
     ),

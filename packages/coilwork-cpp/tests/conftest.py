@@ -62,7 +62,8 @@ def build(source: KernelSource, folder: Path, optimize: str = "-O3") -> ctypes.C
         "-ffp-contract=off", "-fno-delete-null-pointer-checks",
         *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "pow", "powf")),
         "-mprefer-vector-width=512" if "avx512f" in source.features else "-mprefer-vector-width=256",
-        *arch, "-Wall", "-Wno-unused-variable", "-Wno-unknown-pragmas", str(text), "-o", str(library), "-lmvec", "-lm",
+        *arch, "-Wall", "-Wno-unused-variable", "-Wno-unknown-pragmas", str(text), "-o", str(library),
+        "-lmvec", "-lm",
         f"-L{lib}", "-ltorch_cpu",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)

@@ -26,7 +26,8 @@ UNARY = {
     "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log10": torch.log10,
     "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin,
     "acos": torch.acos, "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh,
-    "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "sigmoid": torch.sigmoid, "erf": torch.erf,
+    "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "sigmoid": torch.sigmoid,
+    "erf": torch.erf,
     "erfc": torch.erfc, "lgamma": torch.lgamma, "isnan": torch.isnan, "isinf": torch.isinf,
     "signbit": torch.signbit, "bitwise_not": torch.bitwise_not,
 }  # fmt: skip

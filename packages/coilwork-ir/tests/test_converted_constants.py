@@ -75,7 +75,10 @@ def test_a_side_of_a_choice() -> None:
 def test_what_a_masked_load_gives_elsewhere() -> None:
     found, asked = recorded(kernel("t2 = load %in0[x0] : f32 mask t1 other inf\nt9 = cast(t2) : i32"))
     assert asked == [(math.inf, DType.F32, DType.I32)]
-    wanted = "t2 = load %in0[x0] : f32 mask t1 other 0.0\nt3 = cast(t2) : i32\nt4 = const 7 : i32\nt9 = where(t1, t3, t4)"
+    wanted = (
+        "t2 = load %in0[x0] : f32 mask t1 other 0.0\nt3 = cast(t2) : i32\nt4 = const 7 : i32\nt9 = "
+        "where(t1, t3, t4)"
+    )
     assert found == kernel(wanted)
 
 

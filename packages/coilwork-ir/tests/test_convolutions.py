@@ -29,7 +29,8 @@ FORWARD = """graph @forward {
   input %x: bf16[s0, 4, 9, 11]
   input %w: bf16[6, 2, 3, 5]
   input %b: bf16[6]
-  (%y: bf16[s0, 6, 5, 9]) = convolve f32 (stride 2 padding 1 dilation 1, stride 1 padding 1 dilation 1) groups 2 {
+  (%y: bf16[s0, 6, 5, 9]) = convolve f32 (stride 2 padding 1 dilation 1, stride 1 padding 1 dilation 1) \
+groups 2 {
     value [x0: s0, x1: 4, x2: 9, x3: 11]
     weight [w0: 6, w1: 2, w2: 3, w3: 5]
     result [i0: s0, i1: 6, i2: 5, i3: 9]

@@ -62,14 +62,16 @@ program @p {{
   {COPY}
   alloc %y: f32[4]
   launch @copy (%x, %y) sizes [4]
-  extern "_c10d_functional.all_gather_into_tensor.default" (%y, 2, "0") defines (%g: f32[8]) in_flight (%y, %g) until (%g)
+  extern "_c10d_functional.all_gather_into_tensor.default" (%y, 2, "0") defines (%g: f32[8]) in_flight (%y, \
+%g) until (%g)
   alloc %z: f32[4]
   launch @copy (%y, %z) sizes [4]
   extern "_c10d_functional.wait_tensor.default" (%g) defines (_) waits (%g)
   view %h: f32[8] of %g offset `0`
   reuse %u: f32[4] of %y
   launch @copy (%h, %u) sizes [4]
-  extern "_c10d_functional.all_gather_into_tensor.default" (%z, 2, "0") defines (%k: f32[8]) in_flight (%z, %k) until (%k)
+  extern "_c10d_functional.all_gather_into_tensor.default" (%z, 2, "0") defines (%k: f32[8]) in_flight (%z, \
+%k) until (%k)
   free (%x, %g, %z)
   return (%h, %u, %k)
 }}
@@ -86,7 +88,8 @@ def test_graphs_say_it_in_text() -> None:
     text = (
         "graph @g {\n"
         "  input %x: f32[4]\n"
-        '  extern "mine.start.default" (%x) custom defines (%g: f32[4]) retains barrier in_flight (%x, %g) until (%g)\n'
+        '  extern "mine.start.default" (%x) custom defines (%g: f32[4]) retains barrier in_flight (%x, '
+        "%g) until (%g)\n"
         '  extern "mine.wait.default" (%g) custom defines (_) mutates (%h: f32[4] of %g) effect waits (%g)\n'
         "  return (%h)\n"
         "}\n"

@@ -568,12 +568,18 @@ def test_wrong_inputs_are_named(inputs, constants, code: str) -> None:
 
 
 def test_an_unknown_operator_is_named() -> None:
-    text = 'graph @g {\n input %x: f32[2]\n extern "nolib.noop.default" (%x) custom defines (%y: f32[2])\n return (%y)\n}'
+    text = (
+        'graph @g {\n input %x: f32[2]\n extern "nolib.noop.default" (%x) custom defines (%y: f32[2])\n '
+        "return (%y)\n}"
+    )
     with pytest.raises(InterpretError, match=r"no operator 'nolib\.noop\.default'"):
         run(text, torch.zeros(2))
 
 
 def test_results_have_their_declared_shape() -> None:
-    text = 'graph @g {\n input %x: f32[2]\n extern "aten.neg.default" (%x) aten defines (%y: f32[3])\n return (%y)\n}'
+    text = (
+        'graph @g {\n input %x: f32[2]\n extern "aten.neg.default" (%x) aten defines (%y: f32[3])\n return '
+        "(%y)\n}"
+    )
     with pytest.raises(InterpretError, match="%y is declared"):
         run(text, torch.zeros(2))

@@ -113,7 +113,10 @@ def test_boxes_of_scatters(at: str, ranges: str, box: tuple[tuple[int, ...], ...
 
 def test_masked_and_combining_scatters_fill_nothing() -> None:
     head = "graph @g { input %a: f32[4] input %m: bool[4] %y: f32[4] = scatter"
-    masked = f"{head} store [i0: 4] into %a {{ t0 = load %m[i0] : bool t1 = const 1.0 : f32 at [i0] mask t0 yield t1 }}"
+    masked = (
+        f"{head} store [i0: 4] into %a {{ t0 = load %m[i0] : bool t1 = const 1.0 : f32 at [i0] mask t0 "
+        f"yield t1 }}"
+    )
     adding = f"{head} add [i0: 4] into %a {{ t1 = const 1.0 : f32 at [i0] yield t1 }}"
     for text in (masked, adding):
         (node,) = nodes_of(f"{text} return (%y) }}")

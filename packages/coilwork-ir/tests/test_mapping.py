@@ -97,9 +97,15 @@ LOOKED_UP = kernel_text(
     "t0 = load %in0[x0] : i64\nt1 = index [3*@0] using (t0)\nstore %out0[x0] = t1",
 )
 COPY = kernel_text(
-    "range x0: `32` parallel x\nrange x1: `48` parallel x\nrange x2: `64` parallel x\nrange x3: `2` parallel x",
+    (
+        "range x0: `32` parallel x\nrange x1: `48` parallel x\nrange x2: `64` parallel x\nrange x3: `2` "
+        "parallel x"
+    ),
     "arg in0: f32 in span `196608`\narg out0: f32 out span `196608`",
-    "t0 = load %in0[x1 + 48*x0 + 1536*x2 + 98304*x3] : f32\nstore %out0[48*x0 + x1 + 1536*x2 + 98304*x3] = t0",
+    (
+        "t0 = load %in0[x1 + 48*x0 + 1536*x2 + 98304*x3] : f32\nstore %out0[48*x0 + x1 + 1536*x2 + "
+        "98304*x3] = t0"
+    ),
 )
 DOUBLED = COPY.replace("store %out0[48*x0", "t1 = add(t0, t0)\nstore %out0[48*x0").replace(
     " = t0\n}", " = t1\n}"
@@ -156,8 +162,10 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "sequential": (COPY, "sequential x0", "tile x0 by 4 sequential x0", "x0 is tiled"),
     "share": (SCAN, "share r0 by 1024 through io0", "share r0 by 1024 through in0", "not the workspace"),
     "coarsen": (DOUBLED, "coarsen x1 by 1", "coarsen x1 by 4", "not those of 4 neighbours"),
-    "straddle": (COPY, "tile x0, x1 by 32 straddle x1 2", "tile x0, x1 by 64 straddle x1 2", "more than 2 rows"),
-    "lanes": (SOFTMAX, "keep r0 by 1024 lanes r0, x0 by 8", "keep r0 by 1000 lanes r0 by 16", "do not divide"),
+    "straddle": (COPY, "tile x0, x1 by 32 straddle x1 2", "tile x0, x1 by 64 straddle x1 2",
+    "more than 2 rows"),
+    "lanes": (SOFTMAX, "keep r0 by 1024 lanes r0, x0 by 8", "keep r0 by 1000 lanes r0 by 16",
+    "do not divide"),
     "runs": (SCAN, "loop r0 by 256 runs r0 by 32", "loop r0 by 256 runs r0 by 256", "fewer than two runs"),
     "vector": (SOFTMAX, "vector r0 by 8 shifted tail peel", "vector x0 by 8", "unit stride"),
     "warps": (SOFTMAX, "warps 8", "warps 6", "no power of two"),
@@ -187,12 +195,15 @@ RULES: dict[str, tuple[str, str, str, str]] = {
     "prefetch": (SOFTMAX, "prefetch in0, out0 pass 1", "prefetch in1 pass 1", "not known ahead"),
     "save": (SOFTMAX, "save t3 pass 1", "save t9 pass 1", "no value t9"),
     "index": (SOFTMAX, "index i32", "index i32", "5000000000"),
-    "values": (LARGE, "index i32 promised values i32 promised", "index i32 promised values i32", "leave 32 bits"),
+    "values": (LARGE, "index i32 promised values i32 promised", "index i32 promised values i32",
+    "leave 32 bits"),
     "unit": (PRODUCT, "unit mma", "unit mma", "no contraction"),
-    "order": (PRODUCT, "tile x1 by 64 tile x0 by 64 order x0, x1 grouped 8", "order x0 grouped 8", "not tiled"),
+    "order": (PRODUCT, "tile x1 by 64 tile x0 by 64 order x0, x1 grouped 8", "order x0 grouped 8",
+    "not tiled"),
     "functions": (SOFTMAX, "functions vector", "invariant 16 by 4096 functions vector", "place would decide"),
     "contract": (SOFTMAX, "contract", "contract", "eager numerics"),
-    "limit": (SOFTMAX, "warps ?w in 4 8 limit `32*w` at most `128`", "limit `w` at most `8`", "no open number"),
+    "limit": (SOFTMAX, "warps ?w in 4 8 limit `32*w` at most `128`", "limit `w` at most `8`",
+    "no open number"),
     "choose": (
         SOFTMAX,
         "warps ?w in 4 8 tile x0 by ?x in 1 2 choose w, x as 4, 2 choose w, x as 8, 1",
@@ -231,7 +242,8 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (IN_PLACE, "loop r0 by 256 stages 2", "earlier ones change"),
         (IN_PLACE, "sequential x0 stages 2", "earlier ones change"),
         (WALKED, "sequential w0 stages 2 loop r0 by 128", "earlier ones change"),
-        (WALKED.replace("8*x0 + w0] : f32", "8*x0] : f32"), "sequential w0 stages 2 keep r0 by 1024", "earlier"),
+        (WALKED.replace("8*x0 + w0] : f32", "8*x0] : f32"), "sequential w0 stages 2 keep r0 by 1024",
+        "earlier"),
         (WALKED, "sequential w0 keep r0 by 1024 invariant 1024 by 1024", "in pieces"),
         (SCAN, "share r0 by 1024 through io0 lanes r0 by 3", "do not divide"),
         (SCAN, "share r0 by 1024 through io0 runs r0 by 1024", "fewer than two runs"),
@@ -245,8 +257,10 @@ def test_a_rule_lets_pass_what_is_legal_and_names_the_directive_that_is_not(keyw
         (SCAN, "share r0 by 512 through io0", "17 elements of 33"),
         (SCAN, "share r0 by ?n in 512 1024 through io0", "17 elements of 33"),
         (SCAN.replace("workspace io0", ""), "share r0 by 1024 through io0", "not the workspace"),
-        (SCAN.replace(" = t1", " add = t1").replace("f32 out ", "f32 inout "), "share r0 by 1024 through io0", "with memory"),
-        (SCAN.replace("`4` parallel", "`n0` parallel").replace("range x0", "size n0 in [1, 4]\nrange x0"), "share r0 by 1024 through io0", "is not known"),
+        (SCAN.replace(" = t1", " add = t1").replace("f32 out ", "f32 inout "), "share r0 by 1024 through io0",
+        "with memory"),
+        (SCAN.replace("`4` parallel", "`n0` parallel").replace("range x0", "size n0 in [1, 4]\nrange x0"),
+        "share r0 by 1024 through io0", "is not known"),
         (BOTH_WAYS, "share r0 by 1024 through io0", "one direction"),
         (SCAN_AND_SUM, "share r0 by 1024 through io0", "a reduce needs all"),
         (SCAN_BY_FUNCTION, "share r0 by 1024 through io0", "no word to tell"),
@@ -282,7 +296,11 @@ def test_what_else_is_legal(text: str, mapping: str) -> None:
 def test_nests_do_every_store_and_check_once() -> None:
     kernel = parse_kernel(IN_PLACE)
     verify_mapping(kernel, parse_mapping("nest store 1: threads over x0 nest store 0: vector x0"))
-    for nests in ("nest store 0: vector x0", "nest store 0, store 0, store 1:", "nest check 0: nest store 0, store 1:"):  # fmt: skip
+    for nests in (
+        "nest store 0: vector x0",
+        "nest store 0, store 0, store 1:",
+        "nest check 0: nest store 0, store 1:",
+    ):
         with pytest.raises(VerifyError) as caught:
             verify_mapping(kernel, parse_mapping(nests))
         assert caught.value.code == "mapping"

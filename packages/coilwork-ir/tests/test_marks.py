@@ -114,6 +114,7 @@ def test_conjugates_are_resolved_twice_and_not_seen_as_memory() -> None:
 @pytest.mark.parametrize("target", ["aten.neg.default", "_c10d_functional.wait_tensor.default"])
 def test_results_of_operators_that_tell_are_left_alone(target: str) -> None:
     program = parse_program(
-        f'program @p {{\n  input %x: f32[4]\n  extern "{target}" (%x) defines (%y: f32[4])\n  return (%y)\n}}\n'
+        f'program @p {{\n  input %x: f32[4]\n  extern "{target}" (%x) defines (%y: f32[4])\n  return '
+        f"(%y)\n}}\n"
     )
     assert resolve_marks(program) is program

@@ -19,14 +19,16 @@ from coilwork_ir.program.verify import verify_program
 GRAPH = """\
 graph @g {
   input %x: f32[5, 2]
-  extern "aten.histogramdd.default" (%x, [3, 4]) aten defines (%h: f32[3, 4], _, %b: f32[5]) tuple paths ([0], [1, 0], [1, 1])
+  extern "aten.histogramdd.default" (%x, [3, 4]) aten defines (%h: f32[3, 4], _, %b: f32[5]) tuple paths \
+([0], [1, 0], [1, 1])
   return (%h, %b)
 }
 """
 PROGRAM = """\
 program @p {
   input %x: f32[5, 2]
-  extern "aten.histogramdd.default" (%x, [3, 4]) defines (%h: f32[3, 4], _, %b: f32[5]) tuple paths ([0], [1, 0], [1, 1])
+  extern "aten.histogramdd.default" (%x, [3, 4]) defines (%h: f32[3, 4], _, %b: f32[5]) tuple paths ([0], \
+[1, 0], [1, 1])
   return (%h, %b)
 }
 """

@@ -100,7 +100,8 @@ arg in0: f32 in span `32`
 arg out0: f32 out span `32`
 body {
 t0 = load %in0[8*x0 + r0] : f32
-t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 (t0) along r0
+t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 \
+(t0) along r0
 store %out0[8*x0 + r0] = t1
 }
 }

@@ -41,7 +41,10 @@ def test_a_good_program_passes() -> None:
 
 
 def test_memory_with_gaps_is_as_large_as_it_reaches() -> None:
-    text = "program @p {{\n  input %x: f32[4]\n  alloc %y: f32[2, 4]{{6, 1}}\n  reuse %z: f32[{0}] of %y\n  return (%z)\n}}\n"
+    text = (
+        "program @p {{\n  input %x: f32[4]\n  alloc %y: f32[2, 4]{{6, 1}}\n  reuse %z: f32[{0}] of %y\n  "
+        "return (%z)\n}}\n"
+    )
     verify_program(parse_program(text.format(10)))
     with pytest.raises(VerifyError, match="reuse-size"):
         verify_program(parse_program(text.format(8)))
@@ -74,7 +77,10 @@ def test_a_symbol_has_one_set_of_bounds() -> None:
 
 
 def test_numbers_of_one_call_have_names_of_their_own() -> None:
-    text = 'program @p {{\n  extern "mine.sizes.default" () defines (size u0 in [0, inf], size {0} in [0, inf])\n  return (`u0`, `{0}`)\n}}\n'
+    text = (
+        'program @p {{\n  extern "mine.sizes.default" () defines (size u0 in [0, inf], size {0} in [0, '
+        "inf])\n  return (`u0`, `{0}`)\n}}\n"
+    )
     verify_program(parse_program(text.format("u1")))
     with pytest.raises(VerifyError, match="two results are u0"):
         verify_program(parse_program(text.format("u0")))

@@ -22,7 +22,22 @@ from coilwork_lowering import decompositions, lower
 aten = torch.ops.aten
 EPS = 2.0**-23
 # the threshold of eager's softplus, where `exp` overflows, and where it is 0
-EDGES = (0.0, -0.0, 20.0, 20.000002, 19.999998, 88.8, 1e30, 3e38, -1e30, -3e38, -104.0, math.inf, -math.inf, math.nan)  # fmt: skip
+EDGES = (
+    0.0,
+    -0.0,
+    20.0,
+    20.000002,
+    19.999998,
+    88.8,
+    1e30,
+    3e38,
+    -1e30,
+    -3e38,
+    -104.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+)
 
 
 def values() -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions, lower
-from coilwork_lowering.decompositions.numbers import in_type
+from coilwork_lowering.decompositions.numbers import round_to_type
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
@@ -153,5 +153,5 @@ def test_in_type(dtype: torch.dtype) -> None:
     numbers += (1e4 * torch.randn(100, dtype=torch.float64)).tolist()
     for number in numbers:
         expected = torch.tensor(number, dtype=torch.float32).to(dtype).item()
-        assert in_type(number, dtype) == expected
-    assert math.isnan(in_type(math.nan, dtype))
+        assert round_to_type(number, dtype) == expected
+    assert math.isnan(round_to_type(math.nan, dtype))

@@ -88,7 +88,10 @@ def _pooled(forward: Any, backward: Any) -> torch.Tensor:
     return gradient
 
 
-LEFT = "as_strided_copy linspace angle round.decimals masked_scatter max_pool2d_backward tril_indices ldexp dist narrow_copy".split()
+LEFT = (
+    "as_strided_copy linspace angle round.decimals masked_scatter max_pool2d_backward tril_indices ldexp "
+    "dist narrow_copy"
+).split()
 
 
 @pytest.mark.parametrize("name", CASES)

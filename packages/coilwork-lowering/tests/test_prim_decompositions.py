@@ -20,16 +20,22 @@ M = torch.tensor([[6, -4, 0], [9, 15, -7]])
 N = torch.tensor([[4, 3, 2], [6, 1, 5]])
 
 OF_FLOATS = (
-    "abs asin asinh atan atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 cbrt ceil clone cos cosh "
-    "digamma erf erf_inv erfc erfcx exp exp2 expm1 floor isfinite lgamma neg reciprocal round sign signbit sin sinh spherical_bessel_j0 "
+    "abs asin asinh atan atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 cbrt ceil "
+    "clone cos cosh "
+    "digamma erf erf_inv erfc erfcx exp exp2 expm1 floor isfinite lgamma neg reciprocal round sign "
+    "signbit sin sinh spherical_bessel_j0 "
     "tan tanh trunc frexp"
 )
 OF_POSITIVE = "acos acosh log log10 log1p log2 rsqrt sqrt ndtri"
 OF_TWO = "add sub mul div atan2 eq ne ge gt le lt fmax fmin fmod hypot maximum minimum nextafter remainder"
-OF_INTEGERS = "add sub mul div eq bitwise_and bitwise_or bitwise_xor gcd maximum minimum fmod remainder shift_left shift_right_arithmetic"
+OF_INTEGERS = (
+    "add sub mul div eq bitwise_and bitwise_or bitwise_xor gcd maximum minimum fmod remainder shift_left "
+    "shift_right_arithmetic"
+)
 CASES: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: getattr(prims, name)(X) for name in OF_FLOATS.split()},
-    **{f"{name} of positive": lambda name=name: getattr(prims, name)(Y.abs() / 4) for name in OF_POSITIVE.split()},
+    **{f"{name} of positive": lambda name=name: getattr(prims,
+    name)(Y.abs() / 4) for name in OF_POSITIVE.split()},
     **{f"{name} of two": lambda name=name: getattr(prims, name)(X, Y) for name in OF_TWO.split()},
     **{f"{name} of integers": lambda name=name: getattr(prims, name)(M, N) for name in OF_INTEGERS.split()},
     **{

@@ -49,7 +49,8 @@ def call_of(overload: torch._ops.OpOverload, *given: torch.Tensor) -> torch.fx.G
 def test_an_operator_is_added_by_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     added = (
         (torch.ops.aten.arccos.default, OpInfo("arccos", scalar_op="acos", scalar_types="float")),
-        (torch.ops.aten.not_equal.Tensor, OpInfo("not_equal", scalar_op="ne", scalar_types="bool", overloads=("Tensor",))),
+        (torch.ops.aten.not_equal.Tensor, OpInfo("not_equal", scalar_op="ne", scalar_types="bool",
+        overloads=("Tensor",))),
     )  # fmt: skip
     for overload, row in added:
         given = [torch.tensor([0.25, -1.0, 2.0]), torch.tensor([0.5, -1.0, 2.0])]

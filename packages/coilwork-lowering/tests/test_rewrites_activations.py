@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites import chosen
+from coilwork_lowering.rewrites import choose_rewrites
 from coilwork_lowering.rewrites.activations import ACTIVATIONS, LARGE, ON_NVIDIA
 
 GENERATOR = torch.Generator().manual_seed(1)
@@ -113,5 +113,5 @@ def test_is_for_gpus_and_fast_numerics_alone() -> None:
     assert rewritten(RELUS["returned"], (A, B, BIAS), ACTIVATIONS).names == ()
     ours = {rewrite.name for rewrite in ACTIVATIONS}
     for numerics in ("fast", "eager", "strict"):
-        names = {rewrite.name for rewrite in chosen("aten", RewriteOptions(numerics=numerics))}
+        names = {rewrite.name for rewrite in choose_rewrites("aten", RewriteOptions(numerics=numerics))}
         assert (ours <= names) == (numerics == "fast")

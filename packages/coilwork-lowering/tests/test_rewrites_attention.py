@@ -16,7 +16,7 @@ from lowering_against_eager import find_changed_model
 from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, chosen
+from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, choose_rewrites
 from coilwork_lowering.rewrites.attention import PAYS
 
 Function = Callable[..., Tensor]
@@ -37,7 +37,7 @@ class Capture:
         self.gm: fx.GraphModule | None = None
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        rewrites = chosen("captured", self.options)
+        rewrites = choose_rewrites("captured", self.options)
         if not self.large:
             rewrites = tuple(
                 replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not PAYS))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, chosen
+from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, choose_rewrites
 
 Function = Callable[..., Tensor]
 B, H, L, D = 2, 8, 512, 32
@@ -25,7 +25,9 @@ class Capture:
         self.fired: tuple[Fired, ...] = ()
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        self.fired = apply_rewrites(gm, chosen("captured", self.options), vocabulary=CapturedVocabulary())
+        self.fired = apply_rewrites(
+            gm, choose_rewrites("captured", self.options), vocabulary=CapturedVocabulary()
+        )
         gm.graph.lint()
         forward: Callable[..., Any] = gm.forward
         return forward

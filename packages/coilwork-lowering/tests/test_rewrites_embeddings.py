@@ -11,7 +11,7 @@ from rewritten_graphs import check_same, rewritten
 from torch import Tensor
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites import chosen
+from coilwork_lowering.rewrites import choose_rewrites
 from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
 
 aten = torch.ops.aten
@@ -75,6 +75,6 @@ def test_stays(case: str) -> None:
 
 @pytest.mark.parametrize("numerics", ["eager", "strict"])
 def test_is_for_fast_numerics_alone(numerics: Any) -> None:
-    names = {rewrite.name for rewrite in chosen("aten", RewriteOptions(numerics=numerics))}
+    names = {rewrite.name for rewrite in choose_rewrites("aten", RewriteOptions(numerics=numerics))}
     assert "gradient-into-another" not in names
-    assert "gradient-into-another" in {rewrite.name for rewrite in chosen("aten", RewriteOptions())}
+    assert "gradient-into-another" in {rewrite.name for rewrite in choose_rewrites("aten", RewriteOptions())}

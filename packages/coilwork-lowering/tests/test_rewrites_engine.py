@@ -19,7 +19,7 @@ from coilwork_lowering.rewrites import (
     Rewrite,
     apply_rewrites,
     call,
-    chosen,
+    choose_rewrites,
     complete_values,
     either,
     equals,
@@ -203,7 +203,7 @@ def test_every_rewrite_has_a_name_of_its_own_and_says_what_it_does() -> None:
 
 def test_skipped_and_inexact_rewrites_are_not_chosen() -> None:
     def names(**how: Any) -> set[str]:
-        return {rewrite.name for rewrite in chosen("aten", RewriteOptions(**how))}
+        return {rewrite.name for rewrite in choose_rewrites("aten", RewriteOptions(**how))}
 
     assert "clone" in names() and "clone" not in names(skip=("clone",))
     assert names(numerics="eager") < names()

@@ -11,7 +11,7 @@ from rewritten_graphs import check_same, rewritten
 from torch import Tensor
 
 from coilwork_lowering.options import RewriteOptions
-from coilwork_lowering.rewrites import chosen
+from coilwork_lowering.rewrites import choose_rewrites
 from coilwork_lowering.rewrites.products import PRODUCTS
 
 # the same in each run: of bf16, few numbers lie at the edge of what rounding allows
@@ -79,5 +79,5 @@ def test_scaled_products_stay(scale: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("numerics", ["eager", "strict"])
 def test_is_for_fast_numerics_alone(numerics: Any) -> None:
-    names = {rewrite.name for rewrite in chosen("aten", RewriteOptions(numerics=numerics))}
+    names = {rewrite.name for rewrite in choose_rewrites("aten", RewriteOptions(numerics=numerics))}
     assert "add-to-addmm" not in names and "times-one" in names

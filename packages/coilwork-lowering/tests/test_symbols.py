@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloorDiv
 from coilwork_ir.index import as_int, evaluate, maximum, symbol
 from coilwork_ir.loops import Pointwise
 from coilwork_lowering import lower
-from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
+from coilwork_lowering.sizes.multiples import as_multiple, make_bounded_symbol, residue
 
 
 def parts_that_broadcast(x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_what_is_divisible_has_a_residue(
 
 
 def test_a_multiple_equals_the_product_of_its_parts() -> None:
-    name = bounded("n", 2, None, 3, 1)
+    name = make_bounded_symbol("n", 2, None, 3, 1)
     size = as_multiple(name, 3, 1)
     assert size == 3 * ((size + 2) // 3) - 2
     assert name.lo == 4
@@ -80,7 +80,7 @@ def test_a_multiple_equals_the_product_of_its_parts() -> None:
     assert maximum((size + 2) // 3, 1) == (size + 2) // 3
     assert as_int((size - 1) % 3) == 0
     # as a bound that no multiple keeps: the size is never met
-    assert bounded("n", 4, 5, 6, 0) == symbol("n", lo=4, hi=5)
+    assert make_bounded_symbol("n", 4, 5, 6, 0) == symbol("n", lo=4, hi=5)
 
 
 def cut_and_merged(x: torch.Tensor) -> torch.Tensor:

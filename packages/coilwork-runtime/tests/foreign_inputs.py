@@ -33,7 +33,8 @@ from coilwork_runtime.tensor_kinds import PLAIN
 SIDE: Final = 64
 SOURCE: Final = """
 #include <cstdint>
-extern "C" __attribute__((visibility("default"))) void add(const float* a, const float* b, float* c, int64_t n) {
+extern "C" __attribute__((visibility("default"))) void add(const float* a, const float* b, float* c, int64_t \
+n) {
   for (int64_t i = 0; i < n; ++i) c[i] = a[i] + b[i];
 }
 """

@@ -199,7 +199,8 @@ def then(a, b, c, d):
 
 
 @triton.jit
-def joined(a, b, reduced, kept, whole, scanned, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr, BACKWARDS: tl.constexpr):
+def joined(a, b, reduced, kept, whole, scanned, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr, \
+BACKWARDS: tl.constexpr):
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     pair = (tl.load(a + at), tl.load(b + at))
     rest: tl.constexpr = N if AXIS == 0 else M

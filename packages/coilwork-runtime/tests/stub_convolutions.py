@@ -11,7 +11,8 @@ SOURCE = r"""
 #include <vector>
 enum { BAD = 2000, UNSUPPORTED = 3000 };
 struct Desc { int type; bool done; std::map<int, std::vector<char>> values; };
-NUMBERS made, destroyed, heuristics, convolutions, handles, unrepeatable, unsupported, fail_with, workspace_bytes, last_workspace;
+NUMBERS made, destroyed, heuristics, convolutions, handles, unrepeatable, unsupported, fail_with,
+    workspace_bytes, last_workspace;
 NUMBERS last_engine, last_alignment[3];
 enum { ENGINES = 4 };
 
@@ -19,7 +20,8 @@ template <class T>
 static T value(const Desc* desc, int name, int at = 0) {
   T found{};
   auto known = desc->values.find(name);
-  if (known != desc->values.end() && known->second.size() >= (at + 1) * sizeof(T)) memcpy(&found, known->second.data() + at * sizeof(T), sizeof(T));
+  if (known != desc->values.end() && known->second.size() >= (at + 1) * sizeof(T)) memcpy(&found,
+      known->second.data() + at * sizeof(T), sizeof(T));
   return found;
 }
 static Desc* part(const Desc* desc, int name) { return value<Desc*>(desc, name); }
@@ -27,7 +29,8 @@ static Desc* part(const Desc* desc, int name) { return value<Desc*>(desc, name);
 API int cudnnCreate(void** handle) { ++handles; *handle = new void*(nullptr); return 0; }
 API int cudnnDestroy(void* handle) { --handles; delete static_cast<void**>(handle); return 0; }
 API int cudnnSetStream(void* handle, void* stream) { *static_cast<void**>(handle) = stream; return 0; }
-API int cudnnBackendCreateDescriptor(int type, void** desc) { ++made; *desc = new Desc{type, false, {}}; return 0; }
+API int cudnnBackendCreateDescriptor(int type, void** desc) { ++made; *desc = new Desc{type, false, {}};
+    return 0; }
 API int cudnnBackendDestroyDescriptor(void* desc) { ++destroyed; delete static_cast<Desc*>(desc); return 0; }
 API int cudnnBackendSetAttribute(void* given, int name, int type, int64_t count, const void* values) {
   Desc* desc = static_cast<Desc*>(given);
@@ -48,7 +51,8 @@ API int cudnnBackendFinalize(void* given) {
   desc->done = true;
   return 0;
 }
-API int cudnnBackendGetAttribute(void* given, int name, int type, int64_t room, int64_t* count, void* values) {
+API int cudnnBackendGetAttribute(void* given, int name, int type, int64_t room, int64_t* count, void* values)
+    {
   Desc* desc = static_cast<Desc*>(given);
   if (name == 202) {
     *count = value<int>(desc, 200) == 3 ? ENGINES : 0;
@@ -61,7 +65,8 @@ API int cudnnBackendGetAttribute(void* given, int name, int type, int64_t room, 
       // the operation outlives its descriptors, as the library keeps what it is told
       for (auto& one : operation->values) config->values[one.first] = one.second;
       const int64_t kind = operation->type;
-      config->values[9003].assign(reinterpret_cast<const char*>(&kind), reinterpret_cast<const char*>(&kind) + 8);
+      config->values[9003].assign(reinterpret_cast<const char*>(&kind), reinterpret_cast<const char*>(&kind) +
+          8);
       const int names[3][4] = {{702, 704, 703, 705}, {714, 716, 715, 717}, {708, 710, 709, 711}};
       for (int which = 0; which < 4; ++which) {
         Desc* inner = part(operation, names[kind - 10][which]);
@@ -102,7 +107,8 @@ struct Tensor {
   int type;
   int64_t sizes[5], strides[5], whole = 0;
   std::vector<float> sums;
-  int64_t at(const int64_t* where) const { int64_t sum = 0; for (int d = 0; d < 5; ++d) sum += where[d] * strides[d]; return sum; }
+  int64_t at(const int64_t* where) const { int64_t sum = 0; for (int d = 0; d < 5; ++d) sum += where[d] *
+      strides[d]; return sum; }
 };
 // Two dimensions of space become the last of three.
 static Tensor tensor(const Desc* plan, int base, void* data) {
@@ -150,8 +156,10 @@ API int cudnnBackendExecute(void* handle, void* given, void* pack_) {
       for (int64_t c = 0; c < w.sizes[1]; ++c)
         for (int64_t p = 0; p < y.sizes[2] * y.sizes[3] * y.sizes[4]; ++p)
           for (int64_t r = 0; r < w.sizes[2] * w.sizes[3] * w.sizes[4]; ++r) {
-            const int64_t out[5] = {n, k, p / (y.sizes[3] * y.sizes[4]), p / y.sizes[4] % y.sizes[3], p % y.sizes[4]};
-            const int64_t tap[5] = {k, c, r / (w.sizes[3] * w.sizes[4]), r / w.sizes[4] % w.sizes[3], r % w.sizes[4]};
+            const int64_t out[5] = {n, k, p / (y.sizes[3] * y.sizes[4]), p / y.sizes[4] % y.sizes[3], p %
+                y.sizes[4]};
+            const int64_t tap[5] = {k, c, r / (w.sizes[3] * w.sizes[4]), r / w.sizes[4] % w.sizes[3], r %
+                w.sizes[4]};
             int64_t in[5] = {n, k / per_group * w.sizes[1] + c, 0, 0, 0};
             bool inside = true;
             for (int d = 0; d < 3; ++d) {
@@ -159,9 +167,12 @@ API int cudnnBackendExecute(void* handle, void* given, void* pack_) {
               inside = inside && in[d + 2] >= 0 && in[d + 2] < x.sizes[d + 2];
             }
             if (!inside) continue;
-            if (kind == 10) y.sums[y.at(out)] += load(x.data, x.type, x.at(in)) * load(w.data, w.type, w.at(tap));
-            if (kind == 11) w.sums[w.at(tap)] += load(x.data, x.type, x.at(in)) * load(y.data, y.type, y.at(out));
-            if (kind == 12) x.sums[x.at(in)] += load(y.data, y.type, y.at(out)) * load(w.data, w.type, w.at(tap));
+            if (kind == 10) y.sums[y.at(out)] += load(x.data, x.type, x.at(in)) * load(w.data, w.type,
+                w.at(tap));
+            if (kind == 11) w.sums[w.at(tap)] += load(x.data, x.type, x.at(in)) * load(y.data, y.type,
+                y.at(out));
+            if (kind == 12) x.sums[x.at(in)] += load(y.data, y.type, y.at(out)) * load(w.data, w.type,
+                w.at(tap));
           }
   for (int64_t at = 0; at <= result.whole; ++at) store(result.data, result.type, at, result.sums[at]);
   ++convolutions;

@@ -29,12 +29,15 @@ API int cuFuncGetAttribute(int* value, int attribute, void*) {
   *value = attribute == 4 ? 40 : attribute == 3 ? 16 : 0;
   return 0;
 }
-API int cuCtxGetCurrent(void** context) { *context = no_context ? nullptr : reinterpret_cast<void*>(0x77); return 0; }
+API int cuCtxGetCurrent(void** context) { *context = no_context ? nullptr : reinterpret_cast<void*>(0x77);
+    return 0; }
 API int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
 API int cuDevicePrimaryCtxRetain(void** context, int) { *context = reinterpret_cast<void*>(0x78); return 0; }
-API int cuCtxSetCurrent(void* context) { current_context = reinterpret_cast<int64_t>(context); fail_with = 0; return 0; }
+API int cuCtxSetCurrent(void* context) { current_context = reinterpret_cast<int64_t>(context); fail_with = 0;
+    return 0; }
 API int cuGetErrorName(int, const char** name) { *name = "CUDA_ERROR_STUB"; return 0; }
-API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+    unsigned bz,
                        unsigned shared, void* stream, void** values, void**) {
   if (fail_with) return static_cast<int>(fail_with);
   const int64_t now[8] = {reinterpret_cast<int64_t>(function), gx, gy, gz, int64_t(bx) * by * bz, shared,
@@ -48,7 +51,8 @@ NUMBERS attributes[16], attribute_count;
 struct Attribute { int32_t which, padding; uint32_t numbers[16]; };
 struct Config { unsigned grid[3], block[3], shared; void* stream; Attribute* attributes; unsigned count; };
 API int cuLaunchKernelEx(const Config* config, void* function, void** values, void** extra) {
-  const int failed = cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+  const int failed = cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2],
+      config->block[0], config->block[1],
                                     config->block[2], config->shared, config->stream, values, extra);
   if (failed) return failed;
   attribute_count = config->count;

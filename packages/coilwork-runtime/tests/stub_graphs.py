@@ -14,7 +14,8 @@ from stub_library import ELEMENTS, StubLibrary
 DRIVER = r"""
 #include <functional>
 #include <vector>
-NUMBERS launches, graph_launches, instantiated, destroyed_graphs, want_parameters, fail_with, captured, fail_capture, fail_graphs;
+NUMBERS launches, graph_launches, instantiated, destroyed_graphs, want_parameters, fail_with, captured,
+    fail_capture, fail_graphs;
 NUMBERS refused_launch;
 typedef std::vector<std::function<void()>> Actions;
 static Actions* recorded = nullptr;
@@ -24,7 +25,8 @@ static void put(void* stream, std::function<void()> action) {
   if (recorded && stream == RECORDING) recorded->push_back(action); else action();
 }
 typedef void (*Kernel)(const int64_t* parameters);
-API int cuLaunchKernel(void* function, unsigned gx, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream, void** values, void**) {
+API int cuLaunchKernel(void* function, unsigned gx, unsigned, unsigned, unsigned, unsigned, unsigned,
+    unsigned, void* stream, void** values, void**) {
   if (fail_with) return static_cast<int>(fail_with);
   std::vector<int64_t> given(want_parameters);
   for (size_t k = 0; k < given.size(); ++k) memcpy(&given[k], values[k], 8);
@@ -35,7 +37,8 @@ API int cuLaunchKernel(void* function, unsigned gx, unsigned, unsigned, unsigned
 API int cuCtxSetCurrent(void*) { return 0; }
 API int cuStreamCreate(void** stream, unsigned flags) { *stream = RECORDING; return flags == 1 ? 0 : 1; }
 API int cuStreamIsCapturing(void*, int* state) { *state = int(captured); return 0; }
-API int cuStreamBeginCapture_v2(void*, int mode) { recorded = new Actions(); return mode == 2 ? int(fail_capture) : 1; }
+API int cuStreamBeginCapture_v2(void*, int mode) { recorded = new Actions(); return mode == 2 ?
+    int(fail_capture) : 1; }
 API int cuStreamEndCapture(void*, void** graph) { *graph = recorded; recorded = nullptr; return 0; }
 API int cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long) {
   ++instantiated; *made = new Actions(*static_cast<Actions*>(graph)); return 0;
@@ -67,15 +70,18 @@ API void start(const int64_t* parameters) {
 }
 """
 PRODUCTS = r"""
-API int cublasLtMatmul(void* handle, void* desc, const void* alpha, const void* a, void* al, const void* b, void* bl, const void* beta,
-                       const void* c, void* cl, void* d, void* dl, const void* algo, void* workspace, size_t size, void* stream) {
+API int cublasLtMatmul(void* handle, void* desc, const void* alpha, const void* a, void* al, const void* b,
+    void* bl, const void* beta,
+                       const void* c, void* cl, void* d, void* dl, const void* algo, void* workspace, size_t
+                           size, void* stream) {
   // the descriptor is read when the product is put on a stream
   const product_library::Desc now = *static_cast<product_library::Desc*>(desc);
   put(stream, [=] {
     product_library::Desc then = now;
     const float one = 1, zero = 0;
     const uint64_t algorithm[8] = {0x77};
-    product_library::multiply_now(handle, &then, &one, a, al, b, bl, &zero, c, cl, d, dl, algorithm, workspace, size, stream);
+    product_library::multiply_now(handle, &then, &one, a, al, b, bl, &zero, c, cl, d, dl, algorithm,
+        workspace, size, stream);
   });
   return 0;
 }

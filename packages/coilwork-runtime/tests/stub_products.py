@@ -21,15 +21,18 @@ API int cublasLtMatmulDescCreate(void** made, int32_t compute, int32_t scale) {
 API int cublasLtMatmulDescDestroy(void* desc) { ++destroyed; delete static_cast<Desc*>(desc); return 0; }
 API int cublasLtMatmulDescSetAttribute(void* handle, int32_t what, const void* value, size_t size) {
   Desc* desc = static_cast<Desc*>(handle);
-  if (what == 3 || what == 4) { if (size != 4) return 7; memcpy(&desc->transposed[what - 3], value, 4); return 0; }
+  if (what == 3 || what == 4) { if (size != 4) return 7; memcpy(&desc->transposed[what - 3], value, 4); return
+      0; }
   if (what == 7) { if (size != 4) return 7; memcpy(&desc->epilogue, value, 4); return 0; }
   if (what == 8) { if (size != 8) return 7; memcpy(&desc->bias, value, 8); return 0; }
   return 7;
 }
-API int cublasLtMatrixLayoutCreate(void** made, int32_t type, uint64_t rows, uint64_t columns, int64_t leading) {
+API int cublasLtMatrixLayoutCreate(void** made, int32_t type, uint64_t rows, uint64_t columns, int64_t
+    leading) {
   ++created; *made = new Layout{type, rows, columns, leading, 0, 1}; return leading < int64_t(rows) ? 7 : 0;
 }
-API int cublasLtMatrixLayoutDestroy(void* layout) { ++destroyed; delete static_cast<Layout*>(layout); return 0; }
+API int cublasLtMatrixLayoutDestroy(void* layout) { ++destroyed; delete static_cast<Layout*>(layout); return
+    0; }
 API int cublasLtMatrixLayoutSetAttribute(void* handle, int32_t what, const void* value, size_t size) {
   Layout* layout = static_cast<Layout*>(handle);
   if (what == 5 && size == 4) { memcpy(&layout->batch, value, 4); return 0; }
@@ -37,7 +40,8 @@ API int cublasLtMatrixLayoutSetAttribute(void* handle, int32_t what, const void*
   return 7;
 }
 API int cublasLtMatmulPreferenceCreate(void** made) { ++created; *made = new Preference{}; return 0; }
-API int cublasLtMatmulPreferenceDestroy(void* one) { ++destroyed; delete static_cast<Preference*>(one); return 0; }
+API int cublasLtMatmulPreferenceDestroy(void* one) { ++destroyed; delete static_cast<Preference*>(one); return
+    0; }
 API int cublasLtMatmulPreferenceSetAttribute(void* handle, int32_t what, const void* value, size_t size) {
   Preference* one = static_cast<Preference*>(handle);
   if (what == 1 && size == 8) { memcpy(&one->most, value, 8); return 0; }
@@ -45,7 +49,8 @@ API int cublasLtMatmulPreferenceSetAttribute(void* handle, int32_t what, const v
   if (what >= 5 && what <= 8 && size == 4) { memcpy(&one->alignment[what - 5], value, 4); return 0; }
   return 7;
 }
-API int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, void*, void* preference, int, void* result, int* count) {
+API int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, void*, void* preference, int,
+    void* result, int* count) {
   ++heuristics;
   const Preference* wanted = static_cast<Preference*>(preference);
   last_mask = wanted->mask;
@@ -58,13 +63,16 @@ API int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, v
   found->workspace = workspace_bytes;
   return no_algorithm ? 15 : 0;
 }
-API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void* a, void* al, const void* b, void* bl, const void* beta,
-                       const void*, void*, void* d, void* dl, const void* algo, void* workspace, size_t size, void*) {
+API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void* a, void* al, const void* b,
+    void* bl, const void* beta,
+                       const void*, void*, void* d, void* dl, const void* algo, void* workspace, size_t size,
+                           void*) {
   if (fail_with) return int(fail_with);
   const Desc& desc = *static_cast<Desc*>(desc_);
   const Layout &A = *static_cast<Layout*>(al), &B = *static_cast<Layout*>(bl), &D = *static_cast<Layout*>(dl);
   if (handle != reinterpret_cast<void*>(0x11) || *static_cast<const uint64_t*>(algo) != 0x77) return 7;
-  if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0 || int64_t(size) != workspace_bytes) return 7;
+  if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0 || int64_t(size) !=
+      workspace_bytes) return 7;
   last_workspace = reinterpret_cast<int64_t>(workspace);
   const int64_t m = D.rows, n = D.columns, k = desc.transposed[0] ? A.rows : A.columns;
   if (k != int64_t(desc.transposed[1] ? B.columns : B.rows)) return 7;
@@ -77,7 +85,8 @@ API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void*
                  load(b, B.type, z * B.step + (desc.transposed[1] ? j + l * B.leading : l + j * B.leading));
         if (desc.epilogue & 4) sum += load(desc.bias, D.type, i);
         if (desc.epilogue & 2) sum = sum > 0 ? sum : 0;
-        if (desc.epilogue & 32) sum = 0.5f * sum * (1 + tanhf(0.79788456f * (sum + 0.044715f * sum * sum * sum)));
+        if (desc.epilogue & 32) sum = 0.5f * sum * (1 + tanhf(0.79788456f * (sum + 0.044715f * sum * sum *
+            sum)));
         store(d, D.type, z * D.step + i + j * D.leading, sum);
       }
   ++products;

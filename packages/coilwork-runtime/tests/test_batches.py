@@ -110,7 +110,8 @@ static void body(const float* a, float* b, long long n) {
     }
   }
 }
-extern "C" __attribute__((visibility("default"))) void ENTRY(const float* a, float* b, long long n) { body(a, b, n); }
+extern "C" __attribute__((visibility("default"))) void ENTRY(const float* a, float* b, long long n) { \
+body(a, b, n); }
 """
 
 

@@ -218,7 +218,8 @@ def test_files_that_kernels_were_loaded_from_go_with_the_process(tmp_path: Path)
         if (child := os.fork()) == 0:
             sys.exit(0)
         os.waitpid(child, 0)
-        assert any(files for _, _, files in os.walk(os.environ["TMPDIR"])), "the files are there while the process is"
+        assert any(files for _, _, files in os.walk(os.environ["TMPDIR"])), \
+"the files are there while the process is"
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],

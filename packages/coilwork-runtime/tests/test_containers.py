@@ -94,7 +94,8 @@ static int texts() {
 
 static int owners() {
   List<Both> list;
-  for (int k = 0; k < 20; ++k) list.push_back({Owned<Counted>(new Counted(k)), Text("longer than any buffer inside of it")});
+  for (int k = 0; k < 20; ++k) list.push_back({Owned<Counted>(new Counted(k)),
+      Text("longer than any buffer inside of it")});
   Owned<Counted> taken = std::move(list[3].owned);
   EXPECT(taken->number == 3 && !list[3].owned && alive == 20);
   taken = Owned<Counted>(new Counted(30));

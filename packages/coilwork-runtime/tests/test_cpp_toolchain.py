@@ -43,7 +43,8 @@ def test_kernels_link_math_and_compiler_support() -> None:
 TRANSPOSED = """
 #include <cstdint>
 using i64 = int64_t;
-extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
+extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* \
+context);
 struct Arguments { const float* in0; float* out0; i64 n0; i64 n1; i64 n2; };
 static void nest(i64 begin, i64 end, void* context) {
   const Arguments& a = *static_cast<const Arguments*>(context);
@@ -53,7 +54,8 @@ static void nest(i64 begin, i64 end, void* context) {
   for (i64 y = begin; y < end; ++y) {
     #pragma omp simd
     for (i64 x = 0; x < 6; ++x)
-      out0[x + y * 6] = in0[n0 * n1 * n2 * x * 8 + n0 * n1 * x * 8 + n0 * n2 * x * 8 + n1 * n2 * x * 8 + n0 * x * 8
+      out0[x + y * 6] = in0[n0 * n1 * n2 * x * 8 + n0 * n1 * x * 8 + n0 * n2 * x * 8 + n1 * n2 * x * 8 + n0 \
+* x * 8
                             + n1 * x * 8 + n2 * x * 8 + x * 8 + y];
   }
 }

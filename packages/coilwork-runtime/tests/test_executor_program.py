@@ -39,14 +39,20 @@ if shutil.which("g++") is None:
 
 ADD = CppKernel(
     name="add",
-    source='extern "C" void add(const float* a, const float* b, float* c, long n) { for (long i = 0; i < n; ++i) c[i] = a[i] + b[i]; }',
+    source=(
+        'extern "C" void add(const float* a, const float* b, float* c, long n) { for (long i = 0; i < n; '
+        "++i) c[i] = a[i] + b[i]; }"
+    ),
     entry="add",
     args=("*in:f32", "*in:f32", "*out:f32", "size:i64"),
     arg_names=("a", "b", "c", "n"),
 )
 GUARDED = CppKernel(
     name="guarded",
-    source='extern "C" long guarded(float* a, float* s, long n) { for (long i = 0; i < 2 * n; ++i) s[i] = i; a[0] = s[n]; return n > 4 ? 2 : 0; }',
+    source=(
+        'extern "C" long guarded(float* a, float* s, long n) { for (long i = 0; i < 2 * n; ++i) s[i] = i; '
+        "a[0] = s[n]; return n > 4 ? 2 : 0; }"
+    ),
     entry="guarded",
     args=("*inout:f32", "*scratch:f32=2*n", "size:i64"),
     arg_names=("a", "s", "n"),

@@ -105,7 +105,8 @@ def test_workers_do_not_run_the_main_module_again_and_import_no_torch(tmp_path: 
             from runtime_sample_kernels import triton_kernel
             from coilwork_runtime import Builder
             probe = "import sys\\nassert 'torch' not in sys.modules, 'torch is loaded'\\n"
-            Builder(workers=2).build([triton_kernel(f"k{k}", factor=k, source=probe + triton_kernel().source) for k in (2, 3)])
+            Builder(workers=2).build([triton_kernel(f"k{k}", factor=k, source=probe + \
+triton_kernel().source) for k in (2, 3)])
             print("built")
             """
         )

@@ -80,12 +80,14 @@ inputs = tuple(buffer(f"x{k}", shape) for k in range(6))
 nodes = []
 for k in range(6):
     body = op("mul", load(f"x{k}", (i[0], r), F), load(f"x{(k + 1) % 6}", (i[0], r), F))
-    nodes.append(Reduce(outputs=(buffer(f"m{k}", shape[:1]),), kind="sum", ranges=i[:1], axes=(r,), body=body))
+    nodes.append(Reduce(outputs=(buffer(f"m{k}", shape[:1]),), kind="sum", ranges=i[:1], axes=(r,), \
+body=body))
 for k in range(6):
     body = op("add", load(f"m{k}", i[:1], F), load(f"x{(k + 3) % 6}", i, F))
     nodes.append(Pointwise(output=buffer(f"y{k}", shape), ranges=i, body=body))
 outputs = tuple(Ref(f"y{k}") for k in range(6))
-made = schedule(Graph(name="g", symbols=shape, inputs=inputs, nodes=tuple(nodes), outputs=outputs), target("sm_90"))
+made = schedule(Graph(name="g", symbols=shape, inputs=inputs, nodes=tuple(nodes), outputs=outputs), \
+target("sm_90"))
 print([(k.name, [a.name for a in k.args], [s.name for s in k.sizes]) for k in made.kernels])
 print([(s.kernel, s.args, s.sizes) for s in made.steps])
 print(explain(made.decisions))

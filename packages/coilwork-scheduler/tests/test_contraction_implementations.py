@@ -114,7 +114,8 @@ def product(
 ) -> tuple[MatrixProduct, Surroundings]:
     """A product of two inputs, and what is around it."""
     text = (
-        f"graph @g {{\n  input %x: {dtype}[{rows}, {terms}]\n  input %w: {dtype}[{terms}, {columns}]{{1, {terms}}}\n"
+        f"graph @g {{\n  input %x: {dtype}[{rows}, {terms}]\n  input %w: {dtype}[{terms}, "
+        f"{columns}]{{1, {terms}}}\n"
         f"  input %y: {dtype}[{rows}, {columns}]\n  return (%y)\n}}"
     )
     inputs = [one for one in parse_graph(text).inputs if isinstance(one, Buffer)]
@@ -164,8 +165,10 @@ def test_a_form_that_no_library_takes_is_loops(target: str, contractions: str) -
 def test_other_types_are_the_librarys(dtype: str, numerics: str) -> None:
     text = (
         f"graph @g {{\n  input %x: {dtype}[6, 10]\n  input %w: {dtype}[10, 7]\n"
-        f"  %y: {dtype}[6, 7] = contract {dtype} [i0: 6, i1: 7 | r0: 10] {{\n    t0 = load %x[i0, r0] : {dtype}\n"
-        f"    t1 = load %w[r0, i1] : {dtype}\n    t2 = parameter 0 : {dtype}\n    multiply t0, t1\n    yield t2\n"
+        f"  %y: {dtype}[6, 7] = contract {dtype} [i0: 6, i1: 7 | r0: 10] {{\n    t0 = load %x[i0, r0] : "
+        f"{dtype}\n"
+        f"    t1 = load %w[r0, i1] : {dtype}\n    t2 = parameter 0 : {dtype}\n    multiply t0, t1\n    "
+        "yield t2\n"
         "  }\n  return (%y)\n}"
     )
     made = scheduled(text, "x86-64-avx512", contractions="generated", numerics=numerics)

@@ -34,7 +34,10 @@ def product_text(
     before, row, column = ranges[:-2], ranges[-2], ranges[-1]
     domain = ", ".join(f"{name}: {size}" for name, size in zip(ranges, (*batch, rows, columns), strict=True))
     lines = [
-        f"%{output}: {dtype}[{', '.join((*batch, rows, columns))}] = contract f32 [{domain} | r0: {terms}] {{",
+        (
+            f"%{output}: {dtype}[{', '.join((*batch, rows, columns))}] = contract f32 [{domain} | r0: "
+            f"{terms}] {{"
+        ),
         f"  t0 = load %{left}[{', '.join((*before, row, 'r0'))}] : {dtype}",
         f"  t1 = load %{right}[{', '.join((*before, 'r0', column))}] : {dtype}",
         "  t2 = parameter 0 : f32",

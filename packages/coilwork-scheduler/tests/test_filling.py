@@ -37,7 +37,8 @@ def product_by_rows(*, interleaved: bool) -> str:
         into = f" into %r{k - 1}" if k else ""
         products.append(f"""
   %x{k}: bf16[{BLOCK}, {INNER}] = view %x offset `{k * BLOCK * INNER}`
-  extern "aten.mm.default" (%x{k}, %v) aten defines (%t{k}: bf16[{BLOCK}, {MAIN}]) out "aten.mm.out" ("out")""")
+  extern "aten.mm.default" (%x{k}, %v) aten defines (%t{k}: bf16[{BLOCK}, {MAIN}]) out "aten.mm.out" \
+("out")""")
         fills.append(f"""
   %r{k}: bf16[{ROWS}, {COLUMNS}] = scatter store [i0: {BLOCK}, i1: {MAIN}]{into} {{
     t0 = load %t{k}[i0, i1] : bf16

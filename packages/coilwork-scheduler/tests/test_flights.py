@@ -57,7 +57,8 @@ def start(result: str, of: str, until: str = "") -> str:
 
 def wait(result: str, of: str) -> str:
     return f"""
-  extern {WAIT} (%{of}) collective defines (_) mutates (%{result}: f32[128, 64] of %{of}) effect waits (%{of})"""
+  extern {WAIT} (%{of}) collective defines (_) mutates (%{result}: f32[128, 64] of %{of}) effect waits \
+(%{of})"""
 
 
 def graph(*nodes: str, returns: str) -> str:
@@ -140,7 +141,8 @@ def test_behind_the_wait_others_get_the_memory() -> None:
 def test_two_waits_for_two_flights_of_one_operand() -> None:
     program = planned(
         graph(
-            product("z", "x"), start("g", "z"), start("k", "z"), wait("h", "g"), product("v", "x"), wait("l", "k"),
+            product("z", "x"), start("g", "z"), start("k", "z"), wait("h", "g"), product("v", "x"), wait("l",
+            "k"),
             returns="%h, %v, %l",
         )
     )  # fmt: skip
@@ -232,7 +234,8 @@ def test_barriers_stay_where_they_are() -> None:
         return f'\n  extern "streams.{name}.default" (0, 1) custom defines () effect barrier'
 
     text = graph(
-        cosine("a", "x"), barrier("fork"), product("b", "x"), cosine("c", "b"), barrier("join"), cosine("d", "a"),
+        cosine("a", "x"), barrier("fork"), product("b", "x"), cosine("c", "b"), barrier("join"), cosine("d",
+        "a"),
         returns="%c, %d",
     )  # fmt: skip
     scheduled = schedule(parse_graph(text), CPU, ScheduleOptions())

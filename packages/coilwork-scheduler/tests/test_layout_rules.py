@@ -178,7 +178,8 @@ graph @product {
     t1 = exp(t0)
     yield t1
   }
-  extern "aten.mm.default" (%a, %w) aten implements "product" defines (%y: f32[640, 384]) out "aten.mm.out" ("out") fresh
+  extern "aten.mm.default" (%a, %w) aten implements "product" defines (%y: f32[640, 384]) out "aten.mm.out" \
+("out") fresh
   return (%y)
 }
 """
@@ -202,7 +203,8 @@ def test_a_result_of_a_product_lies_as_its_readers_like(device: str) -> None:
     graph @heads {
       input %x: f32[12, 256, 64]
       input %w: f32[12, 64, 64]
-      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32[12, 256, 64]) out "aten.bmm.out" ("out") fresh
+      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32[12, 256, 64]) \
+out "aten.bmm.out" ("out") fresh
       %o: f32[256, 64, 12] = pointwise [i0: 256, i1: 64, i2: 12] {
         t0 = load %h[i2, i0, i1] : f32
         t1 = exp(t0)
@@ -235,7 +237,8 @@ def test_small_products_on_a_cpu_are_computed_together(
     graph @columns {{
       input %x: f32{shape}
       input %w: f32{shape}
-      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32{shape}) out "aten.bmm.out" ("out") fresh
+      extern "aten.bmm.default" (%x, %w) aten implements "batched product" defines (%h: f32{shape}) out \
+"aten.bmm.out" ("out") fresh
       %o: f32{shape} = pointwise [i0: {batch}, i1: {rows}, i2: {rows}] {{
         t0 = load %h[i0, i2, i1] : f32
         t1 = exp(t0)
@@ -262,13 +265,15 @@ def convolutions(*, dtype: str = "bf16", groups: int = 1, window: int = 3, retur
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: \
+{dtype}[16, 64, 56, 56]) fresh
       %c: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %b[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: {dtype}[16, 64, 56, 56]) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: \
+{dtype}[16, 64, 56, 56]) fresh
       %e: {dtype}[16, 64, 56, 56] = pointwise [i0: 16, i1: 64, i2: 56, i3: 56] {{
         t0 = load %d[i0, i1, i2, i3] : {dtype}
         t1 = neg(t0)
@@ -365,26 +370,30 @@ def training_step() -> Graph:
         t1 = neg(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: {shape}) fresh
+      extern "aten.convolution.default" (%a, %u, none, {call}) aten implements "convolution" defines (%b: \
+{shape}) fresh
       %c: {shape} = pointwise {ranges} {{
         t0 = load %b{index} : bf16
         t1 = tanh(t0)
         yield t1
       }}
-      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: {shape}) fresh
+      extern "aten.convolution.default" (%c, %w, none, {call}) aten implements "convolution" defines (%d: \
+{shape}) fresh
       %e: {shape} = pointwise {ranges} {{
         t0 = load %d{index} : bf16
         t1 = sign(t0)
         yield t1
       }}
-      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten implements "convolution gradients" defines (%f: {shape}, %g: {weight}, _) tuple fresh
+      extern {backward} (%e, %c, %w, none, {call}, {mask}) aten implements "convolution gradients" defines \
+(%f: {shape}, %g: {weight}, _) tuple fresh
       %h: {shape} = pointwise {ranges} {{
         t0 = load %f{index} : bf16
         t1 = load %c{index} : bf16
         t2 = mul(t0, t1)
         yield t2
       }}
-      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten implements "convolution gradients" defines (%k: {shape}, %l: {weight}, _) tuple fresh
+      extern {backward} (%h, %a, %u, none, {call}, {mask}) aten implements "convolution gradients" defines \
+(%k: {shape}, %l: {weight}, _) tuple fresh
       %m: {shape} = pointwise {ranges} {{
         t0 = load %k{index} : bf16
         t1 = neg(t0)
@@ -476,7 +485,8 @@ graph @heads {
     t1 = abs(t0)
     yield t1
   }
-  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten implements "attention" defines (%o: bf16[2, 8, 256, 64], _) tuple random
+  extern "aten._scaled_dot_product_flash_attention_for_cpu.default" (%q, %k, %v, 0.0, False) aten implements \
+"attention" defines (%o: bf16[2, 8, 256, 64], _) tuple random
   %r: bf16[2, 8, 256, 64] = pointwise [i0: 2, i1: 8, i2: 256, i3: 64] {
     t0 = load %o[i0, i1, i2, i3] : bf16
     t1 = neg(t0)
@@ -532,7 +542,9 @@ graph @gradients {{
     t1 = neg(t0)
     yield t1
   }}
-  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten implements "attention gradient" defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) tuple
+  extern "aten._scaled_dot_product_{name}_attention_backward.default" ({args}) aten implements \
+"attention gradient" defines (%dq: bf16[2, 8, 256, 64], %dk: bf16[2, 8, 256, 64], %dv: bf16[2, 8, 256, 64]) \
+tuple
   return (%dq, %dk, %dv)
 }}
 """

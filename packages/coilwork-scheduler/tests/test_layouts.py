@@ -151,7 +151,8 @@ graph @stream {
     yield t2
   }
   %n_view: f32[800, 480] = view %n offset `0`
-  extern "aten.mm.default" (%n_view, %w) aten implements "product" defines (%y: f32[800, 480]) out "aten.mm.out" ("out") fresh
+  extern "aten.mm.default" (%n_view, %w) aten implements "product" defines (%y: f32[800, 480]) out \
+"aten.mm.out" ("out") fresh
   %b: f32[2, 400, 480]{192000, 1, 400} = pointwise [i0: 2, i1: 400, i2: 480] {
     t0 = load %a[i0, i1, i2] : f32
     t1 = load %y[400*i0 + i1, i2] : f32

@@ -28,7 +28,8 @@ def losses(build, rows, columns, term, *, dtype=F64, inputs=("x",), log="rsqrt")
         build.input(name, rows, columns, dtype=dtype)
     build.reduce("top", "max", [rows], [columns], lambda i, c: at("x", i, c), dtype=dtype)
     build.reduce(
-        "total", "sum", [rows], [columns], lambda i, c: op("exp", op("sub", at("x", i, c), at("top", i))), dtype=dtype
+        "total", "sum", [rows], [columns], lambda i, c: op("exp", op("sub", at("x", i, c), at("top", i))),
+        dtype=dtype
     )  # fmt: skip
     build.pointwise("log", [rows], lambda i: op(log, at("total", i)), dtype=dtype)
 

@@ -273,7 +273,8 @@ def test_generator_states_are_passed_on_unchecked() -> None:
           input %seed: i64[]
           input %offset: i64[2]
           input %tokens: i64[]
-          extern "my.attention_backward.default" (%grad, %seed, %offset, %tokens) custom defines (%out: f32[8, 8])
+          extern "my.attention_backward.default" (%grad, %seed, %offset, %tokens) custom defines (%out: \
+f32[8, 8])
           %scaled: f32[8, 8] = pointwise [i0: 8, i1: 8] {
             t0 = load %out[i0, i1] : f32
             t1 = load %tokens[] : i64
@@ -295,7 +296,8 @@ def test_packed_weights_have_no_strides_to_check() -> None:
           input %x: f32[8, 8]
           input %w: f32[4, 8]
           input %b: f32[4]
-          extern "mkldnn._linear_pointwise.default" (%x, %w, %b, "none", [], "") custom defines (%out: f32[8, 4])
+          extern "mkldnn._linear_pointwise.default" (%x, %w, %b, "none", [], "") custom defines (%out: \
+f32[8, 4])
           return (%out)
         }
         """

@@ -66,7 +66,8 @@ def test_a_pool_ends_where_there_is_no_room_for_it():
     for k in range(6):
         source = "x" if k == 0 else f"b{k - 1}"
         lines.append(
-            f'  extern "aten.mm.default" (%{source}, %x) aten defines (%b{k}: f32[64, 64]) out "aten.mm.out" ("out")'
+            f'  extern "aten.mm.default" (%{source}, %x) aten defines (%b{k}: f32[64, 64]) out '
+            '"aten.mm.out" ("out")'
         )
     lines.append(
         '  extern "aten.mm.default" (%b5, %x) aten defines (%y: f32[64, 100000]) out "aten.mm.out" ("out")'
@@ -116,7 +117,8 @@ def test_little_memory_may_become_more_where_that_saves_most_allocations():
             for read, made, times in steps:
                 given = ", ".join(f"%{name}" for name in read)
                 lines.append(
-                    f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, {times * width}]) out "aten.addmm.out" ("out")'
+                    f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, '
+                    f'{times * width}]) out "aten.addmm.out" ("out")'
                 )
                 if made == f"qkv{k}":
                     lines.append(
@@ -151,7 +153,8 @@ def test_a_pool_is_as_large_as_what_is_beside_it_allows():
         for read, made, times in steps:
             given = ", ".join(f"%{name}" for name in read)
             lines.append(
-                f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, {times * 1024}]) out "aten.addmm.out" ("out")'
+                f'  extern "aten.addmm.default" ({given}) aten defines (%{made}: f32[64, '
+                f'{times * 1024}]) out "aten.addmm.out" ("out")'
             )
             if made == f"qkv{k}":
                 lines.append(f'  extern "aten.exp.default" (%qkv{k}) aten defines (%mixed{k}: f32[64, 1024])')

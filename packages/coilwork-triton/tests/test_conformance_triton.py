@@ -26,12 +26,17 @@ REFUSED = {
 }
 # What neither engine shows.
 NOT_RUN = {
-    "failing-check": "assertions need a build for debugging, and end the process; test_compile shows that they trap",
+    "failing-check": (
+        "assertions need a build for debugging, and end the process; test_compile shows that they trap"
+    ),
 }
 # What the engines get wrong, with the reason.
 _TWO_ROUNDINGS = "the interpreter multiplies and adds in two steps, where the remainder of f64 needs one"
 INTERPRETER_EXCUSED = {f"{name} f64": _TWO_ROUNDINGS for name in ("floordiv", "mod", "fmod")}
-_FLUSHED = "NVIDIA's floorf and ceilf, as Triton links them, take subnormal numbers for 0; only fast kernels leave it at that"
+_FLUSHED = (
+    "NVIDIA's floorf and ceilf, as Triton links them, take subnormal numbers for 0; only fast kernels "
+    "leave it at that"
+)
 _APPROXIMATE = "the hardware's approximate roots take subnormal numbers for 0; only fast kernels use them"
 _ROUNDING = {f"{name} {dtype}": _FLUSHED for name in ("floor", "ceil") for dtype in ("f32", "bf16")}
 _ROOTS = {f"{name} {dtype}": _APPROXIMATE for name in ("sqrt", "rsqrt") for dtype in ("f32", "bf16")}

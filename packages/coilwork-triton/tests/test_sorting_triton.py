@@ -128,7 +128,8 @@ def rows_in_order(order: str, length: int, room: int, mine: torch.Tensor) -> tor
 @pytest.mark.parametrize("dtype", [BF16, F32, DType.I32])
 @pytest.mark.parametrize(
     "order",
-    ["random", "rising", "falling", "equal", "few threads", "not numbers", "some not numbers", "infinite", "zeros",
+    ["random", "rising", "falling", "equal", "few threads", "not numbers", "some not numbers", "infinite",
+    "zeros",
      "far apart"],
 )  # fmt: skip
 def test_first_elements_that_reach_a_bound(

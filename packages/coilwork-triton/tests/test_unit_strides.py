@@ -55,7 +55,10 @@ def test_what_is_looked_up_counts_with_all_places_that_it_is_looked_up_for() -> 
     found = shares(
         "range x0: `64` parallel x\nrange x1: `4` parallel x",
         "arg in0: i64 in span `64`\narg in1: f32 in span `4000`\narg out0: f32 out span `256`",
-        "t0 = load %in0[x0] : i64\nt1 = load %in1[@0 + 1000*x1] using (t0) : f32\nstore %out0[4*x0 + x1] = t1",
+        (
+            "t0 = load %in0[x0] : i64\nt1 = load %in1[@0 + 1000*x1] using (t0) : f32\nstore %out0[4*x0 + "
+            "x1] = t1"
+        ),
     )
     # 64 positions of 8 bytes, 256 elements from anywhere, and 256 that are stored
     assert found == pytest.approx((512 / 2560, 1024 / 2560), abs=1e-5)

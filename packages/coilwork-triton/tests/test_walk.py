@@ -155,11 +155,13 @@ def test_sums_of_rows_of_walked_points_and_of_constants(engine: TritonProcess) -
         name="tested",
         ranges=(x0, x1, w0, w1, r0),
         args=(
-            arg("in0", F32, 720), arg("in1", F32, 20), arg("out0", F32, 6), arg("out1", F32, 6), arg("out2", F32, 6),
+            arg("in0", F32, 720), arg("in1", F32, 20), arg("out0", F32, 6), arg("out1", F32, 6), arg("out2",
+            F32, 6),
             arg("out3", F32, 120), arg("out4", F32, 120), arg("out5", F32, 20),
         ),
         stores=(
-            Store(buffer="out0", index=part, value=reduce("sum", [reduce("sum", [value], [r0.symbol])], walk)),
+            Store(buffer="out0", index=part, value=reduce("sum", [reduce("sum", [value], [r0.symbol])],
+            walk)),
             Store(buffer="out1", index=part, value=reduce("sum", [points], walk)),
             Store(buffer="out2", index=part, value=reduce("sum", [const(1.0, F32)], walk)),
             Store(

@@ -73,7 +73,10 @@ def test_inputs_of_dynamic_sizes_are_refused(
 
 
 def test_strides_that_no_element_uses_do_not_matter() -> None:
-    text = "program @p {\n input %x: f32[1, 3]\n input %y: f32[0, 2]\n check %x aligned\n check %y\n return ()\n}"
+    text = (
+        "program @p {\n input %x: f32[1, 3]\n input %y: f32[0, 2]\n check %x aligned\n check %y\n return "
+        "()\n}"
+    )
     usual = [torch.ones(1, 3), torch.ones(0, 2)]
     odd = [torch.ones(3, 7).t()[:1].as_strided((1, 3), (50, 1)), torch.ones(2, 0).t()]
     check_agreement(text, usual, odd, usual)

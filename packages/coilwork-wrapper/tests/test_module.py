@@ -34,7 +34,8 @@ DYNAMIC = """program @scores {
   check %y
   assert `2*s1` eq `s0` "y has half as many rows as x"
   alloc %a: f32[s0, 4]
-  launch @relu_add (%x, %x, %a) sizes [4*s0] loc("relu" "aten.relu.default" "model.py":12 "y = relu(x) + x" "L.self.act") loc("add" "aten.add.Tensor" "model.py":12 "y = relu(x) + x" "L.self.act")
+  launch @relu_add (%x, %x, %a) sizes [4*s0] loc("relu" "aten.relu.default" "model.py":12 "y = relu(x) + x" \
+"L.self.act") loc("add" "aten.add.Tensor" "model.py":12 "y = relu(x) + x" "L.self.act")
   extern "aten.add.Tensor" (%a, %bias) defines (%b: f32[s0, 4])
   free (%a)
   return (%b)

@@ -71,10 +71,10 @@ def test_expressions_are_computed_once() -> None:
     assert registers.of(7) == registers.of(7) == CONSTANT
     product = registers.of(4 * s0)
     assert registers.of(4 * s0 + s1) != product
-    operations = [key[0] for key, _ in registers.pending()]
+    operations = [key[0] for key, _ in registers.take_pending()]
     assert sorted(operations) == sorted([Operation.MULTIPLY, Operation.ADD])
     assert registers.of(s1 + s0 * 4) == registers.of(4 * s0 + s1)
-    assert registers.pending() == []
+    assert registers.take_pending() == []
     assert list(registers.constants) == [7, 4]
 
 

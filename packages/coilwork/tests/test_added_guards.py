@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from coilwork_lowering import AddedGuard
-from coilwork_tools.explain.added_guards import CONDITION, SHOWN, announced
+from coilwork_tools.explain.added_guards import CONDITION, SHOWN, announce
 
 
 def guards(count: int, condition: str) -> list[AddedGuard]:
@@ -16,7 +16,7 @@ def guards(count: int, condition: str) -> list[AddedGuard]:
 
 def test_a_few_short_ones_are_said_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="coilwork"):
-        texts = announced("g", guards(2, "s0 >= "))
+        texts = announce("g", guards(2, "s0 >= "))
     assert [record.getMessage() for record in caplog.records] == [
         f"graph g: compiling added a guard: {text}" for text in texts
     ]
@@ -25,7 +25,7 @@ def test_a_few_short_ones_are_said_as_they_are(caplog: pytest.LogCaptureFixture)
 def test_long_and_many_ones_are_cut_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     condition = f"Eq({'(s0//4) + ' * 500}7, "
     with caplog.at_level(logging.WARNING, logger="coilwork"):
-        texts = announced("g", guards(SHOWN + 31, condition))
+        texts = announce("g", guards(SHOWN + 31, condition))
     assert [text.startswith(condition) for text in texts] == [True] * (SHOWN + 31)
     *lines, last = (record.getMessage() for record in caplog.records)
     assert len(lines) == SHOWN

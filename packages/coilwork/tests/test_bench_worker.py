@@ -23,7 +23,8 @@ def layer():
     return torch.nn.Linear(3, 2), (torch.randn(5, 3),)
 
 def single():
-    return (lambda x: x.sin() + torch.ones(4, dtype=torch.float32).matmul(torch.ones(4, dtype=x.dtype))), (torch.randn(4),)
+    return (lambda x: x.sin() + torch.ones(4, dtype=torch.float32).matmul(torch.ones(4, dtype=x.dtype))), \
+(torch.randn(4),)
 
 def accumulated():
     return (lambda x: x.add_(1)), (torch.zeros(4),)

@@ -16,7 +16,7 @@ from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteE
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
 from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import copied, run_reference
+from coilwork_tools.check_mode.reference import copy_inputs, run_reference
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -173,7 +173,7 @@ def test_the_reference_runs_in_both_precisions() -> None:
 
 def test_copies_share_memory_as_the_originals_do() -> None:
     base = torch.arange(6.0)
-    one, other, number = copied([base[1:], base.view(2, 3).t(), 7])
+    one, other, number = copy_inputs([base[1:], base.view(2, 3).t(), 7])
     one[0] = -1
     assert other[1, 0] == -1 and base[1] == 1 and number == 7 and other.stride() == (1, 3)
 

@@ -103,7 +103,10 @@ def test_cache_mappings_shows_and_writes_what_searches_found(folder: Path, tmp_p
     best = Trial(config={"XBLOCK": 128}, milliseconds=0.2)
     found = Found(best=best, proposed=(proposed,), tried=(best,))
     remember(store, spec, "a GPU", [1000], found)
-    wanted = "# softmax_a1 on a GPU for sizes like 1000: 1.50 times as fast as proposed\ntile x0 by 128\nwarps 4\n\n"
+    wanted = (
+        "# softmax_a1 on a GPU for sizes like 1000: 1.50 times as fast as proposed\ntile x0 by 128\nwarps "
+        "4\n\n"
+    )
     assert run("cache", "--dir", str(folder), "mappings").output == wanted
     written = tmp_path / "mine"
     assert run("cache", "--dir", str(folder), "mappings", "--write", str(written)).output == wanted

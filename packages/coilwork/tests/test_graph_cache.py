@@ -40,7 +40,8 @@ from coilwork.backend import backend
 
 torch.manual_seed(0)
 table = torch.tensor([1.0, 2.0, 4.0, 8.0])
-layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), \
+torch.nn.Linear(8, 2))
 
 
 def loss(x):

@@ -1,6 +1,8 @@
-"""Coilwork's content-addressed store (local disk, Redis) and the typed caches on it.
+"""Coilwork's store of compiled results, on local disk or in Redis, and the typed caches over it.
 
-`RedisStore` lives in `coilwork_cache.redis_store`, which needs the extra `coilwork-cache[redis]`.
+Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local.py`, `memory.py`,
+`redis_store.py` (extra `coilwork-cache[redis]`) and `tiered.py` are stores; `typed.py`, `graphs.py` and
+`kernels.py` are caches.
 """
 
 from coilwork_cache.archive import ArchiveReport, export_archive, import_archive

@@ -68,7 +68,7 @@ class BundleCodec:
         if not isinstance(metadata, dict):
             raise CodecError("bundle", "its header has no metadata")
         records: dict[str, bytes] = {}
-        for name, size_bytes in _listing(header.get("records")):
+        for name, size_bytes in _list_records(header.get("records")):
             if name in records:
                 raise CodecError("bundle", f"record {name!r} occurs twice")
             if at + size_bytes > len(data):
@@ -97,7 +97,7 @@ def extract(bundle: Bundle, folder: Path, *, prefix: str = "") -> dict[str, Path
     return written
 
 
-def _listing(value: JsonValue) -> list[tuple[str, int]]:
+def _list_records(value: JsonValue) -> list[tuple[str, int]]:
     if not isinstance(value, list):
         raise CodecError("bundle", "its header lists no records")
     listing: list[tuple[str, int]] = []

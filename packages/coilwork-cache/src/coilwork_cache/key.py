@@ -27,7 +27,7 @@ def content_key(kind: str, *parts: str | bytes) -> str:
     """
     check_kind(kind)
     digest = hashlib.sha256(_DOMAIN + KEY_FORMAT.to_bytes(4, "little"))
-    for tag, data in ((b"k", kind.encode()), *map(_tagged, parts)):
+    for tag, data in ((b"k", kind.encode()), *map(_encode_part, parts)):
         digest.update(tag + len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
@@ -54,7 +54,7 @@ def check_kind(kind: str) -> str:
     return kind
 
 
-def _tagged(part: str | bytes) -> tuple[bytes, bytes]:
+def _encode_part(part: str | bytes) -> tuple[bytes, bytes]:
     if isinstance(part, bytes):
         return b"b", part
     # File names may hold lone surrogates; a key must exist for them too.

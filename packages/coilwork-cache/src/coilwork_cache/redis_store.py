@@ -1,8 +1,8 @@
 """A store shared through Redis, in which every entry is signed. Needs the extra `coilwork-cache[redis]`.
 
-Entries become machine code in the processes that read them, and everybody who can reach a Redis server can write
-to it. So each entry carries an HMAC-SHA256 over its key and bytes, made with a secret of at least 16 bytes that
-only trusted machines have; what is unsigned or signed otherwise is ignored with a warning.
+Entries become machine code in the processes that read them, and everybody who can reach a Redis server can
+write to it. So each entry carries an HMAC-SHA256 over its key and bytes, made with a secret of at least 16
+bytes that only trusted machines have; what is unsigned or signed otherwise is ignored with a warning.
 
 A value in Redis: magic b"COILSIG\\n", format version (4 bytes, little endian), HMAC (32 bytes), payload.
 """

@@ -1,4 +1,8 @@
-"""Coilwork programs as C++ source over torch's stable C interface, built into shared libraries and called."""
+"""Coilwork programs as C++ source over torch's stable C interface, built into shared libraries and called.
+
+Open `module.py` first: it writes a program and its kernels. `instructions.py` has a case for each
+instruction, `calls.py` the calls of operators; `build.py` builds the text, and `call.py` calls the result.
+"""
 
 from coilwork_cpp_wrapper.build import build_cpp, write_sources
 from coilwork_cpp_wrapper.call import CompiledProgram

@@ -80,12 +80,12 @@ def dispatch_value(parameter: Parameter, value: Argument, scope: Scope) -> Code:
         UnsupportedArgument: its C interface has no form for it.
     """
     try:
-        return _dispatch(parameter.type, _repeated(parameter, value), scope)
+        return _dispatch(parameter.type, _repeat_number(parameter, value), scope)
     except UnsupportedArgument as error:
         raise UnsupportedArgument(f"argument {parameter.name}: {parameter.type}: {error}") from error
 
 
-def _repeated(parameter: Parameter, value: Argument) -> Argument:
+def _repeat_number(parameter: Parameter, value: Argument) -> Argument:
     """A single number where a list of fixed length is expected stands for all of its items."""
     if parameter.type.name == "List" and parameter.length and isinstance(value, int | float | Expr):
         return ListValue((value,) * parameter.length)
@@ -175,7 +175,7 @@ def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Co
     Raises:
         UnsupportedArgument: the value has no C form.
     """
-    kind, value = parameter.type, _repeated(parameter, value)
+    kind, value = parameter.type, _repeat_number(parameter, value)
     if kind.name == "Optional" and kind.element is not None:
         return _shim_optional(kind.element, value, scope)
     if isinstance(value, ListValue):

@@ -77,7 +77,10 @@ def write_sources(program: CppProgram, folder: Path) -> Path:
         raise EmitError(
             "needs-python",
             f"{program.name} calls {', '.join(program.relayed)}",
-            reason="torch's C interface cannot pass the name of a process group to it; in Python, build_cpp passes it",
+            reason=(
+                "torch's C interface cannot pass the name of a process group to it; in Python, build_cpp "
+                "passes it"
+            ),
             remedy="call build_cpp, or use torch 2.12 or older",
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -61,9 +61,9 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         bound = bind_arguments(call, schema)
         shim = C_FUNCTIONS.get(call.target)
         if shim is not None and _suits(shim, bound, call, scope):
-            yield from _through_shim(call, schema, shim, bound, scope)
+            yield from _call_shim(call, schema, shim, bound, scope)
         else:
-            yield from _through_dispatcher(call, schema, bound, scope)
+            yield from _call_dispatcher(call, schema, bound, scope)
     except UnsupportedArgument as error:
         refuse(f"torch's C interface cannot call {call.target}", call.origins, str(error))
     yield from _finish(call, scope)
@@ -138,7 +138,7 @@ def _item(call: ExternCall, scope: Scope) -> Iterator[Statement]:
             )
 
 
-def _through_shim(
+def _call_shim(
     call: ExternCall, schema: Schema, shim: CFunction, bound: tuple[Bound, ...], scope: Scope
 ) -> Iterator[Statement]:
     ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
@@ -155,10 +155,10 @@ def _through_shim(
                 values.append(Call("rt::Tensor().out"))
     yield Do(Call("rt::check", (Call(shim.symbol, tuple(values)),)))
     if _writes_in_place(schema):
-        yield from _in_place_results(call, bound, scope)
+        yield from _share_first_argument(call, bound, scope)
 
 
-def _in_place_results(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> Iterator[Statement]:
+def _share_first_argument(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) -> Iterator[Statement]:
     """An operator that returns its first argument: the result is a second handle on it."""
     for output in call.outputs:
         match output, bound[0][1]:
@@ -170,7 +170,7 @@ def _in_place_results(call: ExternCall, bound: tuple[Bound, ...], scope: Scope) 
                 raise UnsupportedArgument("its results are not tensors")
 
 
-def _through_dispatcher(
+def _call_dispatcher(
     call: ExternCall, schema: Schema, bound: tuple[Bound, ...], scope: Scope
 ) -> Iterator[Statement]:
     for kind in schema.results:
@@ -191,7 +191,9 @@ def _through_dispatcher(
     yield Do(
         Call("rt::call", (string(operator), string(schema.overload), values, Name(results), integer(count)))
     )
-    for position, (kind, outputs) in enumerate(zip(schema.results, _by_result(call, schema), strict=True)):
+    for position, (kind, outputs) in enumerate(
+        zip(schema.results, _group_by_result(call, schema), strict=True)
+    ):
         raw = element(results, position)
         if str(kind) == "List[Tensor]":
             parts = f"parts_{scope.number}" if count == 1 else f"parts_{scope.number}_{position}"
@@ -200,7 +202,7 @@ def _through_dispatcher(
             yield from _one_result(str(kind), outputs[0], raw, scope)
 
 
-def _by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
+def _group_by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
     """Return what is declared of each result of the schema: the items of a list, or one thing."""
     count = len(schema.results)
     if call.paths:

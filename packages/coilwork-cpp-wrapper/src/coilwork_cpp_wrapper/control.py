@@ -39,7 +39,7 @@ def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
     )
     for position, output in enumerate(call.outputs):
         yield Declare(
-            "rt::Tensor", scope.name(output.name), _settled(element(results, position), output, scope)
+            "rt::Tensor", scope.name(output.name), _settle_result(element(results, position), output, scope)
         )
 
 
@@ -66,10 +66,10 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
         body.append(Assign(Name(name), Call("rt::move", (element(results, position),))))
     yield While(Name("true"), tuple(body))
     for name, output in zip(names, call.outputs, strict=True):
-        yield Assign(Name(name), _settled(Name(name), output, scope))
+        yield Assign(Name(name), _settle_result(Name(name), output, scope))
 
 
-def _settled(value: Code, output: Buffer, scope: Scope) -> Code:
+def _settle_result(value: Code, output: Buffer, scope: Scope) -> Code:
     """A result in memory of its own, whatever the nested program returned: its operand, or another layout."""
     return Call("rt::copied", (value, *scope.layout(output), dtype_code(output.dtype)))
 

@@ -8,13 +8,14 @@ from typing import Final
 from coilwork_ir.fresh_names import FreshNames
 
 KEYWORDS: Final = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl concept
-    const const_cast constexpr consteval constinit continue co_await co_return co_yield decltype default delete do
-    double dynamic_cast else enum explicit export extern false float for friend goto if inline int int16_t int32_t
-    int64_t int8_t long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
-    register reinterpret_cast requires return short signed sizeof size_t static static_assert static_cast struct switch
-    template this thread_local throw true try typedef typeid typename uint16_t uint32_t uint64_t uint8_t union unsigned
-    using virtual void volatile wchar_t while xor xor_eq linux unix""".split()
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class
+    compl concept const const_cast constexpr consteval constinit continue co_await co_return co_yield decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if
+    inline int int16_t int32_t int64_t int8_t long mutable namespace new noexcept not not_eq nullptr operator
+    or or_eq private protected public register reinterpret_cast requires return short signed sizeof size_t
+    static static_assert static_cast struct switch template this thread_local throw true try typedef typeid
+    typename uint16_t uint32_t uint64_t uint8_t union unsigned using virtual void volatile wchar_t while xor
+    xor_eq linux unix""".split()
 )
 RESERVED: Final = frozenset(
     {"rt", "std", "main", "constants", "args", "sizes", "results", "result_sizes", "TORCH_VERSION", "NULL"}

@@ -248,7 +248,10 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
     if kernel.combined is not None:
         raise EmitError(
             "combined",
-            f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, as on GPUs",
+            (
+                f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, "
+                "as on GPUs"
+            ),
             origins=kernel.origins,
             remedy="schedule for a CPU, or with combine=False",
         )

@@ -1,8 +1,7 @@
-"""From what Dynamo captured to ATen graphs, and back: what torch gets wrong on the way, and how compiled
-programs are called.
+"""From Dynamo's graph to ATen graphs and back: torch's faults are mended, and calls of programs finished.
 
-`capture/` looks at Dynamo's graphs, `calling_convention/` at what a program takes and gives; `workarounds.py`
-lists torch's faults.
+Open `compile_captured.py` first: one graph from its capture to a callable. `capture/` works on Dynamo's
+graphs, `calling_convention/` on what a program takes and gives; `workarounds.py` lists torch's faults.
 """
 
 __version__ = "0.1.0"

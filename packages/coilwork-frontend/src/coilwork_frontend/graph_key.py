@@ -137,7 +137,8 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
         case Mapping():
             return "{" + ",".join(f"{k}={_argument_text(v, numbers)}" for k, v in value.items()) + "}"
         case slice():
-            return f"slice({','.join(_argument_text(v, numbers) for v in (value.start, value.stop, value.step))})"
+            bounds = (value.start, value.stop, value.step)
+            return f"slice({','.join(_argument_text(bound, numbers) for bound in bounds)})"
         case list() | tuple():
             return "(" + ",".join(_argument_text(item, numbers) for item in value) + ")"
         case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():

@@ -467,7 +467,8 @@ def warn_of_unkeyed(options: Options) -> None:
     """Warn that passes and rewrites without uuid keep what is compiled out of the cache."""
     if options.unkeyed:
         warn_user(
-            f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or method `uuid` "
+            f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or "
+            "method `uuid` "
             "that changes whenever it does",
             UncachedPassWarning,
         )

@@ -29,7 +29,9 @@ class Workaround:
 
 WORKAROUNDS: Final = (
     Workaround(
-        what="operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph",
+        what=(
+            "operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph"
+        ),
         versions=("2.13",),
         fix="coilwork_frontend.torch_compat.first_calls:FirstCall",
         test="coilwork/tests/test_first_calls.py:test_complex_matrices",
@@ -53,13 +55,19 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_views_of_expansions_are_written_to",
     ),
     Workaround(
-        what="what is written to an input that is expanded already changes its elements by several times the difference",
+        what=(
+            "what is written to an input that is expanded already changes its elements by several times the "
+            "difference"
+        ),
         versions=("2.13",),
         fix="coilwork_frontend.capture.storages:give_expanded_storages",
         test="coilwork/tests/test_refused_calls.py:test_an_input_that_is_expanded_already",
     ),
     Workaround(
-        what="addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to multiply by",
+        what=(
+            "addcdiv divides integers, and addcmul multiplies them by fractions, if there is a number to "
+            "multiply by"
+        ),
         versions=("2.13",),
         fix="coilwork_frontend.capture.scaled_products:restore_scaled_products",
         test="coilwork/tests/test_refused_calls.py:test_scaled_products_of_integers",
@@ -71,7 +79,10 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_refused_calls.py:test_values_that_tracing_does_not_see",
     ),
     Workaround(
-        what="fakes of tensors that are overwritten with more than they hold grow, and guards of their sizes fail",
+        what=(
+            "fakes of tensors that are overwritten with more than they hold grow, and guards of their sizes "
+            "fail"
+        ),
         versions=("2.13",),
         fix="coilwork_frontend.capture.refused_calls:restore_shapes",
         test="coilwork/tests/test_refused_calls.py:test_more_than_a_tensor_holds",
@@ -107,7 +118,9 @@ WORKAROUNDS: Final = (
         test="coilwork/tests/test_fake_shapes.py:test_sums_of_no_listed_dimensions",
     ),
     Workaround(
-        what="before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code",
+        what=(
+            "before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code"
+        ),
         versions=("2.11", "2.12"),
         fix="coilwork_frontend.torch_compat.autograd:checks_have_effects",
         test="coilwork-frontend/tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",

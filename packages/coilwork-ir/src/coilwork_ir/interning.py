@@ -40,11 +40,14 @@ class InternTable(Generic[K, V]):
         # Another thread may hold it while this one forks. Tables live as long as the process.
         os.register_at_fork(after_in_child=self._renew_lock)
         self._refs: dict[K, ref[V]] = {}
-        #: `dict.get` of the weak references, for callers that can't afford a Python call per look-up. It may return
+        #  `dict.get` of the weak references, for callers that can't afford a Python call per look-up. It may
+        # return
         #: a dead reference; the caller then builds the value and calls `add`.
         self.lookup: Callable[[K], ref[V] | None] = self._refs.get
-        #: `dict.setdefault` of the weak references, for callers that can't afford one per new value either. Unless it
-        #: returns the very `ref(value)` that was given, and `len(refs) <= sweep_at` after it, the caller calls `add`.
+        #  `dict.setdefault` of the weak references, for callers that can't afford one per new value either.
+        # Unless it
+        #  returns the very `ref(value)` that was given, and `len(refs) <= sweep_at` after it, the caller
+        # calls `add`.
         self.insert: Callable[[K, ref[V]], ref[V]] = self._refs.setdefault
         #: For `len` alone.
         self.refs: Sized = self._refs

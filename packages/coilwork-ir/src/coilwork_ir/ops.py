@@ -69,7 +69,10 @@ def _op(name: str, arity: int, rule: DTypeRule, accepts: Accepts, doc: str, cost
     return ScalarOp(name=name, arity=arity, rule=rule, accepts=accepts, doc=doc, cost=cost)
 
 
-_DEGREE: Final = " of a degree that is cut to an integer; 0 where that is below 0, infinite or NaN, else NaN of NaN from degree 1 on"
+_DEGREE: Final = (
+    " of a degree that is cut to an integer; 0 where that is below 0, infinite or NaN, else NaN of NaN "
+    "from degree 1 on"
+)
 _ROWS: Final[tuple[ScalarOp, ...]] = (
     # conversion and choice
     _op("cast", 1, "cast", "any", "Tensor.to(dtype)"),

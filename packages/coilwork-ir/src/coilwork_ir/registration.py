@@ -147,7 +147,9 @@ def list_registered(group: str, *, own: Mapping[str, str]) -> tuple[Registered, 
             raise RegistrationError(
                 "registered-twice",
                 f"two packages register {point.name!r} for {group}",
-                reason=f"{other.place} of {other.origin or 'this source tree'}, and {entry.place} of {origin}",
+                reason=(
+                    f"{other.place} of {other.origin or 'this source tree'}, and {entry.place} of {origin}"
+                ),
                 remedy="uninstall one of them",
             )
         others[point.name] = entry

@@ -1,4 +1,8 @@
-"""ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
+"""ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR.
+
+Open `lower.py` first: one pass over a graph, node by node. `ops/` has the rules by family of operators,
+`rewrites/`, `joint/` and `layout/` change the graph before, and `registry.py` joins the rules.
+"""
 
 from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError, MistracedError

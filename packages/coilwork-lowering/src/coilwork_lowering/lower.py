@@ -34,14 +34,14 @@ from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
     lower_associative_scan,
-    with_other_scans_written_out,
+    write_out_other_scans,
 )
 from coilwork_lowering.higher_order.combinations import Traced, combination_of
-from coilwork_lowering.higher_order.functionalized import with_calls_written_out
-from coilwork_lowering.higher_order.ordered_calls import with_ties_written_out
+from coilwork_lowering.higher_order.functionalized import write_out_calls
+from coilwork_lowering.higher_order.ordered_calls import write_out_ties
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
-from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
-from coilwork_lowering.higher_order.written_out import Note, with_meanings_written_out
+from coilwork_lowering.higher_order.unrolled_scans import unroll_scans
+from coilwork_lowering.higher_order.written_out import Note, write_out_meanings
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.ops.random import skip_stream
@@ -92,21 +92,23 @@ def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions)
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for
     included.
     """
-    made = with_meanings_written_out(with_calls_written_out(with_ties_written_out(gm), note), note)
-    made = with_scans_unrolled(with_other_scans_written_out(made, lambda f: _is_of_scalars(f, options)))
+    made = write_out_meanings(write_out_calls(write_out_ties(gm), note), note)
+    made = unroll_scans(write_out_other_scans(made, lambda f: _is_of_scalars(f, options)))
     return gm if made is gm else _written_out(made, note, options)
 
 
 def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
     """Tell if `function`, which combines two tuples of tensors, does so element by element."""
     try:
-        traced = _traced(function, options, SizeTable(passed_symbols(function), solved_terms(function)))
+        traced = _trace_combining(
+            function, options, SizeTable(passed_symbols(function), solved_terms(function))
+        )
     except LoweringError:
         return False
     return combination_of(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
 
 
-def _traced(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
+def _trace_combining(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
     """The graph of a combining function, lowered."""
     # what it demands of sizes is told as the scan's demand
     made = _written_out(function, lambda node: None, options)
@@ -228,11 +230,14 @@ class _Lowering:
             return self.effectful(node)
         if operator_name(node) in ("cond", "while_loop"):
             region = lower_cond if operator_name(node) == "cond" else lower_while
-            return region(self.builder, node, tuple(self.value(a) for a in node.args), self.nested)
+            return region(self.builder, node, tuple(self.value(a) for a in node.args), self.lower_nested)
         if is_associative_scan(node):
             rows = tuple(self.value(a) for a in node.args)
             return lower_associative_scan(
-                self.builder, node, rows, lambda function: _traced(function, self.options, self.sizes)
+                self.builder,
+                node,
+                rows,
+                lambda function: _trace_combining(function, self.options, self.sizes),
             )
         raise self.refuse(
             node,
@@ -270,7 +275,7 @@ class _Lowering:
             case _:
                 return value
 
-    def nested(
+    def lower_nested(
         self,
         gm: torch.fx.GraphModule,
         name: str,

@@ -113,7 +113,7 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     if all(isinstance(v, bool | int | float) for v in operands):
         return _plain(target(*operands))
     if target is round:
-        return _rounded(*operands)
+        return _lower_round(*operands)
     if target is torch.sym_sum and isinstance(operands[0], tuple):
         total: Value = 0
         for summand in operands[0]:
@@ -136,10 +136,10 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         # a boolean out of a tensor as 1 or 0
         return NumberValue(where(condition_value(operands[0]), _float(operands[1]), _float(operands[2])))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
-        return _negated(operands[0])
+        return _negate(operands[0])
     relations = [v for v in operands if isinstance(v, Relation)]
     if target in _LOGIC and len(relations) == len(operands):
-        return _connected(target, *relations)
+        return _lower_connective(target, *relations)
     if target in _LOGIC:
         return NumberValue(op(_LOGIC[target], *(condition_value(v) for v in operands)))
     if target in (operator.not_, torch.sym_not):
@@ -156,7 +156,7 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     raise NotLowered(f"{target} of {operands}")
 
 
-def _rounded(value: Value, digits: Value = None) -> Value:
+def _lower_round(value: Value, digits: Value = None) -> Value:
     """A float to so many digits, or an integer as it is. Without `digits` the result is a size, which torch
     has a word for.
     """
@@ -222,11 +222,11 @@ def _relation(name: str, lhs: Expr, rhs: Expr) -> Value:
 _OPPOSITE: Final = MappingProxyType({"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"})
 
 
-def _negated(relation: Relation) -> Relation:
+def _negate(relation: Relation) -> Relation:
     return Relation(lhs=relation.lhs, relation=_OPPOSITE[relation.relation], rhs=relation.rhs)
 
 
-def _connected(target: Any, one: Relation, other: Relation) -> Value:
+def _lower_connective(target: Any, one: Relation, other: Relation) -> Value:
     holds = (minimum if target is operator.and_ else maximum)(truth(one), truth(other))
     return _relation("eq", holds, as_expr(1))
 
@@ -236,13 +236,13 @@ def truth(relation: Relation) -> Expr:
     more = relation.rhs - relation.lhs
     match relation.relation:
         case "lt":
-            return _at_most_one(maximum(0, more))
+            return _clamp_to_one(maximum(0, more))
         case "le":
-            return _at_most_one(maximum(0, more + 1))
+            return _clamp_to_one(maximum(0, more + 1))
         case "ne":
-            return _at_most_one(maximum(more, -more))
-    return 1 - truth(_negated(relation))
+            return _clamp_to_one(maximum(more, -more))
+    return 1 - truth(_negate(relation))
 
 
-def _at_most_one(number: Expr) -> Expr:
+def _clamp_to_one(number: Expr) -> Expr:
     return minimum(1, number)

@@ -141,7 +141,7 @@ def round_decimals(a: Scalar, digits: int) -> Scalar:
     return mul(op("round", div(a, power)), power) if digits < 0 else div(op("round", mul(a, power)), power)
 
 
-def rounded(a: Scalar, narrow: DType) -> Scalar:
+def round_to(a: Scalar, narrow: DType) -> Scalar:
     """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast to 16 bits and back `fast`
     leaves out.
     """

@@ -1,4 +1,9 @@
-"""What generated code needs at run time: build, load, launch, check."""
+"""What compiled programs need at run time: build, load, launch, autotune, check.
+
+Open `executor/program.py` first: from a program's bytes to its callable. `calling/` goes around the call,
+`cpp/` and `triton_kernels/` build and launch kernels, `artifact/` saves programs; `generated.py` is what
+readable modules import.
+"""
 
 from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder

@@ -153,5 +153,8 @@ def _explain_unusable(folder: str, error: OSError) -> ScratchFolderError:
         "no-scratch",
         f"no files can be written in {folder}",
         reason=str(error),
-        remedy="free some room there, or set TMPDIR to a folder that this process may write to and load code from",
+        remedy=(
+            "free some room there, or set TMPDIR to a folder that this process may write to and load code "
+            "from"
+        ),
     )

@@ -16,7 +16,8 @@ Sizes = Sequence[int]
 
 ALIGNMENT_BYTES: Final = 16
 RESULT_REMEDY: Final = (
-    "let the fake implementation of a custom operator (torch.library.register_fake) give what the operator returns; "
+    "let the fake implementation of a custom operator (torch.library.register_fake) give what the "
+    "operator returns; "
     "leave what combines sizes from data that differ to eager, with torch.compiler.disable"
 )
 INPUT_REMEDY: Final = (
@@ -121,7 +122,10 @@ def _repeated(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
     if not bool(alike.all()):
         raise LayoutError(
             "operator-layout",
-            f"an operator returned different elements where strides {tuple(stride)} of {tuple(size)} make them one",
+            (
+                f"an operator returned different elements where strides {tuple(stride)} of {tuple(size)} "
+                "make them one"
+            ),
             remedy=RESULT_REMEDY,
         )
     made = torch.empty_strided(first.shape, stride, dtype=value.dtype, device=value.device).copy_(first)

@@ -1,4 +1,8 @@
-"""Coilwork's scheduler and memory planner: loop IR to kernels to a program."""
+"""Coilwork's scheduler and memory planner: loop IR to kernels to a program.
+
+Open `pipeline.py` first: the passes in order; `sequence.py` gives reasons for the order. Each folder is one
+pass or a few that belong together, and `memory/` plans allocations.
+"""
 
 from coilwork_scheduler.cost import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError

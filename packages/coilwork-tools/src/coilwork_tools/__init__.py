@@ -1,8 +1,8 @@
-"""What looks at compiled programs: check mode beside eager, the benchmark of a user's function, the demo, and
-measuring.
+"""Tools around compiled programs: check mode, benchmark, demo, traces, measuring, fallback search.
 
-`check_mode/watch.py` puts checks around a call, `bench/comparison.py` compares backends, `measuring.py`
-counts time and memory.
+Open `check_mode/watch.py` first: it puts checks around a call. `bench/comparison.py` compares back ends,
+`explain/trace.py` writes traces, `op_fallback/retries.py` compiles around faults, `measuring.py` counts time
+and memory.
 """
 
 __version__ = "0.1.0"

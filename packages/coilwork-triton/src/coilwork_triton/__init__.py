@@ -1,4 +1,8 @@
-"""Coilwork's Triton code generator: kernel IR to Triton source."""
+"""Coilwork's Triton code generator: kernel IR to Triton source.
+
+Open `codegen.py` first. `planning.py` decides how a kernel runs, by `kernel_passes/`, `facts/`, `proposals/`
+and `launch/`; `emit_kernel.py` writes it, by `statements/`, `values/`, `iteration/` and `combining/`.
+"""
 
 from coilwork_triton.codegen import TritonCodegen
 from coilwork_triton.launch.options import TritonOptions

@@ -1,4 +1,8 @@
-"""Program -> Python module, torch.fx.GraphModule, or bytes by which it runs."""
+"""A program as a Python module, a `torch.fx.GraphModule`, or bytes by which it runs.
+
+Open `drive.py` first: the callable that drives a program by the wrapper that is asked for. `python/`, `fx/`
+and `native/` write the three forms; `surface.py` lists what emitted code needs of a runtime.
+"""
 
 from coilwork_wrapper.errors import LayoutError
 from coilwork_wrapper.fx.emit import FxEmitter, emit_fx

@@ -17,7 +17,8 @@ Sizes = Sequence[int]
 
 ALIGNMENT_BYTES: Final = 16
 RESULT_REMEDY: Final = (
-    "let the fake implementation of a custom operator (torch.library.register_fake) give what the operator returns; "
+    "let the fake implementation of a custom operator (torch.library.register_fake) give what the "
+    "operator returns; "
     "leave what combines sizes from data that differ to eager, with torch.compiler.disable"
 )
 INPUT_REMEDY: Final = (

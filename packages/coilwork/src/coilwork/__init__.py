@@ -1,5 +1,4 @@
-"""A deep-learning compiler for PyTorch: `torch.compile(model, backend="coilwork")`, or
-`coilwork.compile(model)`."""
+"""A deep-learning compiler for PyTorch. Open `backend.py` first, then `compile_graph.py` and `stages.py`."""
 
 from __future__ import annotations
 

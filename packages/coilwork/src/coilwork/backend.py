@@ -47,7 +47,7 @@ from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.rewrites import REWRITES, Fired, complete_values
 from coilwork_lowering.rewrites.freezing import freeze, rewrite_captured
 from coilwork_runtime import LayoutError, bind_separate
-from coilwork_tools.check_mode.captured_check import with_captured_check
+from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
 logger = logging.getLogger("coilwork")
@@ -235,7 +235,7 @@ class GraphStages:
         if not self.options.check or not (self.log or passes):
             return call
         same_numbers = not draws_its_own(self.options, _on_gpu(example_inputs))
-        return with_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
+        return add_captured_check(call, captured, fired=self.log, passes=passes, same_numbers=same_numbers)
 
 
 def _on_gpu(values: Sequence[Any]) -> bool:

@@ -41,7 +41,7 @@ from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
-from coilwork_tools.explain.added_guards import announced
+from coilwork_tools.explain.added_guards import announce
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, read_report, report_program
 from coilwork_tools.op_fallback.retries import build_with_retries
@@ -120,7 +120,7 @@ def compile_graph(
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     compiled = _with_roles(compiled, job.call_roles(shared, prepared))
     if guards:
-        texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
+        texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
         compiled = CompiledGraph(compiled.call, report, compiled.direct)
     if prepared is not None:
@@ -166,7 +166,7 @@ def _compile(job: Job) -> CompiledGraph:
     built = build_with_retries(attempted, remedy)
     compiled, driven = built.compiled, built.driven
     # with each guard the graph serves fewer sizes than was captured
-    guards = announced(job.graph_id, list_guards(compiled.guards, watch))
+    guards = announce(job.graph_id, list_guards(compiled.guards, watch))
     roles = job.program_roles()
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would repeat neither the guards nor the warnings

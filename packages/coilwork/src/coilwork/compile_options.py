@@ -62,11 +62,16 @@ _FUSED: Final = Need(
     is_met=lambda o: o.fusion,
     otherwise="fusion=False makes every operation a kernel of its own",
 )
-_NO_GRAPHS: Final = "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as graphs in every mode"
+_NO_GRAPHS: Final = (
+    "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as "
+    "graphs in every mode"
+)
 _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
     {
         "reduce-overhead": _NO_GRAPHS,
-        "max-autotune": f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call",
+        "max-autotune": (
+            f"{_NO_GRAPHS}; the best configuration of each Triton kernel is searched for in its first call"
+        ),
     }
 )
 # A row's bits may not depend on what is fused, so intermediates are rounded as if nothing were.

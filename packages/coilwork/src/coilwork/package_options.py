@@ -13,7 +13,7 @@ from coilwork.targets import model_of_device
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import CUBLAS, DRIVER_GRAPHS, list_types
 from coilwork_lowering import LayoutOptions, LoweringOptions, RewriteOptions
-from coilwork_lowering.rewrites import Rewrite, chosen
+from coilwork_lowering.rewrites import Rewrite, choose_rewrites
 from coilwork_lowering.rewrites.rewrite import Level
 from coilwork_runtime import Search
 from coilwork_runtime.executor.choice import ExecutorOptions
@@ -65,7 +65,7 @@ def layout_options(options: CompileOptions, *, joins_scheduler: bool = False) ->
 
 def rewrites_of(level: Level, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
     """The rewrites of `level`, Coilwork's and the user's own."""
-    return chosen(level, rewrite_options(options, on_gpu=on_gpu), options.rewrites)
+    return choose_rewrites(level, rewrite_options(options, on_gpu=on_gpu), options.rewrites)
 
 
 def rewrite_options(options: CompileOptions, *, on_gpu: bool = False) -> RewriteOptions:

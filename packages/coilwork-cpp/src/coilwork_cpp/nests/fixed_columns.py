@@ -9,7 +9,8 @@ has lanes, and they are folded alike:
 for blocks of r
   lanes[L][T] = start
   for r: simd for x in tile: lanes[r % L][x] = combine(lanes[r % L][x], element(r, x))
-  for half = L/2 ... 1: for l < half: simd for x in tile: lanes[l][x] = combine(lanes[l][x], lanes[l + half][x])
+  for half = L/2 ... 1: for l < half:
+    simd for x in tile: lanes[l][x] = combine(lanes[l][x], lanes[l + half][x])
   simd for x in tile: total[x] = combine(total[x], lanes[0][x])
 ```
 """

@@ -22,8 +22,10 @@ static inline float multiply_add(float a, float b, float c) {
 """,
     "exp_f32": """
 // e^x = 2^n * e^r, |r| <= ln(2)/2 (Cody and Waite's two-part reduction), with a minimax polynomial for e^r.
-// Error below 1 ulp. 2^n is applied in two factors, so that subnormal results are right. x is clamped to [-104, 89] by its
-// bits, which order floats of one sign: of comparisons of floats gcc makes eight instructions with masks, of these two.
+// Error below 1 ulp. 2^n is applied in two factors, so that subnormal results are right. x is clamped to \
+[-104, 89] by its
+// bits, which order floats of one sign: of comparisons of floats gcc makes eight instructions with masks, \
+of these two.
 static inline float exp_f32(float x) {
   const u32 bits = __builtin_bit_cast(u32, x);
   const i32 above = i32(bits < 0xc2d00000u ? bits : 0xc2d00000u);
@@ -44,7 +46,8 @@ static inline float exp_f32(float x) {
 }
 """,
     "erf_f32": """
-// erf(x) = x * P(x^2) / Q(x^2), a minimax fit on |x| <= 3.95, where erf rounds to 1. Error below 3 ulp. Magnitudes are
+// erf(x) = x * P(x^2) / Q(x^2), a minimax fit on |x| <= 3.95, where erf rounds to 1. Error below 3 ulp. \
+Magnitudes are
 // clamped by their bits: of comparisons of floats gcc makes several times as many instructions.
 static inline float erf_f32(float x) {
   const u32 bits = __builtin_bit_cast(u32, x), magnitude = bits & 0x7fffffffu;
@@ -68,7 +71,8 @@ static inline float erf_f32(float x) {
 }
 """,
     "fmod_f32": """
-// a - b * trunc(a / b), exactly: in double precision a step takes 50 bits off the quotient, which has 277 at most, and what
+// a - b * trunc(a / b), exactly: in double precision a step takes 50 bits off the quotient, which has 277 \
+at most, and what
 // it leaves is a multiple of b's last bit that fits. The last quotient may be one off.
 static inline float fmod_f32(float a, float b) {
   const double size = __builtin_fabs(double(b)), y = size > 1e200 ? 1e200 : size, inverse = 1 / y;
@@ -93,7 +97,8 @@ static inline double fmod_f64(double a, double b) {
 }
 """,
     "lgamma_f32": """
-// Stirling's series (Abramowitz and Stegun, 6.1.40) in double precision, from 8 on; below, Gamma(z + 8) / Gamma(z) is a product,
+// Stirling's series (Abramowitz and Stegun, 6.1.40) in double precision, from 8 on; below, Gamma(z + 8) / \
+Gamma(z) is a product,
 // and negative numbers are reflected (6.1.17).
 static inline float lgamma_f32(float x) {
   const double z = __builtin_fabs(double(x)), w = z < 8 ? z + 8 : z, u = 1 / w, v = u * u;
@@ -145,7 +150,8 @@ static inline double floor_div_float(double a, double b) { return floor_quotient
 // Integer power by squaring, wrapping around. Negative exponents as in torch: 0 but for bases 1 and -1.
 template <class T>
 static inline T power(T base, T exponent) {
-  if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? T(exponent % T(2) == T(0) ? 1 : -1) : T(0);
+  if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? T(exponent % T(2) == T(0) ? 1 : -1) : \
+T(0);
   u64 result = 1, square = u64(base);
   for (u64 rest = u64(exponent); rest; rest >>= 1, square *= square) {
     if (rest & 1) result *= square;

@@ -118,7 +118,8 @@ static inline i64 to_order(double x, bool nan_last) {
 }
 """,
     "from_order": """
-static inline float from_order(i32 order) { return __builtin_bit_cast(float, order ^ ((order >> 31) & 0x7fffffff)); }
+static inline float from_order(i32 order) { return __builtin_bit_cast(float, order ^ ((order >> 31) & \
+0x7fffffff)); }
 static inline double from_order(i64 order) {
   return __builtin_bit_cast(double, order ^ ((order >> 63) & 0x7fffffffffffffff));
 }

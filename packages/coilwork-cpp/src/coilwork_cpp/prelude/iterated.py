@@ -115,7 +115,8 @@ static inline double gamma_factor(double a, double x) {
 }
 """,
     "gamma_near": """
-// Temme's uniform expansion (Gil, Segura and Temme, SIAM J. Sci. Comput. 34, 2012, section 2.5), for a from 12 on and x near it
+// Temme's uniform expansion (Gil, Segura and Temme, SIAM J. Sci. Comput. 34, 2012, section 2.5), for a from \
+12 on and x near it
 static inline double gamma_near(double a, double x, bool upper) {
   static constexpr double f[27] = {
       1.0, -0.3333333333333333, 0.08333333333333333, -0.014814814814814815, 0.0011574074074074073,

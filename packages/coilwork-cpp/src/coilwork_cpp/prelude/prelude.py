@@ -69,7 +69,8 @@ static inline float f8e4m3_to_f32(u8 x) {
 }
 """,
     "f32_to_f8e4m3": """
-// Rounds to nearest even; the type has no infinity: what does not fit becomes 448, as torch does from 2.13 on.
+// Rounds to nearest even; the type has no infinity: what does not fit becomes 448, as torch does from 2.13 \
+on.
 static inline u8 f32_to_f8e4m3(float x) {
   const u32 bits = __builtin_bit_cast(u32, x);
   const u32 magnitude = bits & 0x7fffffffu;
@@ -109,7 +110,8 @@ template <class T>
 static inline i64 to_i64(T x) { return i64(u64(0) - u64(i64(-x))); }
 """,
     "with_nan": """
-// `value`, or NaN where `nan` is true: all bits are set then. Not a second select, which gcc joins with the one before into
+// `value`, or NaN where `nan` is true: all bits are set then. Not a second select, which gcc joins with the \
+one before into
 // arithmetic on masks, three times as slow. Integers have none.
 template <class T>
 static inline T with_nan(T value, bool) { return value; }
@@ -141,11 +143,13 @@ static inline i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
 """,
     "hidden_i64": """
-// Hides from the compiler that a position is a comparison: vectorising g++ 12 then reads elsewhere, one before the first.
+// Hides from the compiler that a position is a comparison: vectorising g++ 12 then reads elsewhere, one \
+before the first.
 static inline i64 hidden_i64(i64 x) { asm("" : "+r"(x)); return x; }
 """,
     "trunc_div": """
-// Division by 0 gives 0 where the processor would stop the program; -1 is apart because the least value has no negative.
+// Division by 0 gives 0 where the processor would stop the program; -1 is apart because the least value has \
+no negative.
 template <class T>
 static inline T trunc_div(T a, T b) {
   if (T(-1) < T(0) && b == T(-1)) return T(u64(0) - u64(a));
@@ -222,7 +226,8 @@ struct Workspace {
 };
 """,
     "run": """
-extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
+extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* \
+context);
 
 // Calls body on all units, on torch's threads if there are more than `grain`.
 static inline void run(void (*body)(i64, i64, void*), i64 units, i64 grain, void* context) {

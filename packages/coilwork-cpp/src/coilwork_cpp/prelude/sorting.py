@@ -62,7 +62,8 @@ static inline T integer_value(Record record) {
     "make_record": """
 template <class Record, class Key>
 static inline Record make_record(Key key, i64 position, bool negative_zero) {
-  return (Record(key) << (8 * (sizeof(Record) - sizeof(Key)))) | (Record(position) << 1) | Record(negative_zero);
+  return (Record(key) << (8 * (sizeof(Record) - sizeof(Key)))) | (Record(position) << 1) | \
+Record(negative_zero);
 }
 """,
     "record_key": """
@@ -103,7 +104,8 @@ static inline void sort_by_counting(u128* records, u128* sorted, i64 count) {
 }
 """,
     "sort_by_bytes": """
-// By `bytes` bytes from bit `lowest` on; returns the one of `records` and `spare` that holds them in order in the end.
+// By `bytes` bytes from bit `lowest` on; returns the one of `records` and `spare` that holds them in order \
+in the end.
 template <int bytes, class Record>
 static Record* sort_by_bytes(Record* records, Record* spare, i64 count, int lowest) {
   i64 places[bytes][256] = {};
@@ -177,8 +179,10 @@ static inline u128* sort_records(u128* records, u128* spare, i64 count) {
 }
 """,
     "first_records": """
-// The first `wanted` in order, in `records`. Those found so far are held at the front, and behind them others that come before the last
-// of these; when there are too many, all that are held are sorted. `spare` has room for 32 more than are too many.
+// The first `wanted` in order, in `records`. Those found so far are held at the front, and behind them \
+others that come before the last
+// of these; when there are too many, all that are held are sorted. `spare` has room for 32 more than are \
+too many.
 template <class Key, class Record>
 static Record* first_records(Record* records, Record* spare, i64 count, i64 wanted) {
   const i64 most = min_i64(count, max_i64(2 * wanted, 32));

@@ -23,7 +23,8 @@ static inline Row shuffled(Row a, Row b, Places at) {
     # Eklundh (1972) exchanges ever smaller blocks. Here rounds inside of lanes of 16 bytes, then of whole
     # lanes: each shuffle is one instruction.
     "transpose_square": """
-// out[c * out_step + r] = in[r * in_step + c] of L * L numbers, L of them to a vector, W to a lane of 16 bytes.
+// out[c * out_step + r] = in[r * in_step + c] of L * L numbers, L of them to a vector, W to a lane of 16 \
+bytes.
 template <i64 L, class T>
 static inline void transpose_square(const T* in, i64 in_step, T* out, i64 out_step) {
   typedef T Row __attribute__((vector_size(L * sizeof(T))));
@@ -111,7 +112,8 @@ static inline void transpose(const T* in, i64 in_step, T* out, i64 out_step, i64
 }
 """,
     "transpose_far": """
-// As `transpose`, of at most 64 rows, to memory that is no tile: whole cache lines are written there, by way of a tile if need be.
+// As `transpose`, of at most 64 rows, to memory that is no tile: whole cache lines are written there, by \
+way of a tile if need be.
 // Halves of them evict each other where rows are pages apart.
 template <class T>
 static inline void transpose_far(const T* in, i64 in_step, T* out, i64 out_step, i64 rows, i64 columns) {

@@ -1,1 +1,5 @@
-"""Scalar graphs as C++: what fills the loops."""
+"""Write scalar graphs as C++: what fills the loops.
+
+Open `values.py` first. `ops.py` has a row for each scalar op; `reductions.py` and `scans.py` combine,
+`elements.py` has types and conversions, `indexing.py` index arithmetic.
+"""

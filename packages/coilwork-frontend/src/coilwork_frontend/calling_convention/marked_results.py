@@ -173,8 +173,7 @@ def returning_memory(
     of that.
 
     Views that mark and views that undo that are left out. Only the first `returned` results go to the caller,
-        `None`: all.
-    What is computed with the other sign, or marked before the graph is entered, stays.
+    `None`: all. What is computed with the other sign, or marked before the graph is entered, stays.
     """
     items: Any = gm.graph.output_node().args[0]
     listed = items if isinstance(items, list | tuple) else ()

@@ -43,7 +43,9 @@ def _explain(name: str, value: torch.Tensor) -> CompileError:
             "opaque-input",
             f"input {name} is wrapped by torch.func.functionalize, which generated code cannot read",
             reason="torch cannot trace the gradients of a graph inside of it",
-            remedy="call the compiled function without functionalize: the compiler does the same to its graph",
+            remedy=(
+                "call the compiled function without functionalize: the compiler does the same to its graph"
+            ),
         )
     return CompileError(
         "opaque-input",

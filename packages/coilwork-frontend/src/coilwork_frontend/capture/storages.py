@@ -260,7 +260,10 @@ def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Seque
     raise CompileError(
         "places-in-storage",
         f"input {first.name} is overwritten, and as_strided looks for places in its storage",
-        reason="it is not all of the storage, and asks for gradients, has symbolic sizes, or is seen in several types or by vmap",
+        reason=(
+            "it is not all of the storage, and asks for gradients, has symbolic sizes, or is seen in "
+            "several types or by vmap"
+        ),
         remedy="pass an input that is contiguous and has a storage of its own",
     )
 

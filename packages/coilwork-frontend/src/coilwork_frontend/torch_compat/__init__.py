@@ -1,3 +1,4 @@
-"""Every use of torch API that is not public, and the supported range of torch, so that versions differ in one
-place.
+"""Every use of torch's private API, and the supported range of torch: here alone do versions differ.
+
+Open `versions.py` first. `autograd.py` calls AOTAutograd; the other files hold one part of torch each.
 """

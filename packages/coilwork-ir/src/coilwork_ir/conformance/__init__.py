@@ -1,10 +1,8 @@
-"""A conformance kit for code generators and wrappers: kernels and programs, inputs for them, and a
-comparison with the interpreters.
+"""Conformance kits: they show whether a code generator or wrapper agrees with the reference interpreters.
 
-A package that adds a target runs `check_codegen` in its tests; what computes attention, `check_attention`,
-products, `check_contractions`, and convolutions, `check_convolutions`. Kernels with a core have their own
-cases, `check_cores`. A package that adds a wrapper runs `check_wrapper`. Needs torch (`pip install
-coilwork-ir[interpreter]`).
+Open `check.py` first: `check_codegen` runs kernels, and its neighbours attention, products, convolutions and
+cores. `wrappers.py` has `check_wrapper`; files named `..._cases.py` hold what is run. Needs torch (`pip
+install coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.attention_cases import ATTENTION_CASES, AttentionCase, check_attention

@@ -1,9 +1,8 @@
-"""Index arithmetic: hash-consed integer expressions in canonical normal form.
+"""Index arithmetic: hash-consed integer expressions in a canonical normal form.
 
-`sum(coefficient * product of atoms) + constant`, where an atom is a symbol, `a // b`, `a % b`, a minimum or a
-maximum. Equal normal forms are the same object. See `expression.py` for the representation, `division.py` for
-the rules, `proofs.py` for what can be proved; `sympy_bridge.py` (imported on its own) converts from and to
-sympy.
+The form is `sum(coefficient * product of atoms) + constant`, where an atom is a symbol, `a // b`, `a % b`, a
+minimum or a maximum. Equal normal forms are the same object. Open `expression.py` first; `division.py` has
+the rules, `proofs.py` what can be proved. `sympy_bridge.py`, imported on its own, converts from and to sympy.
 """
 
 from coilwork_ir.index.affine import coefficients, stride_of

@@ -1,3 +1,5 @@
-"""What the reference interpreters of the three IRs share. Needs torch (`pip install
-coilwork-ir[interpreter]`).
+"""What the reference interpreters of the three IRs share; needs torch (`coilwork-ir[interpreter]`).
+
+Open `scalars.py` first: it evaluates a scalar graph over a whole domain. `domain.py` makes domains,
+`reductions.py` defines reductions and scans, `memory.py` holds tensors, `calls.py` calls operators.
 """

@@ -80,11 +80,15 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "arg-unused": Rule("every argument is loaded or stored", "leave the argument out"),
         "store-dtype": Rule("a store writes the element type of its argument", "cast the value"),
         "reduce-axes": Rule(
-            "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all of its walked ones",
+            (
+                "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all "
+                "of its walked ones"
+            ),
             "put reductions along other ranges into a kernel of their own",
         ),
         "walked": Rule(
-            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and reduces along the walked "
+            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and "
+            "reduces along the walked "
             "ones by kinds whose results combine as values do",
             "put what reduces otherwise into a kernel of its own",
         ),
@@ -96,7 +100,10 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a scan or sort runs along a reduction range", "make the range it runs along a reduction range"
         ),
         "store-level": Rule(
-            "an unmasked plain store whose value varies along a reduced or walked range varies along it in its index too",
+            (
+                "an unmasked plain store whose value varies along a reduced or walked range varies along it "
+                "in its index too"
+            ),
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
@@ -415,7 +422,10 @@ def _check_call(
     if len(call.args) != len(kernel.args) or len(call.sizes) != len(kernel.sizes):
         place.fail(
             "call-arity",
-            f"{len(call.args)} buffers and {len(call.sizes)} sizes for {len(kernel.args)} and {len(kernel.sizes)}",
+            (
+                f"{len(call.args)} buffers and {len(call.sizes)} sizes for {len(kernel.args)} and "
+                f"{len(kernel.sizes)}"
+            ),
         )
     for size in call.sizes:
         scope.check_symbols(size, (), place)

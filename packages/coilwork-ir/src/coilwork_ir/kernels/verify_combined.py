@@ -17,7 +17,10 @@ from coilwork_ir.verification.rules import Place, Rule
 COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "combined-alone": Rule(
-            "a combined kernel has no ranges, stores or checks besides its body, which is not combined itself",
+            (
+                "a combined kernel has no ranges, stores or checks besides its body, which is not combined "
+                "itself"
+            ),
             "move them into the body",
         ),
         "combined-names": Rule(

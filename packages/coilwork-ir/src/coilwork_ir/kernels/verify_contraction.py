@@ -14,7 +14,8 @@ from coilwork_ir.verification.rules import Place, Rule
 CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "contraction": Rule(
-            "a kernel with a contraction combines nothing else, its left factor varies along rows, its right one along "
+            "a kernel with a contraction combines nothing else, its left factor varies along rows, its "
+            "right one along "
             "columns, both along the sum, and what the kernel does besides varies along parallel ranges only",
             "write the sum as a reduction, or put the rest into a kernel of its own",
         ),

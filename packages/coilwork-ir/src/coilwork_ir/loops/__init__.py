@@ -1,4 +1,8 @@
-"""Loop IR: one node per operation of the captured graph."""
+"""Loop IR: one node per operation of the captured graph, with its loops.
+
+Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, its rules and its meaning;
+`matrix_products.py`, `convolutions.py` and `attention/` are nodes that libraries may compute.
+"""
 
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (

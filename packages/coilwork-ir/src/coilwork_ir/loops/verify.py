@@ -72,7 +72,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "scan-axis": Rule("the axis of a scan or sort is one of its ranges", "name one of the ranges"),
         "scan-split": Rule(
-            "a scan that programs share has at least as many points along its axis as pieces, and sizes that are known",
+            (
+                "a scan that programs share has at least as many points along its axis as pieces, and sizes "
+                "that are known"
+            ),
             "leave `split` at 1",
         ),
         "body-dtype": Rule(
@@ -83,15 +86,22 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "bodies of loop nodes hold no reductions and no scans", "make the reduction a node of its own"
         ),
         "combine-operands": Rule(
-            "a scan has one value for each that its function combines, of these types; one value if it has no function",
+            (
+                "a scan has one value for each that its function combines, of these types; one value if it "
+                "has no function"
+            ),
             "give the scan the values that the function combines",
         ),
         "contraction-ranges": Rule(
-            "each range of a contraction is one of its left factor, its right one, or both, and each axis one of both",
+            (
+                "each range of a contraction is one of its left factor, its right one, or both, and each "
+                "axis one of both"
+            ),
             "make a sum of which one factor does not know the axis a reduction, or multiply in the epilogue",
         ),
         "contraction-groups": Rule(
-            "groups of a contraction have an integer end each, and a number of their own where they lie along a "
+            "groups of a contraction have an integer end each, and a number of their own where they lie "
+            "along a "
             "range, the number of a range where they lie along an axis",
             "give one end for each group, and cut one range or axis",
         ),
@@ -115,7 +125,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "copy the old buffer's shape, strides, element type and device",
         ),
         "fill": Rule(
-            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions unless it covers all or is sparse",
+            (
+                "a scatter into memory of its own stores one box of it: no mask, no looked-up positions "
+                "unless it covers all or is sparse"
+            ),
             "let another node fill the memory, and scatter `into` it",
         ),
         "covers": Rule(
@@ -148,7 +161,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "give the inner graph one input per operand and one output per result, of the same type and rank",
         ),
         "region-overwrites": Rule(
-            "a branch overwrites none of its inputs, a loop body those alone that stay and that the loop names",
+            (
+                "a branch overwrites none of its inputs, a loop body those alone that stay and that the "
+                "loop names"
+            ),
             "copy the input and overwrite the copy",
         ),
     }

@@ -58,7 +58,10 @@ def check_domain(
             if extent is not None and extent is not size and not provably_eq(extent, size):
                 place.fail(
                     "range-extents",
-                    f"dimension {position} of %{output.name} is {size!r}, range {value.name} gives {extent!r}",
+                    (
+                        f"dimension {position} of %{output.name} is {size!r}, range {value.name} gives "
+                        f"{extent!r}"
+                    ),
                 )
 
 
@@ -260,7 +263,10 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
     if len(node.index) != len(node.output.shape):
         place.fail(
             "index-rank",
-            f"%{node.output.name} has {len(node.output.shape)} dimensions, got {len(node.index)} index expressions",
+            (
+                f"%{node.output.name} has {len(node.output.shape)} dimensions, got {len(node.index)} index "
+                "expressions"
+            ),
         )
     check_index(node.index, node.indirect, frozenset(node.ranges), scope, place)
     if node.covers and (node.into is not None or node.mode != "store"):

@@ -1,9 +1,8 @@
 """Strides of views when the memory that they show is laid out anew.
 
 A view is numbers: strides, and an offset. `remake_view` reads off them which dimensions of its source each of
-    its own dimensions runs
-through, and says how it shows the same elements where the source has other strides. `ViewsOf` does that for
-all views of a graph.
+its own dimensions runs through, and says how it shows the same elements where the source has other strides.
+`ViewsOf` does that for all views of a graph.
 """
 
 from __future__ import annotations

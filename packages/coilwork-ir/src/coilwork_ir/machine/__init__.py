@@ -1,6 +1,7 @@
-"""Measured figures of devices: how fast memory, launches and libraries are, and from which size on a way of
-computing pays. `model.py` says what figures there are, and is the file to open first; `tuning/` holds one
-file of them per device; `data_file.py` reads these, and `by_device.py` finds them where there is no target.
+"""Measured figures of devices: how fast memory, launches and libraries are, and when a way of computing pays.
+
+Open `model.py` first: it says what figures there are. `tuning/` holds one file of them per device,
+`data_file.py` reads these, and `by_device.py` finds them where there is no target.
 """
 
 from coilwork_ir.machine.by_device import FindModel, find_like_model

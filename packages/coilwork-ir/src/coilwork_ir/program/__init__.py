@@ -1,4 +1,8 @@
-"""Program: the wrapper IR."""
+"""Program: the instructions that a wrapper or executor carries out, in order.
+
+Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, its rules and its meaning;
+`regions.py` says which stretches a driver may replay, `verify_in_flight.py` checks memory in flight.
+"""
 
 from coilwork_ir.program.nodes import (
     Alloc,

@@ -95,13 +95,19 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
 def _format(instruction: Instruction, indent: str, origins: bool) -> str:
     match instruction:
         case BindSymbol():
-            return f"bind {format_symbol(instruction.symbol)} {instruction.what} %{instruction.buffer} {instruction.dim}"
+            return (
+                f"bind {format_symbol(instruction.symbol)} {instruction.what} %{instruction.buffer} "
+                f"{instruction.dim}"
+            )
         case CheckLayout():
             return f"check %{instruction.buffer}" + (" aligned" if instruction.aligned else "")
         case Alloc():
             return f"alloc {format_buffer(instruction.buffer)}"
         case AllocPool():
-            return f"pool %{instruction.pool} `{format_expr(instruction.size_bytes)}` {quoted(instruction.device)}"
+            return (
+                f"pool %{instruction.pool} `{format_expr(instruction.size_bytes)}` "
+                f"{quoted(instruction.device)}"
+            )
         case PoolView():
             offset = format_expr(instruction.offset_bytes)
             return f"carve {format_buffer(instruction.buffer)} of %{instruction.pool} at `{offset}`"
@@ -163,7 +169,10 @@ def _format_work(
             nested = [
                 format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
             ]
-            head = f"cond %{instruction.predicate} {format_list(format_argument(a) for a in instruction.operands)}"
+            head = (
+                f"cond %{instruction.predicate} "
+                f"{format_list(format_argument(a) for a in instruction.operands)}"
+            )
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
             return f"{head} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
         case WhileCall():

@@ -110,7 +110,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
-            "give the inner program one input per operand and one result per output, of the same type and rank",
+            (
+                "give the inner program one input per operand and one result per output, of the same type "
+                "and rank"
+            ),
         ),
     }
 )

@@ -1,4 +1,8 @@
-"""Scalar values: interned graphs of loads, constants and scalar ops."""
+"""Scalar values: interned graphs of loads, constants and scalar ops, which fill nodes and kernels.
+
+Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through graphs and rewrites them; the
+other files find facts about values.
+"""
 
 from coilwork_ir.scalar.build import (
     cast,

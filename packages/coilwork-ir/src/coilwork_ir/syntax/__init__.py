@@ -1,5 +1,4 @@
-"""The little of C++ and of Python that generators write, as values: trees (`cpp.py`, `python.py`) and
-printers.
+"""The little of C++ and Python that generators write, as trees, and one printer for each language.
 
-Begin with a tree; its printer is beside it. Generated text is printed from these and from nothing else.
+Open `cpp.py` or `python.py` first; the printer is beside it. Generated text is printed from these trees.
 """

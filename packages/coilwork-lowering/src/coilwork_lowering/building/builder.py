@@ -21,9 +21,9 @@ from coilwork_ir.machine import MachineModel
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.building.buffers import Alias, Buffers
-from coilwork_lowering.building.nearby import with_numbers_nearby
-from coilwork_lowering.building.remade import without_memory
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.nearby import move_numbers_nearby
+from coilwork_lowering.building.remade import recompute_without_memory
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     Shape,
@@ -159,9 +159,9 @@ class Builder:
         """`value` as its memory is now: the same one unless that memory was overwritten since."""
         if not self.buffers.is_stale(value.buffer.name):
             return value
-        return TensorValue(buffer=self._renewed(value.buffer.name), shape=value.shape, index=value.index)
+        return TensorValue(buffer=self._renew_buffer(value.buffer.name), shape=value.shape, index=value.index)
 
-    def _renewed(self, name: str) -> Buffer:
+    def _renew_buffer(self, name: str) -> Buffer:
         stale: list[tuple[Buffer, Alias]] = []
         found = self.buffers.latest(name)
         while (alias := self.buffers.alias(found)) is not None and self.buffers.is_stale(alias.source):
@@ -208,7 +208,7 @@ class Builder:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
         if self.reads_numbers:
-            node = with_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
+            node = move_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
         self.nodes.append(node)
         self.buffers.note(node)
         if isinstance(node, Scatter):
@@ -241,9 +241,9 @@ class Builder:
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
-        self.nodes.append(self._reading(stored, size))
+        self.nodes.append(self._read_by_call(stored, size))
 
-    def _reading(self, value: TensorValue, size: Expr) -> Extern:
+    def _read_by_call(self, value: TensorValue, size: Expr) -> Extern:
         return Extern(
             target=_READ_NUMBER,
             args=(Ref(value.buffer.name),),
@@ -260,7 +260,7 @@ class Builder:
         number = self.sizes.expr(fake)
         if not number.is_symbol:
             raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
-        self.add(self._reading(value, number))
+        self.add(self._read_by_call(value, number))
         self.sizes.decided(number)
         return number
 
@@ -284,7 +284,7 @@ class Builder:
         target_strides = into.strides if into is not None else strides
         # a domain without points computes nothing, and its coordinates may make no sense
         empty = any(as_int(extent) == 0 for extent in shape)
-        made = const(0, dtype) if empty else simplified(body(point))
+        made = const(0, dtype) if empty else simplify(body(point))
         found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
         output = self.declare(shape, dtype, device, strides=target_strides, name=name)
         if isinstance(made, Const):
@@ -317,7 +317,7 @@ class Builder:
         """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not
         wanted.
         """
-        made = simplified(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        made = simplify(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
         outputs = tuple(
             None if dtype is None else self.declare(shape, dtype, device, strides=strides)
             for dtype in results
@@ -439,7 +439,9 @@ class Builder:
         its own device.
         """
         read = self.read(value, coordinate_symbols("i", value.shape))
-        number = without_memory(read, self.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
+        number = recompute_without_memory(
+            read, self.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU)
+        )
         if number is None:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)

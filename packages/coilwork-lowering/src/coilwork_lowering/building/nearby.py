@@ -18,7 +18,7 @@ from coilwork_ir.scalar import Load, Scalar, load, loads, rewrite
 _Computing: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 
 
-def with_numbers_nearby(
+def move_numbers_nearby(
     node: Node, device_of: Callable[[str], str], move: Callable[[str, str], Buffer]
 ) -> Node:
     """`node`, which reads from `move(buffer, device)` what it read from a buffer on another device than its

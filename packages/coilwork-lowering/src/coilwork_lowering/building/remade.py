@@ -46,7 +46,9 @@ _MOST: Final = 64
 _MOST_OF_INDEX: Final = 256
 
 
-def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_cpu: bool) -> Scalar | None:
+def recompute_without_memory(
+    value: Scalar, definer: Callable[[str], Node | None], *, on_cpu: bool
+) -> Scalar | None:
     """`value`, which eager computes on a CPU or not, with what the nodes behind its loads compute.
 
     None if some of it is in memory only, inexact, or too long.
@@ -58,7 +60,7 @@ def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_c
             if body is None:
                 return None
             bodies[access] = body
-        value = _replaced(value, bodies)
+        value = _replace_load(value, bodies)
         if on_cpu:
             (value,) = rewrite((value,), _number)
         # what is approximated may turn out to be so of numbers
@@ -86,7 +88,7 @@ def _body_behind(access: Load, node: Node | None) -> Scalar | None:
     return body
 
 
-def _replaced(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
+def _replace_load(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
     (made,) = rewrite((value,), lambda one: bodies.get(one, one))
     return made
 

@@ -12,7 +12,7 @@ from coilwork_ir.scalar import Const, Load, Op, Scalar, const, joined, op, rewri
 _DIGITS: Final[Mapping[DType, int]] = {DType.F64: 53, DType.F32: 24}
 
 
-def simplified(root: Scalar) -> Scalar:
+def simplify(root: Scalar) -> Scalar:
     """`root` with constants folded where that is exact, neutral operands dropped and casts joined."""
     return rewrite((root,), _visit)[0]
 

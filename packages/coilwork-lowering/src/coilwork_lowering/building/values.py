@@ -117,7 +117,7 @@ def layout_of(value: TensorValue) -> Layout | None:
     moving = [d for d in dims(value.shape) if not d.is_const]
     affine = coefficients(value.buffer.offset_of(value.index), moving)
     if affine is None:
-        steps = _of_elements(value.buffer.shape, value.buffer.strides)
+        steps = _replace_empty_strides(value.buffer.shape, value.buffer.strides)
         affine = coefficients(total(i * s for i, s in zip(value.index, steps, strict=True)), moving)
     if affine is None:
         return None
@@ -135,11 +135,11 @@ def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     """Tell if strides `a` and `b` place the elements of a tensor of `shape` alike."""
     if any(as_int(extent) == 0 for extent in shape):
         return True
-    a, b = (_of_elements(shape, strides) for strides in (a, b))
+    a, b = (_replace_empty_strides(shape, strides) for strides in (a, b))
     return all(bounds(extent).hi == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
 
 
-def _of_elements(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
+def _replace_empty_strides(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
     """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows,
     which then they are.
     """

@@ -1,3 +1,5 @@
-"""What AOTAutograd takes apart before lowering: `table` says which operators, `own` holds what differs from
-torch's, by family in the other files.
+"""What AOTAutograd takes apart before lowering.
+
+Open `table.py` first: it says which operators. `own.py` lists the decompositions that differ from torch's;
+the other files hold them by family.
 """

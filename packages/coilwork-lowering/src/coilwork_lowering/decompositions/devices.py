@@ -52,13 +52,17 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if dtype is None or dtype is value.dtype:
             return NotImplemented
 
-        def moved(source: torch.Tensor) -> torch.Tensor:
+        def call_moved(source: torch.Tensor) -> torch.Tensor:
             made: torch.Tensor = aten._to_copy.default(
                 source, device=device, non_blocking=non_blocking, memory_format=memory_format, **rest
             )
             return made
 
-        return moved(value.to(dtype)) if has_trait(device.type, HOST_MEMORY) else moved(value).to(dtype)
+        return (
+            call_moved(value.to(dtype))
+            if has_trait(device.type, HOST_MEMORY)
+            else call_moved(value).to(dtype)
+        )
 
     return to_copy
 

@@ -17,16 +17,16 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 def fourier_decompositions() -> dict[Any, Callable[..., Any]]:
     """By overload."""
-    return {torch.ops.aten._fft_r2c.default: _transformed}
+    return {torch.ops.aten._fft_r2c.default: _transform}
 
 
-def _transformed(value: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Any:
+def _transform(value: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Any:
     # other libraries than MKL fill a contiguous tensor
     if not has_trait(value.device.type, CPU_LIBRARIES) or not torch.backends.mkl.is_available():
         return NotImplemented
     wrapped = [k % value.dim() for k in dims]
-    batch = _descending(value, [k for k in range(value.dim()) if k not in wrapped])
-    outer = _descending(value, wrapped[:-1])
+    batch = _sort_descending(value, [k for k in range(value.dim()) if k not in wrapped])
+    outer = _sort_descending(value, wrapped[:-1])
     if batch is None or outer is None:
         return NotImplemented
     order = [*batch, *outer, wrapped[-1]]
@@ -37,7 +37,7 @@ def _transformed(value: torch.Tensor, dims: Sequence[int], normalization: int, o
     return found.permute([order.index(k) for k in range(value.dim())])
 
 
-def _descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | None:
+def _sort_descending(value: torch.Tensor, dims: Sequence[int]) -> list[int] | None:
     """`dims` by their strides, the largest first, those of one stride as they are; None where these are not
     known well enough.
     """

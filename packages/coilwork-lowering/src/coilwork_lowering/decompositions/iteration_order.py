@@ -27,7 +27,7 @@ def iterated_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any]
         return dense_strides(shape, order)
     if _are_alike(shape, operands):
         return list(operands[0].stride())
-    order = _sorted(shape, [_broadcast_strides(one, shape) for one in operands])
+    order = _sort_dimensions(shape, [_broadcast_strides(one, shape) for one in operands])
     return None if order is None else dense_strides(shape, order)
 
 
@@ -91,7 +91,7 @@ def _broadcast_strides(value: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _sorted(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
+def _sort_dimensions(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int] | None:
     """Dimensions, the fastest first: an insertion sort that goes on past what cannot be compared, as ATen's
     does.
     """
@@ -99,7 +99,7 @@ def _sorted(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int]
     for first in range(1, len(order)):
         here = first
         for before in range(first - 1, -1, -1):
-            found = _compared(shape, strides, order[before], order[here])
+            found = _compare(shape, strides, order[before], order[here])
             if found is None:
                 return None
             if found < 0:
@@ -110,7 +110,7 @@ def _sorted(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int]
     return order
 
 
-def _compared(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
+def _compare(shape: Sequence[Any], strides: Sequence[Sequence[Any]], a: int, b: int) -> int | None:
     """-1 if dimension `a` is walked faster than `b`, 1 if slower, 0 if nothing tells; None where open sizes
     decide.
     """

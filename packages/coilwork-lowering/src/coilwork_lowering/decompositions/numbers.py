@@ -33,22 +33,22 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
     own: dict[Any, Callable[..., Any]] = {
         **dict.fromkeys(xlogy, partial(_product_with_log, torch.log)),
         **dict.fromkeys(xlog1py, partial(_product_with_log, torch.log1p)),
-        aten.logaddexp.default: _of_one_type,
-        aten.logaddexp2.default: _of_one_type,
+        aten.logaddexp.default: _promote_both,
+        aten.logaddexp2.default: _promote_both,
         aten.addr.default: _addr,
         aten.logit.default: _logit,
         aten.logit_backward.default: _logit_backward,
         aten.huber_loss.default: _huber_loss,
         aten.huber_loss_backward.default: _huber_loss_backward,
         aten.smooth_l1_loss.default: _smooth_l1_loss,
-        aten.threshold.default: _threshold,
+        aten.threshold.default: _decompose_threshold,
         aten.threshold_backward.default: _threshold_backward,
         aten.hardtanh_backward.default: _hardtanh_backward,
         aten.isin.Scalar_Tensor: _left_to_aten,
         aten.celu.default: _celu,
         aten.mvlgamma.default: _mvlgamma,
         **{
-            getattr(packet, overload): _spaced
+            getattr(packet, overload): _decompose_linspace
             for packet in (aten.linspace, aten.logspace)
             for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
         },
@@ -60,7 +60,7 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
     }
 
 
-def in_type(number: Any, dtype: torch.dtype) -> Any:
+def round_to_type(number: Any, dtype: torch.dtype) -> Any:
     """`number` as a float of `dtype`, one of 16 or 32 bits, beyond its range an infinity. Symbols stay as
     they are.
     """
@@ -69,7 +69,7 @@ def in_type(number: Any, dtype: torch.dtype) -> Any:
     return rounded(number, dtype_of(dtype))
 
 
-def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
+def _is_half_on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
     """Tell if eager computes these 16-bit floats on a CPU."""
     same = all(other.dtype is value.dtype for other in others)
     return same and value.dtype in _HALVES and has_trait(value.device.type, ATEN_CPU)
@@ -83,7 +83,7 @@ def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any],
     dtype = found if found.is_floating_point else torch.get_default_dtype()
     device = (a if isinstance(a, torch.Tensor) else b).device
     if dtype not in _HALVES or not has_trait(device.type, ATEN_CPU):
-        return theirs(in_type(a, dtype), in_type(b, dtype))
+        return theirs(round_to_type(a, dtype), round_to_type(b, dtype))
     a, b = (_tensor(one, dtype, device) for one in (a, b))
     product = torch.where(a == 0, torch.zeros((), dtype=dtype, device=device), a * logarithm(b))
     return torch.where(torch.isnan(b), b, product)
@@ -92,11 +92,11 @@ def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any],
 def _tensor(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
-    made: torch.Tensor = aten.full.default([], in_type(value, dtype), dtype=dtype, device=device)
+    made: torch.Tensor = aten.full.default([], round_to_type(value, dtype), dtype=dtype, device=device)
     return made
 
 
-def _of_one_type(theirs: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> Any:
+def _promote_both(theirs: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> Any:
     dtype = torch.result_type(a, b)
     return theirs(a.to(dtype), b.to(dtype)) if dtype in _HALVES else theirs(a, b)
 
@@ -114,18 +114,18 @@ def _addr(
     dtype = value.dtype
     if dtype not in _HALVES or not column.dtype is row.dtype is dtype or column.dim() != 1 or row.dim() != 1:
         return theirs(value, column, row, beta=beta, alpha=alpha)
-    beta, alpha = in_type(beta, dtype), in_type(alpha, dtype)
-    product = _scaled(column, alpha).unsqueeze(1) * row
-    return product if beta == 0 else _scaled(value, beta) + product
+    beta, alpha = round_to_type(beta, dtype), round_to_type(alpha, dtype)
+    product = _scale(column, alpha).unsqueeze(1) * row
+    return product if beta == 0 else _scale(value, beta) + product
 
 
-def _scaled(value: torch.Tensor, factor: Any) -> torch.Tensor:
+def _scale(value: torch.Tensor, factor: Any) -> torch.Tensor:
     return value if factor == 1 else value * factor
 
 
 def _logit(theirs: Callable[..., Any], value: torch.Tensor, eps: Any = None) -> Any:
     """On CPUs in the tensor's type."""
-    if not _on_cpu(value):
+    if not _is_half_on_cpu(value):
         return theirs(value, eps)
     if eps is not None and eps >= 0:
         low, high = _ends(eps, value.dtype)
@@ -138,7 +138,7 @@ def _logit_backward(
 ) -> Any:
     """On CPUs in the tensors' type; a negative `eps` is none."""
     eps = None if eps is not None and eps < 0 else eps
-    if not _on_cpu(value, gradient):
+    if not _is_half_on_cpu(value, gradient):
         return theirs(gradient, value, eps)
     low, high = (0.0, 1.0) if eps is None else _ends(eps, value.dtype)
     slope = gradient / (value * (1 - value))
@@ -146,8 +146,8 @@ def _logit_backward(
 
 
 def _ends(eps: float, dtype: torch.dtype) -> tuple[float, float]:
-    low = in_type(eps, dtype)
-    return low, in_type(1 - low, dtype)
+    low = round_to_type(eps, dtype)
+    return low, round_to_type(1 - low, dtype)
 
 
 def _huber_loss(
@@ -158,14 +158,14 @@ def _huber_loss(
     delta: Any = 1.0,
 ) -> Any:
     """On CPUs `bf16` is rounded at every step, `f16` once."""
-    if not _on_cpu(value, target) or not delta > 0:
+    if not _is_half_on_cpu(value, target) or not delta > 0:
         return theirs(value, target, reduction, delta)
     if value.dtype is torch.float16:
-        return _reduced(theirs(value.float(), target.float(), 0, delta).to(value.dtype), reduction)
-    delta = in_type(delta, value.dtype)
+        return _reduce_loss(theirs(value.float(), target.float(), 0, delta).to(value.dtype), reduction)
+    delta = round_to_type(delta, value.dtype)
     distance = (value - target).abs()
-    far = delta * (distance - in_type(0.5 * delta, value.dtype))
-    return _reduced(torch.where(distance <= delta, 0.5 * distance * distance, far), reduction)
+    far = delta * (distance - round_to_type(0.5 * delta, value.dtype))
+    return _reduce_loss(torch.where(distance <= delta, 0.5 * distance * distance, far), reduction)
 
 
 def _huber_loss_backward(
@@ -177,9 +177,9 @@ def _huber_loss_backward(
     delta: Any,
 ) -> Any:
     """On CPUs rounded at every step; of a mean, with the number alone in the tensors' type."""
-    if not _on_cpu(value, gradient, target):
+    if not _is_half_on_cpu(value, gradient, target):
         return theirs(gradient, value, target, reduction, delta)
-    delta = in_type(delta, value.dtype)
+    delta = round_to_type(delta, value.dtype)
     if reduction == 1:
         return theirs(gradient, value, target, reduction, delta)
     distance, most = value - target, gradient * delta
@@ -190,25 +190,27 @@ def _smooth_l1_loss(
     theirs: Callable[..., Any], value: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: Any = 1.0
 ) -> Any:
     """On CPUs `f16` is rounded at every step, `bf16` once."""
-    if not _on_cpu(value, target) or beta == 0:
+    if not _is_half_on_cpu(value, target) or beta == 0:
         return theirs(value, target, reduction, beta)
     if value.dtype is torch.bfloat16:
-        return _reduced(theirs(value.float(), target.float(), 0, beta).to(value.dtype), reduction)
-    beta = in_type(beta, value.dtype)
+        return _reduce_loss(theirs(value.float(), target.float(), 0, beta).to(value.dtype), reduction)
+    beta = round_to_type(beta, value.dtype)
     distance = (value - target).abs()
-    far = distance - in_type(0.5 * beta, value.dtype)
+    far = distance - round_to_type(0.5 * beta, value.dtype)
     if beta == 0:
-        return _reduced(far, reduction)
-    return _reduced(torch.where(distance < beta, 0.5 * distance * distance / beta, far), reduction)
+        return _reduce_loss(far, reduction)
+    return _reduce_loss(torch.where(distance < beta, 0.5 * distance * distance / beta, far), reduction)
 
 
-def _reduced(elements: torch.Tensor, reduction: int) -> torch.Tensor:
+def _reduce_loss(elements: torch.Tensor, reduction: int) -> torch.Tensor:
     if reduction == 0:
         return elements
     return elements.mean() if reduction == 1 else elements.sum()
 
 
-def _threshold(theirs: Callable[..., Any], value: torch.Tensor, threshold: Any, replacement: Any) -> Any:
+def _decompose_threshold(
+    theirs: Callable[..., Any], value: torch.Tensor, threshold: Any, replacement: Any
+) -> Any:
     return theirs(value, _cut(threshold, value), _cut(replacement, value))
 
 
@@ -217,7 +219,7 @@ def _threshold_backward(
 ) -> Any:
     """On CPUs 16-bit floats are compared with the number as it is."""
     threshold = _cut(threshold, value)
-    if _on_cpu(value, gradient) and in_type(threshold, value.dtype) != threshold:
+    if _is_half_on_cpu(value, gradient) and round_to_type(threshold, value.dtype) != threshold:
         return theirs(gradient.float(), value.float(), threshold).to(value.dtype)
     return theirs(gradient, value, threshold)
 
@@ -248,7 +250,7 @@ def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return NotImplemented
 
 
-def _spaced(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
+def _decompose_linspace(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
     """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a
     lowering.
     """

@@ -44,7 +44,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     probabilities = probability_decompositions(table)
     numbers = number_decompositions(table)
     linspace = _linspace(numbers[aten.linspace.default])
-    batch_norms = {op: _of_channels(table[op]) for op in _batch_norms() if op in table}
+    batch_norms = {op: _require_channels(table[op]) for op in _batch_norms() if op in table}
     table = {
         **table,
         **batch_norms,
@@ -122,7 +122,7 @@ def _batch_norms() -> list[Any]:
     return [*found, torch.ops.aten._native_batch_norm_legit.no_stats]
 
 
-def _of_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _require_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def batch_norm(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
         """Of a batch of vectors at least: torch's own takes the elements of a single one for channels, which
         eager refuses.
@@ -212,7 +212,7 @@ def _as_strided_copy(
     return view.clone(memory_format=torch.contiguous_format)
 
 
-def _refused() -> str:
+def _describe_refused() -> str:
     return (
         "index_add: the source must have the shape of what it is added to, but for the dimension of the index"
     )
@@ -247,7 +247,7 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         rows_added = source if source.dim() > 0 else source.unsqueeze(0)
         at = dim % rows.dim()
         for k, (size, wanted) in enumerate(zip(rows_added.shape, rows.shape, strict=True)):
-            if k != at and not meets(size == wanted, _refused):
+            if k != at and not meets(size == wanted, _describe_refused):
                 return NotImplemented
         if surely(value.numel() == 0):
             return value.clone()
@@ -365,7 +365,7 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
             return theirs(start, end, steps, dtype=dtype, device=where, **rest)
         wide = torch.float64 if has_trait(where.type, ATEN_CPU) else torch.float32
-        ends = [_truncated(one, dtype) for one in (start, end)]
+        ends = [_truncate(one, dtype) for one in (start, end)]
         return theirs(*ends, steps, dtype=wide, device=where, **rest).to(dtype)
 
     return linspace
@@ -397,7 +397,7 @@ def _unique_consecutive(
     return torch.ops.aten.unique_dim_consecutive.default(value, dim, return_inverse, return_counts)
 
 
-def _truncated(value: Any, dtype: torch.dtype) -> Any:
+def _truncate(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
     return torch.sym_int(value)

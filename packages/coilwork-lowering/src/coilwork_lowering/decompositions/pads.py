@@ -23,7 +23,7 @@ def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     for k in (1, 2, 3):
         for kind in ("reflection", "replication"):
             padded = getattr(aten, f"{kind}_pad{k}d").default
-            found[padded] = _by_elements(padded, table[padded], k)
+            found[padded] = _pad_by_elements(padded, table[padded], k)
         reflected = getattr(aten, f"reflection_pad{k}d_backward").default
         replicated = getattr(aten, f"replication_pad{k}d_backward").default
         found[reflected] = _backward(reflected, k, lambda *_: NotImplemented)
@@ -44,8 +44,8 @@ def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
     return left.clone()
 
 
-def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: int) -> Callable[..., Any]:
-    def decomposed(value: torch.Tensor, *rest: Any) -> Any:
+def _pad_by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: int) -> Callable[..., Any]:
+    def decompose(value: torch.Tensor, *rest: Any) -> Any:
         """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11
         know; and where it is not, as a copy of such a one.
 
@@ -60,13 +60,13 @@ def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: i
             or not _is_surely_contiguous(rows)
         ):
             return theirs(value, *rest)
-        return _in_format_of(padded(rows, *rest), value, dims)
+        return _take_format_of(padded(rows, *rest), value, dims)
 
-    return decomposed
+    return decompose
 
 
 def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., Any]) -> Callable[..., Any]:
-    def decomposed(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+    def decompose(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
         """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value
         the shape counts.
         """
@@ -78,12 +78,12 @@ def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., A
         found = by_parts(gradient, rows, padding)
         if found is NotImplemented:
             found = backward(gradient, rows, padding)
-        return _in_format_of(found.clone(memory_format=torch.contiguous_format), value, dims)
+        return _take_format_of(found.clone(memory_format=torch.contiguous_format), value, dims)
 
-    return decomposed
+    return decompose
 
 
-def _in_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
+def _take_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
     """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of
     a batch of images.
     """
@@ -124,18 +124,22 @@ def _along(gradient: torch.Tensor, dim: int, before: int, after: int) -> torch.T
     """The gradient of what was padded along one dimension."""
     first, end = max(before, 0), gradient.shape[dim] - max(after, 0)
     inner = gradient.narrow(dim, first, end - first)
-    total = inner if before >= 0 and after >= 0 else _placed(inner, dim, -min(before, 0), -min(after, 0))
+    total = (
+        inner
+        if before >= 0 and after >= 0
+        else _surround_with_zeros(inner, dim, -min(before, 0), -min(after, 0))
+    )
     size = total.shape[dim]
     if before > 0:
         outer = gradient.narrow(dim, 0, before).sum(dim, keepdim=True)
-        total = total + _placed(outer, dim, 0, size - 1)
+        total = total + _surround_with_zeros(outer, dim, 0, size - 1)
     if after > 0:
         outer = gradient.narrow(dim, end, after).sum(dim, keepdim=True)
-        total = total + _placed(outer, dim, size - 1, 0)
+        total = total + _surround_with_zeros(outer, dim, size - 1, 0)
     return total
 
 
-def _placed(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
+def _surround_with_zeros(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
     """With zeros before and after."""
     pads = [0, 0] * (value.dim() - 1 - dim) + [before, after]
     found: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)

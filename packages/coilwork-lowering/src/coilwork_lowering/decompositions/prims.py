@@ -19,8 +19,10 @@ prims: Final = torch.ops.prims
 
 # Names that both have.
 _UNARY: Final = (
-    "abs acos acosh asin asinh atan atanh bitwise_not ceil conj_physical cos cosh digamma erf erfc exp exp2 expm1 floor isfinite "
-    "lgamma log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc real imag"
+    "abs acos acosh asin asinh atan atanh bitwise_not ceil conj_physical cos cosh digamma erf erfc exp "
+    "exp2 expm1 floor isfinite "
+    "lgamma log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc "
+    "real imag"
 )
 _BINARY: Final = "atan2 fmax fmin gcd hypot igamma igammac maximum minimum nextafter"
 _BINARY_OF_TENSORS: Final = "add sub mul bitwise_and bitwise_or bitwise_xor eq ne ge gt le lt fmod remainder"
@@ -105,18 +107,18 @@ def _broadcast_in_dim(a: torch.Tensor, shape: Sequence[Any], dimensions: Sequenc
     return a.expand(shape)
 
 
-def _collapsed(shape: Sequence[Any], start: int, end: int) -> tuple[Any, ...]:
+def _collapse_shape(shape: Sequence[Any], start: int, end: int) -> tuple[Any, ...]:
     """`shape` with its dimensions from `start` to `end`, which is one of them, made one."""
     sizes = tuple(shape) or (1,)
     return (*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :])
 
 
 def _collapse(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    return _reshape(a, _collapsed(a.shape, start, end))
+    return _reshape(a, _collapse_shape(a.shape, start, end))
 
 
 def _collapse_view(a: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    return a.view(_collapsed(a.shape, start, end))
+    return a.view(_collapse_shape(a.shape, start, end))
 
 
 def _split_dim(a: torch.Tensor, dim: int, outer: Any) -> torch.Tensor:

@@ -22,9 +22,9 @@ def product_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.mm.default: _mm,
         aten.bmm.default: _bmm,
         aten.mv.default: _mv,
-        aten.addmm.default: _added(_mm),
-        aten.baddbmm.default: _added(_bmm),
-        aten.addmv.default: _added(_mv),
+        aten.addmm.default: _decompose_addition(_mm),
+        aten.baddbmm.default: _decompose_addition(_bmm),
+        aten.addmv.default: _decompose_addition(_mv),
     }
 
 
@@ -46,8 +46,8 @@ def _mv(a: torch.Tensor, b: torch.Tensor) -> Any:
     return (a * b).sum(1)
 
 
-def _added(product: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[..., Any]:
-    def decomposed(
+def _decompose_addition(product: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[..., Any]:
+    def decompose(
         bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
     ) -> Any:
         found = product(a, b)
@@ -59,4 +59,4 @@ def _added(product: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[...
             return scaled
         return scaled + (bias if beta == 1 else bias * beta)
 
-    return decomposed
+    return decompose

@@ -29,8 +29,8 @@ def resize_decompositions() -> dict[Any, Callable[..., Any]]:
     """By overload."""
     aten = torch.ops.aten
     return {
-        aten._upsample_bilinear2d_aa.default: _resized(_triangle, 1),
-        aten._upsample_bicubic2d_aa.default: _resized(_cubic, 2),
+        aten._upsample_bilinear2d_aa.default: _make_resize(_triangle, 1),
+        aten._upsample_bicubic2d_aa.default: _make_resize(_cubic, 2),
         aten._upsample_bilinear2d_aa_backward.default: _resized_backward(_triangle, 1, keeps_layout=True),
         aten._upsample_bicubic2d_aa_backward.default: _resized_backward(_cubic, 2, keeps_layout=False),
     }
@@ -149,7 +149,7 @@ def _sides(
     return found
 
 
-def _combined(value: Tensor, dim: int, taps: _Taps) -> Tensor:
+def _combine_taps(value: Tensor, dim: int, taps: _Taps) -> Tensor:
     """Weighted sums of elements along `dim`, counted from the end."""
     shape = (*taps.places.shape, *(1 for _ in range(-dim - 1)))
     read: Tensor = torch.ops.aten.index.Tensor(value, [None] * (value.dim() + dim) + [taps.places])
@@ -157,12 +157,12 @@ def _combined(value: Tensor, dim: int, taps: _Taps) -> Tensor:
     return torch.where(taps.inside.view(shape), weighed, torch.zeros_like(weighed)).sum(dim)
 
 
-def _in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
+def _resize_in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
     """The columns, then the rows, each as its taps say if it has some."""
     found = value
     for dim, along in zip((-1, -2), taps, strict=True):
         if along is not None:
-            found = _combined(found, dim, along)
+            found = _combine_taps(found, dim, along)
     return found
 
 
@@ -180,8 +180,8 @@ def _is_channels_last(value: Tensor) -> bool:
     return suggested_format(value) is torch.channels_last
 
 
-def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
-    def resized(
+def _make_resize(filter: Filter, reach: int) -> Callable[..., Any]:
+    def resize(
         value: Tensor, output_size: Sequence[Any], corners: bool, scales_h: Any = None, scales_w: Any = None
     ) -> Any:
         sides = _sides(value.shape[2:], output_size, corners, (scales_h, scales_w), filter, reach)
@@ -195,10 +195,10 @@ def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
             None if same else side.taps(wide, value.device)
             for side, same in zip(reversed(sides), reversed(kept), strict=True)
         ]
-        found = value.clone() if all(kept) else _in_steps(value.to(wide), taps)
+        found = value.clone() if all(kept) else _resize_in_steps(value.to(wide), taps)
         return _laid_out(found, value.dtype, _is_channels_last(value))
 
-    return resized
+    return resize
 
 
 def _resized_backward(filter: Filter, reach: int, *, keeps_layout: bool) -> Callable[..., Any]:
@@ -216,6 +216,6 @@ def _resized_backward(filter: Filter, reach: int, *, keeps_layout: bool) -> Call
         wide = _wide(gradient)
         users = [side.users(wide, gradient.device) for side in reversed(sides)]
         channels_last = keeps_layout and _is_channels_last(gradient)
-        return _laid_out(_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)
+        return _laid_out(_resize_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)
 
     return backward

@@ -124,7 +124,7 @@ def _segment_reduce(
     where = _positions(data, starts, ends)
     found = torch.ops.aten.scatter_reduce.two(begun, at, where, wide, kind).narrow(at, 0, ends.shape[at])
     if reduce == "mean":
-        count = _aligned(ends - starts, found)
+        count = _append_dimensions(ends - starts, found)
         if initial is None:
             found = torch.where(count > 0, found / count, math.nan)
         else:
@@ -156,7 +156,7 @@ def _shape(data: Tensor, ends: Tensor) -> list[Any]:
     return [*ends.shape, *data.shape[ends.dim() :]]
 
 
-def _aligned(value: Tensor, like: Tensor) -> Tensor:
+def _append_dimensions(value: Tensor, like: Tensor) -> Tensor:
     """`value` with dimensions of one element behind, as many as `like` has."""
     return value.view(*value.shape, *([1] * (like.dim() - value.dim())))
 
@@ -168,7 +168,7 @@ def _positions(data: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     # in front of the first segment there is none either
     inside = torch.arange(data.shape[at], device=data.device) >= starts.narrow(at, 0, 1)
     segment = torch.where(inside, segment, ends.shape[at])
-    return _aligned(segment, data).expand(data.shape)
+    return _append_dimensions(segment, data).expand(data.shape)
 
 
 def _segment_reduce_backward(
@@ -195,7 +195,7 @@ def _segment_reduce_backward(
     place = where.clamp(max=count - 1)
     share = gradient.gather(at, place)
     if reduce == "mean":
-        share = share / _aligned(ends - starts, data).expand(_shape(data, ends)).gather(at, place)
+        share = share / _append_dimensions(ends - starts, data).expand(_shape(data, ends)).gather(at, place)
     elif reduce in ("max", "min"):
         chosen = torch.isnan(data) | (data == result.gather(at, place))
         share = torch.where(chosen, share, 0)

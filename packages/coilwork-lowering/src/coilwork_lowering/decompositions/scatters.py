@@ -29,7 +29,7 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.scatter_add.default,
     )
     return {
-        **{operator: _of_a_number(operator) for operator in of_a_number},
+        **{operator: _scatter_one_number(operator) for operator in of_a_number},
         aten.scatter_reduce.two: _scatter_reduce,
         aten.index_reduce.default: _index_reduce,
         aten.index_fill.int_Scalar: _index_fill,
@@ -39,7 +39,7 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _of_a_number(operator: Callable[..., Any]) -> Callable[..., Any]:
+def _scatter_one_number(operator: Callable[..., Any]) -> Callable[..., Any]:
     def scatter(value: torch.Tensor, dim: int, index: torch.Tensor, source: Any, **keywords: Any) -> Any:
         """A tensor without dimensions is one of a single element."""
         operands = [one for one in (value, index, source) if isinstance(one, torch.Tensor)]
@@ -98,8 +98,11 @@ def _neutral(reduce: str, dtype: torch.dtype) -> int | float:
     return int(limits.min if reduce == "amax" else limits.max)
 
 
-def _refused() -> str:
-    return "index_reduce: the source must have the shape of what it is reduced into, but for the dimension of the index"
+def _describe_refused() -> str:
+    return (
+        "index_reduce: the source must have the shape of what it is reduced into, but for the dimension of "
+        "the index"
+    )
 
 
 def _index_reduce(
@@ -120,14 +123,14 @@ def _index_reduce(
         return NotImplemented
     at = dim % value.dim()
     for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
-        if not meets(size == (index.shape[0] if k == at else wanted), _refused):
+        if not meets(size == (index.shape[0] if k == at else wanted), _describe_refused):
             return NotImplemented
     shape = [-1 if k == at else 1 for k in range(value.dim())]
     positions = index.to(torch.int64).view(shape).expand(source.shape)
     return torch.ops.aten.scatter_reduce.two(value, at, positions, source, reduce, include_self=include_self)
 
 
-def _converted(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _convert_element(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An element of `dtype`. Eager converts such a number on the host, and refuses what does not fit, as
     `masked_fill` does.
     """
@@ -146,7 +149,7 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
     if isinstance(filling, torch.Tensor):
         if filling.dim() != 0:
             return NotImplemented
-        number = filling if filling.dtype is value.dtype else _converted(filling, value.dtype)
+        number = filling if filling.dtype is value.dtype else _convert_element(filling, value.dtype)
     else:
         number = torch.full((), filling, dtype=value.dtype, device=value.device)
     rows = value.unsqueeze(0) if value.dim() == 0 else value

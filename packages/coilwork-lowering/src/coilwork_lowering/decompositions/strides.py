@@ -72,7 +72,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.channel_shuffle.default: _channel_shuffle,
         aten.native_channel_shuffle.default: _channel_shuffle,
         aten.roll.default: _roll,
-        **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
+        **{op: _require_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
         aten._foreach_pow.ScalarAndTensor: _powers_of_number,
         aten.ldexp.Tensor: _ldexp,
@@ -80,7 +80,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
         aten.mse_loss_backward.default: _loss_gradient(table[aten.mse_loss_backward.default]),
         aten.smooth_l1_loss_backward.default: _loss_gradient(table[aten.smooth_l1_loss_backward.default]),
-        aten.soft_margin_loss.default: _of_the_first_type(table[aten.soft_margin_loss.default]),
+        aten.soft_margin_loss.default: _compute_in_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
         found[op] = partial(_laid_out_as_a_sum, table[op])
@@ -102,11 +102,11 @@ def _put_within_planes(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(theirs)
-    def unpooled(value: torch.Tensor, places: torch.Tensor, size: Sequence[Any], *rest: Any) -> Any:
+    def unpool(value: torch.Tensor, places: torch.Tensor, size: Sequence[Any], *rest: Any) -> Any:
         within = (places >= 0) & (places < math.prod(size))
         return theirs(value, torch.where(within, places, _NOWHERE), size, *rest)
 
-    return unpooled
+    return unpool
 
 
 def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
@@ -128,16 +128,16 @@ def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]
     contiguous.
     """
 
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         results = theirs(*args, **kwargs)
         value: torch.Tensor = args[position]
         first = results[0] if isinstance(results, tuple) else results
         if not has_trait(value.device.type, ATEN_CPU) or not isinstance(first, torch.Tensor):
             return results
-        first = _in_format(first, suggested_format(value))
+        first = _lay_out_in_format(first, suggested_format(value))
         return (first, *results[1:]) if isinstance(results, tuple) else first
 
-    return decomposed
+    return decompose
 
 
 def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,13 +185,13 @@ def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
 def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """`theirs`, with a contiguous first result: eager's kernel fills such a tensor."""
 
-    def decomposed(*args: Any) -> Any:
+    def decompose(*args: Any) -> Any:
         results = theirs(*args)
         if not isinstance(results, tuple):
-            return _in_format(results, torch.contiguous_format)
-        return (_in_format(results[0], torch.contiguous_format), *results[1:])
+            return _lay_out_in_format(results, torch.contiguous_format)
+        return (_lay_out_in_format(results[0], torch.contiguous_format), *results[1:])
 
-    return decomposed
+    return decompose
 
 
 def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -199,23 +199,23 @@ def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
     shape; whatever the others' are.
     """
 
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         like: torch.Tensor = args[position]
         result: torch.Tensor = theirs(*args, **kwargs).to(like.dtype)
         if result.dim() != like.dim():
             return result
         return laid_out(result, aten.empty_like.default(like).stride())
 
-    return decomposed
+    return decompose
 
 
-def _of_the_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _compute_in_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """`theirs`, computed into a tensor of the first argument's type."""
 
-    def decomposed(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def decompose(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return theirs(value, *args, **kwargs).to(value.dtype)
 
-    return decomposed
+    return decompose
 
 
 def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,19 +223,19 @@ def _loss_gradient(theirs: Callable[..., Any]) -> Callable[..., Any]:
     promoted type.
     """
 
-    def decomposed(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
+    def decompose(gradient: torch.Tensor, value: torch.Tensor, *args: Any) -> Any:
         return theirs(gradient, value, *args).to(value.dtype)
 
-    return _made_contiguous(decomposed)
+    return _made_contiguous(decompose)
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
     """Contiguous, whatever the exponents are."""
-    dense = _in_format(exponent, torch.contiguous_format)
+    dense = _lay_out_in_format(exponent, torch.contiguous_format)
     return NotImplemented if dense is exponent else aten.pow.Scalar(base, dense)
 
 
-def _in_format(value: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
+def _lay_out_in_format(value: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
     """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a
     guard.
     """
@@ -263,7 +263,7 @@ def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
     whole = not exponent.is_floating_point() and exponent.dtype is not torch.bool
     if whole and value.is_floating_point():
         return NotImplemented
-    return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _in_format(exponent, torch.contiguous_format)))
+    return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _lay_out_in_format(exponent, torch.contiguous_format)))
 
 
 def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
@@ -290,12 +290,12 @@ def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *arg
     return placed if isinstance(found, tuple) else placed[0]
 
 
-def _of_one_layout(op: Any) -> Callable[..., Any]:
+def _require_one_layout(op: Any) -> Callable[..., Any]:
     """`op` of operands that are laid out as its result, and of its shape: then torch's meta function goes by
     it, too.
     """
 
-    def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
+    def decompose(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion
         if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or (
             op in _ROUNDING and _ROUNDED_BY_STEPS & {a.dtype, b.dtype}
@@ -303,7 +303,7 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
             return NotImplemented
         if a.dtype is not b.dtype:
             # the meta function takes the operand that is converted for one without a layout
-            return op(*_of_one_type(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
+            return op(*_promote_both(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
         wanted = iterated_strides(total.shape, a, b)
         if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
@@ -319,10 +319,10 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
         ]
         return op(*dense, **kwargs)
 
-    return decomposed
+    return decompose
 
 
-def _of_one_type(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _promote_both(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     common = torch.promote_types(a.dtype, b.dtype)
     return a.to(common), b.to(common)
 

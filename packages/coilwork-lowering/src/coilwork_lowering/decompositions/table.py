@@ -12,8 +12,8 @@ import torch
 from coilwork_ir.operators import find_target_info, list_operators
 from coilwork_lowering.decompositions.own import own_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
-from coilwork_lowering.facts.accepted_numbers import of_accepted_numbers
-from coilwork_lowering.facts.accepted_types import of_accepted_types
+from coilwork_lowering.facts.accepted_numbers import require_accepted_numbers
+from coilwork_lowering.facts.accepted_types import require_accepted_types
 from coilwork_lowering.options import LoweringOptions, names
 from coilwork_lowering.torch_compat.operators import (
     Overload,
@@ -45,7 +45,10 @@ def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any,
     if options.sum_products:
         kept.update(product_decompositions())
     return MappingProxyType(
-        {op: of_accepted_types(op, of_accepted_numbers(op, function)) for op, function in kept.items()}
+        {
+            op: require_accepted_types(op, require_accepted_numbers(op, function))
+            for op, function in kept.items()
+        }
     )
 
 

@@ -13,11 +13,11 @@ import torch
 def unfold_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """By overload; `table` holds torch's own."""
     aten = torch.ops.aten
-    return {op: _of_other_types(table[op]) for op in (aten.im2col.default, aten.col2im.default)}
+    return {op: _decompose_other_types(table[op]) for op in (aten.im2col.default, aten.col2im.default)}
 
 
-def _of_other_types(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def decomposed(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
+def _decompose_other_types(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def decompose(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
         return NotImplemented if value.is_floating_point() else theirs(value, *rest, **named)
 
-    return decomposed
+    return decompose

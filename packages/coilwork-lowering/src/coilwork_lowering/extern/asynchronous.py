@@ -83,7 +83,7 @@ def rest(builder: Builder, roots: Sequence[str], *, written: bool) -> None:
                 wait_for(builder, pending)
 
 
-def received(
+def find_received(
     target: Overload, arguments: Mapping[str, Value], written: Mapping[str, Sequence[Buffer]]
 ) -> Sequence[Buffer | None]:
     """The argument that each result of a call of `target` is, of those that it writes silently; None: memory

@@ -28,7 +28,7 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
-from coilwork_lowering.extern.asynchronous import flight, received
+from coilwork_lowering.extern.asynchronous import find_received, flight
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
 from coilwork_lowering.extern.quantized import is_dequantizing
 from coilwork_lowering.facts.asynchronous import COLLECTIVES, flight_of, is_barrier, retains
@@ -92,7 +92,7 @@ def call_extern(
         aliases=aliases,
         binds=binds,
         family=_family(target),
-        implements=_implemented(call),
+        implements=_name_implemented(call),
         random=torch.Tag.nondeterministic_seeded in target.tags,
         effect=effect or _has_effect(target, results, passed.mutated),
         fresh=call.target.endswith(".default") and find_target_info(call.target).has_fresh_result,
@@ -226,14 +226,16 @@ def _outputs(
         labels = _labels(schema, returned)
         arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
         written = (
-            passed.written[arguments[0]] if arguments else received(target, call.arguments, passed.written)
+            passed.written[arguments[0]]
+            if arguments
+            else find_received(target, call.arguments, passed.written)
         )
         if len(written) in (1, len(results)) and (itself := written[number if len(written) > 1 else 0]):
             # the argument itself
             outputs.append(None)
             values.append(whole(itself))
             continue
-        fresh = _undefined(builder, call, number, result)
+        fresh = _list_undefined_sizes(builder, call, number, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, target, result))
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
@@ -287,7 +289,7 @@ def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
     return suggested_format(result) == torch.contiguous_format
 
 
-def _undefined(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
+def _list_undefined_sizes(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
     """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol
     once.
     """
@@ -334,7 +336,7 @@ def _one_output(
     )
 
 
-def _implemented(call: Call) -> str:
+def _name_implemented(call: Call) -> str:
     """The kind of product or attention that the call is, of one that no node says; `""` of what is none."""
     info = find_target_info(call.target)
     if info.is_attention:

@@ -15,15 +15,15 @@ def placed_results(result: Any) -> tuple[tuple[ResultPath, Any], ...]:
     """Every result that is no list, and where it lies in `result`: a bare one at `()`, and nothing at all
     nowhere.
     """
-    return () if result is None else tuple(_placed(result, ()))
+    return () if result is None else tuple(_walk_results(result, ()))
 
 
-def _placed(result: Any, path: ResultPath) -> Iterator[tuple[ResultPath, Any]]:
+def _walk_results(result: Any, path: ResultPath) -> Iterator[tuple[ResultPath, Any]]:
     if not isinstance(result, list | tuple):
         yield path, result
         return
     for number, item in enumerate(result):
-        yield from _placed(item, (*path, number))
+        yield from _walk_results(item, (*path, number))
 
 
 def nesting_paths(result: Any) -> tuple[ResultPath, ...]:
@@ -36,10 +36,10 @@ def nesting_paths(result: Any) -> tuple[ResultPath, ...]:
 def as_returned(result: Any, values: Sequence[Value]) -> Value:
     """`values`, one for each of `placed_results(result)`, in lists as those are."""
     remaining = iter(values)
-    return None if result is None else _filled(result, remaining)
+    return None if result is None else _fill_lists(result, remaining)
 
 
-def _filled(result: Any, values: Iterator[Value]) -> Value:
+def _fill_lists(result: Any, values: Iterator[Value]) -> Value:
     if isinstance(result, list | tuple):
-        return tuple(_filled(item, values) for item in result)
+        return tuple(_fill_lists(item, values) for item in result)
     return next(values)

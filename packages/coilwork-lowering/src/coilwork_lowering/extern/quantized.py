@@ -65,7 +65,10 @@ def require_kernel(
         f"{qualified_name(target)} has no kernel for tensors of type {operand.dtype.torch_name}",
         node=node.format_node() or node.name,
         origins=(origin,),
-        reason="torch captures quantised tensors as tensors of float32, and decomposes what is done to them accordingly",
+        reason=(
+            "torch captures quantised tensors as tensors of float32, and decomposes what is done to them "
+            "accordingly"
+        ),
         remedy="dequantize before, or keep the call out of the compiled region with torch.compiler.disable",
     )
 
@@ -88,8 +91,14 @@ def require_floats(
         f"a tensor of type {found.dtype.torch_name} is what {operator} gives from region to region",
         node=node.format_node() or node.name,
         origins=origins,
-        reason="torch captures quantised tensors as tensors of float32, and so are the results of such an operator declared",
-        remedy="dequantize what branches and loop bodies return, or keep the operator out of the compiled region with torch.compiler.disable",
+        reason=(
+            "torch captures quantised tensors as tensors of float32, and so are the results of such an "
+            "operator declared"
+        ),
+        remedy=(
+            "dequantize what branches and loop bodies return, or keep the operator out of the compiled "
+            "region with torch.compiler.disable"
+        ),
     )
 
 

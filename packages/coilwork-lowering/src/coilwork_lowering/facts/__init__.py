@@ -1,3 +1,5 @@
-"""What one may ask of an ATen graph: lines, memory, what is computed where it is read, which values are
-known. Nothing here changes a graph.
+"""Facts about ATen graphs: nothing here changes a graph.
+
+Open `sharing.py` first: whose memory values are in. Each file answers one question, such as what eager's
+kernels accept (`accepted_*.py`), which positions are known, or which calls are convolutions.
 """

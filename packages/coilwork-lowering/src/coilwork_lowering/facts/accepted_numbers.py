@@ -151,7 +151,7 @@ def _scales(factor: object, operands: Iterable[object]) -> bool:
     return type(factor) is not float or any(dtype.is_floating_point or dtype.is_complex for dtype in types)
 
 
-def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def require_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for numbers that eager's kernel takes."""
     if not isinstance(target, Overload):
         return decomposition
@@ -166,12 +166,12 @@ def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Calla
     names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         if not accepts_numbers(target, {**dict(zip(names, args)), **kwargs}):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
-    return decomposed
+    return decompose
 
 
 def _type(arguments: Mapping[str, object], numbers: Sequence[object]) -> torch.dtype:

@@ -64,12 +64,12 @@ def _both_or_neither(*names: str) -> Rule:
     return lambda arguments: len({arguments.get(name) is None for name in names}) == 1
 
 
-def _with_dimensions(*names: str) -> Rule:
+def _has_dimensions(*names: str) -> Rule:
     """The tensors of these names have a dimension at least."""
     return lambda arguments: all(one.dim() > 0 for one in _tensors(arguments, names))
 
 
-def _with_elements(name: str) -> Rule:
+def _has_elements(name: str) -> Rule:
     def rule(arguments: Arguments) -> bool:
         value = arguments.get(name)
         return not isinstance(value, torch.Tensor) or not any(surely(size == 0) for size in value.shape)
@@ -77,12 +77,12 @@ def _with_elements(name: str) -> Rule:
     return rule
 
 
-def _listed(name: str) -> Rule:
+def _has_items(name: str) -> Rule:
     """The list of this name has something in it."""
     return lambda arguments: arguments.get(name) not in ([], ())
 
 
-def _in_32_bits(name: str) -> Rule:
+def _fits_32_bits(name: str) -> Rule:
     """The number of this name is one of 32 bits: what eager counts from larger ones overflows, and is
     refused.
     """
@@ -116,7 +116,7 @@ def _positive(name: str) -> Rule:
     return rule
 
 
-def _sampled(spatial: int) -> Rule:
+def _has_samples(spatial: int) -> Rule:
     """There are random samples for every image and channel of `self`, one for each of its dimensions that are
     pooled.
     """
@@ -137,12 +137,12 @@ def _sampled(spatial: int) -> Rule:
     return rule
 
 
-def _of_dimensions(*counts: int, name: str = "self") -> Rule:
+def _has_rank(*counts: int, name: str = "self") -> Rule:
     """`name` has one of these numbers of dimensions."""
     return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, (name,)))
 
 
-def _gridded(spatial: int) -> Rule:
+def _has_grid(spatial: int) -> Rule:
     """There is a grid for every image of `input`, of positions in as many dimensions as the image has."""
 
     def rule(arguments: Arguments) -> bool:
@@ -192,7 +192,7 @@ def _along(name: str, dim: str) -> Rule:
     return rule
 
 
-def _at_a_row(arguments: Arguments) -> bool:
+def _has_row(arguments: Arguments) -> bool:
     """Tell if `self` has the row `index` along `dim`, which is guarded on. A row from data a
     check looks for.
     """
@@ -207,7 +207,7 @@ def _at_a_row(arguments: Arguments) -> bool:
     return holds(index >= -size) and holds(index < size)
 
 
-def _normalized(arguments: Arguments) -> bool:
+def _fits_normalized_shape(arguments: Arguments) -> bool:
     """Tell if weight and bias have the shape that is normalized, in which `input` ends."""
     shape = arguments.get("normalized_shape")
     if not isinstance(shape, list | tuple) or not shape:
@@ -224,7 +224,7 @@ def _biased_by_a_weight(arguments: Arguments) -> bool:
     return not is_asked or arguments.get("weight") is not None
 
 
-def _labelled(arguments: Arguments) -> bool:
+def _has_labels(arguments: Arguments) -> bool:
     """Tell if there is a label for every place of an image, and no other."""
     scores, labels = arguments.get("self"), arguments.get("target")
     if not isinstance(scores, torch.Tensor) or not isinstance(labels, torch.Tensor) or scores.dim() != 4:
@@ -232,7 +232,7 @@ def _labelled(arguments: Arguments) -> bool:
     return _are_equal((scores.shape[0], *scores.shape[2:]), labels.shape)
 
 
-def _with_elements_behind_the_batch(name: str) -> Rule:
+def _has_elements_behind_batch(name: str) -> Rule:
     """No dimension of `name` but the first is empty."""
 
     def rule(arguments: Arguments) -> bool:
@@ -269,7 +269,7 @@ def _spreads_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
 _BATCH_NORM: Final = _all_of(
     _vectors("weight", "bias", "running_mean", "running_var"),
     _both_or_neither("running_mean", "running_var"),
-    _with_elements("input"),
+    _has_elements("input"),
 )
 _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -277,43 +277,43 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             ("_softmax_backward_data", "_log_softmax_backward_data"), _alike("grad_output", "output")
         ),
         **dict.fromkeys(list_operators(lambda info: info.norm == "batch"), _BATCH_NORM),
-        **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d_backward"), _labelled),
+        **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d_backward"), _has_labels),
         "binary_cross_entropy": _onto("self", "weight", "target"),
         "binary_cross_entropy_with_logits": _all_of(
             _onto("self", "weight", "pos_weight"), _onto("target", "self")
         ),
         "soft_margin_loss": _onto("self", "target"),
-        **{f"grid_sampler_{spatial}d_backward": _gridded(spatial) for spatial in (2, 3)},
+        **{f"grid_sampler_{spatial}d_backward": _has_grid(spatial) for spatial in (2, 3)},
         **{
-            f"{kind}_pad{spatial}d": _of_dimensions(spatial + 1, spatial + 2)
+            f"{kind}_pad{spatial}d": _has_rank(spatial + 1, spatial + 2)
             for kind in ("replication", "reflection")
             for spatial in (1, 2, 3)
         },
         **{
-            f"adaptive_max_pool{spatial}d_backward": _with_elements_behind_the_batch("grad_output")
+            f"adaptive_max_pool{spatial}d_backward": _has_elements_behind_batch("grad_output")
             for spatial in (2, 3)
         },
         **{
-            f"fractional_max_pool{spatial}d": _all_of(_sampled(spatial), _positive("kernel_size"))
+            f"fractional_max_pool{spatial}d": _all_of(_has_samples(spatial), _positive("kernel_size"))
             for spatial in (2, 3)
         },
         **{f"fractional_max_pool{spatial}d_backward": _positive("kernel_size") for spatial in (2, 3)},
-        "index_select": _all_of(_of_dimensions(0, 1, name="index"), _chosen_once),
+        "index_select": _all_of(_has_rank(0, 1, name="index"), _chosen_once),
         **dict.fromkeys(
             ("_embedding_bag", "_embedding_bag_forward_only"),
-            _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),
+            _all_of(_vectors("offsets"), _has_rank(2, name="weight")),
         ),
         "index_copy": _copied_by_index,
-        "logsumexp": _listed("dim"),
+        "logsumexp": _has_items("dim"),
         "native_group_norm_backward": _biased_by_a_weight,
-        "native_layer_norm_backward": _normalized,
-        **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _of_dimensions(2)),
+        "native_layer_norm_backward": _fits_normalized_shape,
+        **dict.fromkeys(("_pdist_forward", "_pdist_backward"), _has_rank(2)),
         "segment_reduce": _along("data", "axis"),
-        **dict.fromkeys(("index_fill", "put"), _with_elements("self")),
-        "embedding": _with_elements("weight"),
+        **dict.fromkeys(("index_fill", "put"), _has_elements("self")),
+        "embedding": _has_elements("weight"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
-        **dict.fromkeys(("tril_indices", "triu_indices"), _in_32_bits("offset")),
-        "select_scatter": _at_a_row,
-        "slice_scatter": _with_dimensions("self"),
+        **dict.fromkeys(("tril_indices", "triu_indices"), _fits_32_bits("offset")),
+        "select_scatter": _has_row,
+        "slice_scatter": _has_dimensions("self"),
     }
 )

@@ -186,36 +186,36 @@ def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
     return parameters <= {dtype} or (dtype in _FLOATS - _WIDE and parameters == {torch.float32})
 
 
-def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def require_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for what eager has a kernel."""
     if not isinstance(target, Overload) or target.namespace != "aten":
         return decomposition
     if not _is_named(target) and not has_rule(target):
-        return _of_wider_types(target, decomposition)
+        return _require_wider_types(target, decomposition)
     names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
         if not accepts(target, given) or not accepts_shapes(target, given):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
-    return decomposed
+    return decompose
 
 
-def _of_wider_types(target: Overload, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def _require_wider_types(target: Overload, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of an operator that takes every type but floats of 8 bits."""
     if find_target_info(qualified_name(target)).takes_float8:
         return decomposition
 
     @functools.wraps(decomposition)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         if _has_eight_bits(args) or _has_eight_bits(kwargs.values()):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
-    return decomposed
+    return decompose
 
 
 def _is_named(target: Overload) -> bool:

@@ -57,7 +57,7 @@ def copied_parts(node: fx.Node) -> CopiedParts | None:
     if found.source is None or found.source is node:
         return None
     shape = node.meta["val"].shape
-    ordered = [_in_order(runs, size) for runs, size in zip(found.runs, shape, strict=True)]
+    ordered = [_order_runs(runs, size) for runs, size in zip(found.runs, shape, strict=True)]
     complete = [runs for runs in ordered if runs is not None]
     return CopiedParts(found.source, tuple(complete)) if len(complete) == len(ordered) else None
 
@@ -75,7 +75,7 @@ def _begins_with_nothing(node: fx.Node) -> bool:
     return find_info(operator(node.target)).is_uninitialized
 
 
-def _in_order(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
+def _order_runs(runs: tuple[Run, ...], size: Size) -> tuple[Run, ...] | None:
     """`runs` from 0 to `size`, each behind the one before; None if they leave gaps."""
     left: list[Run] = list(runs)
     ordered: list[Run] = []
@@ -110,7 +110,7 @@ class _Reader:
         if name == "slice":
             return self._slice(node)
         if name == "slice_scatter":
-            return self._scattered(node)
+            return self._read_scatter(node)
         if name == "copy" and _alike(node.args[1], node):
             assert isinstance(node.args[1], fx.Node)
             return self.parts(node.args[1])
@@ -132,7 +132,7 @@ class _Reader:
         )
         return CopiedParts(whole.source, _with(whole.runs, place.dim, moved))
 
-    def _scattered(self, node: fx.Node) -> CopiedParts | None:
+    def _read_scatter(self, node: fx.Node) -> CopiedParts | None:
         place = _place(node, node.args[0], 2)
         if place is None or not isinstance(node.args[1], fx.Node) or not _same_type(node.args[1], node):
             return None
@@ -204,7 +204,7 @@ def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
     """Return where in `base` the call `node` reads or writes; its arguments from number `first` on, or by
     name, say so.
     """
-    dim, start, end, step = (_value(given) for given in _given(node, first))
+    dim, start, end, step = (_value(given) for given in _walk_arguments(node, first))
     if not isinstance(base, fx.Node) or type(dim) is not int or step != 1:
         return None
     shape = base.meta["val"].shape
@@ -219,7 +219,7 @@ def _place(node: fx.Node, base: Any, first: int) -> _Place | None:
     return _Place(base=base, dim=dim, start=start, end=end)
 
 
-def _given(node: fx.Node, first: int) -> Iterator[Any]:
+def _walk_arguments(node: fx.Node, first: int) -> Iterator[Any]:
     for k, (name, default) in enumerate((("dim", 0), ("start", None), ("end", None), ("step", 1))):
         at = first + k
         yield node.args[at] if at < len(node.args) else node.kwargs.get(name, default)

@@ -14,13 +14,13 @@ import torch
 
 from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.known_positions import known_values
-from coilwork_lowering.torch_compat.fakes import on_real_tensors
+from coilwork_lowering.torch_compat.fakes import use_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
 _aten: Final = torch.ops.aten
 
 
-def in_order(given: Any) -> bool:
+def is_in_order(given: Any) -> bool:
     """Tell if the FX value `given` is a row of positions, none negative, each at least the one before, in
     every run.
 
@@ -30,7 +30,7 @@ def in_order(given: Any) -> bool:
         return False
     values = known_values(given)
     if values is not None:
-        with on_real_tensors():
+        with use_real_tensors():
             row = values.reshape(-1)
             return bool((row[0] >= 0) & (row[1:] >= row[:-1]).all())
     if not _is_row(given):
@@ -44,16 +44,16 @@ def in_order(given: Any) -> bool:
         return _counts_up(given, name)
     if name == "add":
         more = given.args[1]
-        return type(more) is int and more >= 0 and not given.kwargs and in_order(source)
+        return type(more) is int and more >= 0 and not given.kwargs and is_in_order(source)
     if name == "select":
         return _is_found(source) and given.args[1:3] in ((1, 0), (-1, 0))
     if name == "slice":
         step = given.args[4] if len(given.args) > 4 else 1
-        return isinstance(step, int) and step > 0 and in_order(source)
+        return isinstance(step, int) and step > 0 and is_in_order(source)
     info = find_info(name)
     if info.is_reshape and _is_found(source):
         return _is_column(source)
-    return (info.is_identity or info.is_reshape) and in_order(source)
+    return (info.is_identity or info.is_reshape) and is_in_order(source)
 
 
 def step_from_zero(given: Any) -> int | None:

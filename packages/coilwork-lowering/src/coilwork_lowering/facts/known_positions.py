@@ -19,7 +19,7 @@ from torch import Tensor
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
 from coilwork_ir.operators import find_info
 from coilwork_lowering.facts.lines import line_through
-from coilwork_lowering.torch_compat.fakes import on_real_tensors
+from coilwork_lowering.torch_compat.fakes import use_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
 PositionMap: TypeAlias = Callable[[Expr], Expr]
@@ -33,10 +33,10 @@ _DEEPEST: Final = 32
 
 def known_values(given: Any) -> Tensor | None:
     """The integers that the FX value `given` holds in every run, on the CPU; None if that is not known."""
-    return _known(given, (torch.int32, torch.int64))
+    return _find_known(given, (torch.int32, torch.int64))
 
 
-def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
+def _find_known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
     if not isinstance(given, torch.fx.Node):
         return None
     fake = given.meta.get("val")
@@ -44,7 +44,7 @@ def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
         return None
     if not all(isinstance(size, int) for size in fake.shape) or not 0 < fake.numel() <= _LONGEST:
         return None
-    with on_real_tensors():
+    with use_real_tensors():
         return _evaluate(given, _DEEPEST, {})
 
 
@@ -91,7 +91,7 @@ def position_map(values: Tensor, size: int) -> PositionMap | None:
     Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is
     outside, or if no form fits.
     """
-    with on_real_tensors():
+    with use_real_tensors():
         return _position_map(values.reshape(-1).to(torch.int64), size)
 
 
@@ -215,11 +215,11 @@ def known_fractions(given: Any) -> Fractions | None:
         return None
     if sum(size != 1 for size in fake.shape) != 1:
         return None
-    values = _known(given, (torch.float32, torch.float64))
+    values = _find_known(given, (torch.float32, torch.float64))
     axis = None if values is None else axis_of(values.shape)
     if values is None or axis is None:
         return None
-    with on_real_tensors():
+    with use_real_tensors():
         return _fractions(values.reshape(-1), axis)
 
 

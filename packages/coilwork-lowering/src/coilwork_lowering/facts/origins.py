@@ -59,7 +59,7 @@ def origin_of_trace(op: str, trace: object) -> Origin:
     return Origin(node="", op=op, file=file, line=line, code=code)
 
 
-def inherited(node: torch.fx.Node) -> dict[str, Any]:
+def inherit_metadata(node: torch.fx.Node) -> dict[str, Any]:
     """Metadata that a call made in the place of `node`, or for it, has in common with it."""
     return {key: node.meta[key] for key in _INHERITED if key in node.meta}
 

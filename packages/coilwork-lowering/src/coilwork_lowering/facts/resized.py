@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from coilwork_lowering.torch_compat.fakes import on_real_tensors
+from coilwork_lowering.torch_compat.fakes import use_real_tensors
 
 # Of eager's cubic polynomials, where they do not antialias.
 CUBIC: Final = -0.75
@@ -117,7 +117,7 @@ def resized_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) ->
     """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding
     does little.
     """
-    with on_real_tensors():
+    with use_real_tensors():
         return _window(side, dtype, exact)
 
 
@@ -144,7 +144,7 @@ def _window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizedWindow:
     if side.size * width <= 1 << 22:
         table = torch.zeros(side.size, width, dtype=dtype)
         table.index_put_((element, result - start[element]), weight, accumulate=True)
-        repeated = _repeated(table, start[:, None] + torch.arange(width), side.count)
+        repeated = _read_repeats(table, start[:, None] + torch.arange(width), side.count)
     places = side.scale * (torch.tensor([0, side.count - 1]) + (0.0 if side.corners else 0.5))
     places = places - (0.0 if side.corners else 0.5)
     bounds = side.bounds
@@ -173,7 +173,7 @@ def _slope(side: Resizing) -> Fraction:
     return Fraction(1 / side.scale).limit_denominator(_LARGEST_DIVISOR) if side.scale > 0 else Fraction(0)
 
 
-def _repeated(table: Tensor, results: Tensor, count: int) -> Repeated | None:
+def _read_repeats(table: Tensor, results: Tensor, count: int) -> Repeated | None:
     exists = (results >= 0) & (results < count)
     size = len(table)
     inner = table[size // 2]

@@ -1,3 +1,5 @@
-"""Operators that take functions: written out as the calls that they stand for (`scan`, `map`, wrapped calls),
-or lowered as regions (`cond`, `while_loop`).
+"""Operators that take functions: written out as calls, or lowered as regions.
+
+Open `written_out.py` first: it lists the operators that stand for others. `regions.py` lowers `cond` and
+`while_loop`; files named `..._scans.py` have `scan`, `map` and `associative_scan`.
 """

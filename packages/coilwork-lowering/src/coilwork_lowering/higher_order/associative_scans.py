@@ -18,13 +18,13 @@ from coilwork_ir.index import Expr, as_int, provably_le
 from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Load, Scalar, rewrite
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
 from coilwork_lowering.errors import refusal
 from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.higher_order.combinations import Traced, combination_of, narrowed, needed
-from coilwork_lowering.higher_order.scan_calls import called, where
+from coilwork_lowering.higher_order.combinations import Traced, combination_of, find_needed, keep_values
+from coilwork_lowering.higher_order.scan_calls import insert_call, where
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.graphs import copied_graph
@@ -48,13 +48,13 @@ def lower_associative_scan(
         LoweringError[no-lowering]: it does not, or the rows are not alike.
     """
     try:
-        return _lowered(builder, node, arguments, traced)
+        return _lower_scan(builder, node, arguments, traced)
     except NotLowered as cause:
         what = f"{operator_name(node)} has no lowering"
         raise refusal(node, "no-lowering", what, origins=builder.origins, reason=str(cause)) from cause
 
 
-def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], traced: Trace) -> Value:
+def _lower_scan(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], traced: Trace) -> Value:
     gm, rows, others = arguments
     assert isinstance(gm, torch.fx.GraphModule) and isinstance(rows, tuple) and isinstance(others, tuple)
     fakes: list[torch.Tensor] = list(node.meta["val"])
@@ -81,11 +81,11 @@ def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...]
             to_dtype(builder.read(value, along), result.dtype)
             for value, result in zip(values, found.function.results)
         ),
-        *(_with_outer(value, builder, given, values[0].device) for value in found.invariant),
+        *(_load_outer(value, builder, given, values[0].device) for value in found.invariant),
     ]
-    used = _used(node)
-    kept = needed(found.function, used)
-    body, *more = [simplified(bodies[k]) for k in kept]
+    used = _find_used(node)
+    kept = find_needed(found.function, used)
+    body, *more = [simplify(bodies[k]) for k in kept]
     order = _memory_order(builder.result_strides(fakes[0]))
     ranges = node_ranges("i", shape)
     outputs = {
@@ -101,7 +101,7 @@ def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...]
     builder.add(
         Scan(
             outputs=tuple(outputs.get(k) for k in kept),
-            kind=narrowed(found.function, kept),
+            kind=keep_values(found.function, kept),
             ranges=tuple(ranges[d] for d in order),
             axis=ranges[0],
             body=body,
@@ -143,7 +143,7 @@ def _names(inputs: Sequence[object]) -> list[str]:
     return [one.name if isinstance(one, Buffer) else "" for one in inputs]
 
 
-def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value], device: str) -> Scalar:
+def _load_outer(value: Scalar, builder: Builder, given: dict[str, Value], device: str) -> Scalar:
     """`value` with loads of what the function is `given`, on `device`."""
 
     def visit(one: Scalar) -> Scalar:
@@ -158,7 +158,7 @@ def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value], device
     return made
 
 
-def _used(node: torch.fx.Node) -> set[int]:
+def _find_used(node: torch.fx.Node) -> set[int]:
     """Return which of the results anybody asks for."""
     items = {user.args[1] for user in node.users if user.target is operator.getitem}
     return {item for item in items if isinstance(item, int)} or {0}
@@ -188,7 +188,7 @@ def _is_less(a: Expr, b: Expr) -> bool:
     return provably_le(a, b) and not provably_le(b, a)
 
 
-def with_other_scans_written_out(
+def write_out_other_scans(
     gm: torch.fx.GraphModule, is_scalar: Callable[[torch.fx.GraphModule], bool]
 ) -> torch.fx.GraphModule:
     """`gm` itself if all its associative scans have functions of which `is_scalar` holds; else a copy that
@@ -226,9 +226,9 @@ def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     setattr(gm, name, _step(_function_of(gm, node), len(rows)))
     fakes = [row.meta["val"] for row in rows if isinstance(row, torch.fx.Node)]
     with gm.graph.inserting_before(node):
-        first = [called(gm.graph, node, aten.slice.Tensor, (row, 0, 0, 1)) for row in rows]
-        carried = [called(gm.graph, node, aten.select.int, (row, 0, 0)) for row in rows]
-        rest = [called(gm.graph, node, aten.slice.Tensor, (row, 0, 1)) for row in rows]
+        first = [insert_call(gm.graph, node, aten.slice.Tensor, (row, 0, 0, 1)) for row in rows]
+        carried = [insert_call(gm.graph, node, aten.select.int, (row, 0, 0)) for row in rows]
+        rest = [insert_call(gm.graph, node, aten.slice.Tensor, (row, 0, 1)) for row in rows]
         step = gm.graph.get_attr(name)
         scan = gm.graph.call_function(torch.ops.higher_order.scan, (step, carried, rest, others))
         scan.meta = {
@@ -239,7 +239,7 @@ def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         for k in range(len(fakes)):
             item = gm.graph.call_function(operator.getitem, (scan, len(fakes) + k))
             item.meta = {**where(node), "val": rest[k].meta["val"]}
-            results.append(called(gm.graph, node, aten.cat.default, ([first[k], item],)))
+            results.append(insert_call(gm.graph, node, aten.cat.default, ([first[k], item],)))
     for user in list(node.users):
         # the results are taken apart at once
         number: Any = user.args[1]

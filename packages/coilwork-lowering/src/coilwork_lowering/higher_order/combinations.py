@@ -36,7 +36,7 @@ from coilwork_ir.scalar import (
     substitute_ranges,
 )
 from coilwork_lowering.building.builder import node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue
 
 
@@ -85,7 +85,7 @@ def combination_of(traced: Traced, point: Sequence[Expr]) -> Combination | None:
     found = []
     for result in traced.results:
         access = load(result.buffer.name, result.at(point), result.dtype)
-        body = _expanded(access, known, bodies)
+        body = _expand_body(access, known, bodies)
         if body is None:
             return None
         found.append(body)
@@ -107,18 +107,18 @@ def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Poi
     """
     bodies: dict[str, Pointwise] = {}
     for node in nodes:
-        moved = _moved(node, known)
+        moved = _read_moved(node, known)
         if moved is not None:
             bodies[moved.output.name] = moved
         if not isinstance(node, Pointwise) or node.into is not None or node.checks:
             continue
-        body = _expanded(node.body, known, bodies)
+        body = _expand_body(node.body, known, bodies)
         if body is not None:
             bodies[node.output.name] = Pointwise(output=node.output, ranges=node.ranges, body=body)
     return bodies
 
 
-def _moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
+def _read_moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
     """An input on another device than the function's, a number mostly, as it is: who reads it has
     it moved.
     """
@@ -131,7 +131,7 @@ def _moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
     return None
 
 
-def _expanded(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str, Pointwise]) -> Scalar | None:
+def _expand_body(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str, Pointwise]) -> Scalar | None:
     """`body` with what `bodies` say in the place of loads; None if some load is neither of these nor of
     inputs.
     """
@@ -176,7 +176,7 @@ def _as_function(
         if value in outside and value not in varies
     ]
     count = own + len(fixed)
-    invariant = tuple(_widened(value) if widen else value for value in fixed)
+    invariant = tuple(_widen(value) if widen else value for value in fixed)
     constant = {
         value: parameter(count + own + k, wide.dtype) for k, (value, wide) in enumerate(zip(fixed, invariant))
     }
@@ -192,7 +192,7 @@ def _as_function(
             operands = [done[operand] for operand in node.operands]
             done[node] = _op(node, operands, widen=widen)
     try:
-        function = combine([*(simplified(done[result]) for result in results), *constant.values()])
+        function = combine([*(simplify(done[result]) for result in results), *constant.values()])
     except VerifyError:
         # a result of another type than what it is combined from
         return None
@@ -203,7 +203,7 @@ def _wide(dtype: DType) -> DType:
     return dtype.compute
 
 
-def _widened(value: Scalar) -> Scalar:
+def _widen(value: Scalar) -> Scalar:
     return cast(value, _wide(value.dtype))
 
 
@@ -224,7 +224,7 @@ def _op(node: Scalar, operands: Sequence[Scalar], *, widen: bool) -> Scalar:
     return node
 
 
-def needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
+def find_needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
     """The values of a tuple that the results `outputs` of a scan by `function` depend on, in order."""
     found = set(outputs)
     pending = list(found)
@@ -236,7 +236,7 @@ def needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def narrowed(function: Combine, kept: Sequence[int]) -> Combine:
+def keep_values(function: Combine, kept: Sequence[int]) -> Combine:
     """`function` of the values `kept` alone, which depend on no others."""
     place = {old: new for new, old in enumerate(kept)}
 

@@ -17,9 +17,9 @@ from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.sizes import surely
 
 
-def with_calls_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+def write_out_calls(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
-    wrappers = functionalized_calls(_copied)
+    wrappers = functionalized_calls(_copy_view)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
         return gm
     made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
@@ -31,7 +31,7 @@ def with_calls_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.Gra
     return made
 
 
-def _copied(value: torch.Tensor) -> torch.Tensor:
+def _copy_view(value: torch.Tensor) -> torch.Tensor:
     """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where
     something does.
     """

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.higher_order.scan_calls import called, copied_call, operands_of, where
+from coilwork_lowering.higher_order.scan_calls import copied_call, insert_call, operands_of, where
 
 aten: Final = torch.ops.aten
 
@@ -43,7 +43,7 @@ class _Operands:
         return (*self.stacks, *self.rows, *self.others)
 
 
-def looped(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
+def build_loop(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[Any]:
     """The results of the scan `node`, which calls `combine`: items of a `while_loop`, put into `gm` where it
     inserts.
     """
@@ -52,7 +52,7 @@ def looped(gm: fx.GraphModule, node: fx.Node, combine: fx.GraphModule) -> list[A
     per_row = results[len(carried) :]
     count, device = rows[0].meta["val"].shape[0], rows[0].meta["val"].device
     given = _Operands(
-        number=called(gm.graph, node, aten.full.default, ([], 0), dtype=torch.int64, device=device),
+        number=insert_call(gm.graph, node, aten.full.default, ([], 0), dtype=torch.int64, device=device),
         carried=carried,
         stacks=[_stack(gm.graph, node, count, one) for one in per_row if isinstance(one, fx.Node)],
         rows=rows,
@@ -77,7 +77,9 @@ def _stack(graph: fx.Graph, node: fx.Node, count: int | torch.SymInt, row: fx.No
     """Memory for `count` results like `row`."""
     value = row.meta["val"]
     shape = [count, *value.shape]
-    return called(graph, node, aten.empty.memory_format, (shape,), dtype=value.dtype, device=value.device)
+    return insert_call(
+        graph, node, aten.empty.memory_format, (shape,), dtype=value.dtype, device=value.device
+    )
 
 
 def _item(loop: fx.Node, position: int, value: torch.Tensor) -> fx.Node:
@@ -90,7 +92,7 @@ def _condition(node: fx.Node, given: _Operands, count: int | torch.SymInt) -> fx
     """Tell if there is a row of that number."""
     graph = fx.Graph()
     taken = _placeholders(graph, given)
-    graph.output(called(graph, node, aten.lt.Scalar, (taken.number, count)))
+    graph.output(insert_call(graph, node, aten.lt.Scalar, (taken.number, count)))
     return fx.GraphModule({}, graph)
 
 
@@ -100,29 +102,29 @@ def _body(node: fx.Node, given: _Operands, combine: fx.GraphModule) -> fx.GraphM
     made.combine = combine
     graph = made.graph
     taken = _placeholders(graph, given)
-    slices = [called(graph, node, aten.index.Tensor, (row, [taken.number])) for row in taken.rows]
+    slices = [insert_call(graph, node, aten.index.Tensor, (row, [taken.number])) for row in taken.rows]
     results = copied_call(made, node, combine, "combine", [*taken.carried, *slices, *taken.others])
     per_row = [one for one in results[len(given.carried) :] if isinstance(one, fx.Node)]
     for stack, result in zip(taken.stacks, per_row, strict=True):
-        new = called(graph, node, aten.index_put.default, (stack, [taken.number], result))
-        called(graph, node, aten.copy_.default, (stack, new))
-    following = called(graph, node, aten.add.Tensor, (taken.number, 1))
+        new = insert_call(graph, node, aten.index_put.default, (stack, [taken.number], result))
+        insert_call(graph, node, aten.copy_.default, (stack, new))
+    following = insert_call(graph, node, aten.add.Tensor, (taken.number, 1))
     graph.output((following, *results[: len(given.carried)]))
     made.recompile()
     return made
 
 
 def _placeholders(graph: fx.Graph, given: _Operands) -> _Operands:
-    def taken(operand: Any, name: str) -> fx.Node:
+    def take_row(operand: Any, name: str) -> fx.Node:
         made = graph.placeholder(name)
         made.meta["val"] = operand.meta["val"] if isinstance(operand, fx.Node) else operand
         return made
 
     def each(operands: Sequence[Any], name: str) -> list[fx.Node]:
-        return [taken(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
+        return [take_row(operand, f"{name}_{k}") for k, operand in enumerate(operands)]
 
     return _Operands(
-        number=taken(given.number, "number"),
+        number=take_row(given.number, "number"),
         carried=each(given.carried, "carried"),
         stacks=each(given.stacks, "stack"),
         rows=each(given.rows, "rows"),

@@ -18,7 +18,7 @@ from coilwork_lowering.facts.origins import operator_name
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 
-def with_ties_written_out(gm: fx.GraphModule) -> fx.GraphModule:
+def write_out_ties(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm` itself if it ties no calls, else a copy that makes them where they stand."""
     if not any(_is_tied(node) for node in gm.graph.nodes):
         return gm

@@ -93,8 +93,8 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     carried_pairs = [operand(builder, v, node) for v in first]
     extra_pairs = [operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
-    taken = [layouts[position] for position in _overwritten(body)]
-    mutates = tuple(_renamed(builder, one.buffer) for one in taken if one is not None)
+    taken = [layouts[position] for position in _find_overwritten(body)]
+    mutates = tuple(_rename_memory(builder, one.buffer) for one in taken if one is not None)
     builder.add(
         While(
             condition=nested(condition, f"{node.name}_condition", layouts, ()),
@@ -111,13 +111,13 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     return (*_values(builder, results, outputs), *(whole(mutation.output) for mutation in mutates))
 
 
-def _overwritten(body: torch.fx.GraphModule) -> list[int]:
+def _find_overwritten(body: torch.fx.GraphModule) -> list[int]:
     """Positions of the inputs of `body` that it overwrites."""
     copied = {node.args[0] for node in body.graph.nodes if node.target is torch.ops.aten.copy_.default}
     return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in copied]
 
 
-def _renamed(builder: Builder, old: Buffer) -> Mutation:
+def _rename_memory(builder: Builder, old: Buffer) -> Mutation:
     """`old`, which a node overwrites, and what its memory is called from there on."""
     return Mutation(output=builder.declare_successor(old), source=old.name)
 

@@ -51,7 +51,7 @@ def copied_call(
     return list(results)
 
 
-def called(
+def insert_call(
     graph: torch.fx.Graph, node: torch.fx.Node, target: Any, args: tuple[Any, ...], **kwargs: Any
 ) -> torch.fx.Node:
     """A call of `target` in the stead of the scan `node`, whose metadata says what its result looks like."""

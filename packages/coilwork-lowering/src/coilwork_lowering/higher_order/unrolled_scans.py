@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.higher_order.looped_scans import looped
-from coilwork_lowering.higher_order.scan_calls import called, copied_call, is_scan, operands_of
+from coilwork_lowering.higher_order.looped_scans import build_loop
+from coilwork_lowering.higher_order.scan_calls import copied_call, insert_call, is_scan, operands_of
 from coilwork_lowering.torch_compat.graphs import copied_graph
 
 # nodes that may be written out for one scan; as many take about ten seconds to compile
 _MOST_NODES: Final = 8192
 
 
-def with_scans_unrolled(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def unroll_scans(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` itself if it calls no `scan` and no `map`, else a copy that does without."""
     if not any(is_scan(node) for node in gm.graph.nodes):
         return gm
@@ -44,7 +44,7 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     assert isinstance(attribute, torch.fx.Node) and isinstance(attribute.target, str)
     combine = gm.get_submodule(attribute.target)
     assert isinstance(combine, torch.fx.GraphModule)
-    combine = with_scans_unrolled(combine)
+    combine = unroll_scans(combine)
     setattr(gm, attribute.target, combine)
     with gm.graph.inserting_before(node):
         _, rows, _ = operands_of(node)
@@ -52,7 +52,7 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         if type(count) is int and count * len(combine.graph.nodes) <= _MOST_NODES:
             made = _one_by_one(gm, node, combine, count)
         else:
-            made = looped(gm, node, combine)
+            made = build_loop(gm, node, combine)
     for user in list(node.users):
         # the results are taken apart at once
         assert user.target is operator.getitem
@@ -72,11 +72,11 @@ def _one_by_one(
     name = str(getattr(node.args[0], "target", ""))
     stacked: list[list[Any]] = []
     for k in range(count):
-        slices = [called(gm.graph, node, torch.ops.aten.select.int, (row, 0, k)) for row in rows]
+        slices = [insert_call(gm.graph, node, torch.ops.aten.select.int, (row, 0, k)) for row in rows]
         results = copied_call(gm, node, combine, name, [*carried, *slices, *others])
         carried, stacked = results[: len(carried)], [*stacked, results[len(carried) :]]
     columns = [
-        called(gm.graph, node, torch.ops.aten.stack.default, (list(one),))
+        insert_call(gm.graph, node, torch.ops.aten.stack.default, (list(one),))
         if isinstance(one[0], torch.fx.Node)
         else None
         for one in zip(*stacked, strict=True)

@@ -20,7 +20,7 @@ from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, sure
 Note: TypeAlias = Callable[[torch.fx.Node], None]
 
 
-def with_meanings_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+def write_out_meanings(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
     meanings = dense_meanings()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
@@ -43,8 +43,8 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
 
     def call(*values: Any) -> Any:
         given: dict[torch.fx.Node, Any] = {**held, **dict(zip(nodes, values, strict=True))}
-        args = [_with_values(argument, given) for argument in node.args]
-        kwargs = {name: _with_values(argument, given) for name, argument in node.kwargs.items()}
+        args = [_replace_nodes(argument, given) for argument in node.args]
+        kwargs = {name: _replace_nodes(argument, given) for name, argument in node.kwargs.items()}
         return meaning(*args, **kwargs)
 
     inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
@@ -84,17 +84,17 @@ def _same_sizes(made: Any, known: Any) -> None:
             require(size == same, lambda: "one size")
 
 
-def _with_values(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:
+def _replace_nodes(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:
     """`argument` with values for nodes. `map_arg` makes lists of torch's own kind, and takes no modules."""
     match argument:
         case torch.fx.Node():
             return given[argument]
         case list():
-            return [_with_values(one, given) for one in argument]
+            return [_replace_nodes(one, given) for one in argument]
         case tuple():
-            return tuple(_with_values(one, given) for one in argument)
+            return tuple(_replace_nodes(one, given) for one in argument)
         case dict():
-            return {key: _with_values(one, given) for key, one in argument.items()}
+            return {key: _replace_nodes(one, given) for key, one in argument.items()}
     return argument
 
 

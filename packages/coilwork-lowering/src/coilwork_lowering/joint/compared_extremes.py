@@ -35,7 +35,7 @@ def compared_extremes(
             one, other = node.all_input_nodes
             for value, extreme in ((one, other), (other, one)):
                 if extreme in has_extreme:
-                    found.update(dict.fromkeys(_compared(value, extreme, forward)))
+                    found.update(dict.fromkeys(_find_compared(value, extreme, forward)))
     return tuple(node for node in found if "recompute" not in node.meta and _is_rounded(node))
 
 
@@ -45,7 +45,7 @@ def keep(nodes: Sequence[torch.fx.Node]) -> None:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _compared(
+def _find_compared(
     value: torch.fx.Node, extreme: torch.fx.Node, forward: frozenset[torch.fx.Node]
 ) -> Iterator[torch.fx.Node]:
     """Return what of the forward `value` is computed from, if `extreme` is an extreme of it."""

@@ -30,7 +30,7 @@ from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
+from coilwork_lowering.sizes.squeezed import drop_squeezed_sizes
 from coilwork_lowering.torch_compat.graphs import copied_graph, min_cut
 
 Halves: TypeAlias = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
@@ -224,7 +224,7 @@ def _renew_storages(draft: JointDraft, context: JointContext) -> JointDraft:
 
 def _cut(draft: JointDraft, context: JointContext) -> JointDraft:
     forward, backward = context.cut(draft.gm, context.inputs, num_fwd_outputs=context.num_fwd_outputs)
-    return replace(draft, halves=(forward, without_squeezed_sizes(backward)))
+    return replace(draft, halves=(forward, drop_squeezed_sizes(backward)))
 
 
 def _free_strides(draft: JointDraft, context: JointContext) -> JointDraft:

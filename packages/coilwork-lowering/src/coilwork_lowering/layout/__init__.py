@@ -1,5 +1,7 @@
-"""Memory layouts of convolutions and of matrix products, chosen for a whole ATen graph before it is
-partitioned or lowered.
+"""Memory layouts of convolutions and matrix products, chosen for a whole ATen graph before it is lowered.
+
+Open `choose.py` first for convolutions, and `products.py` for products. `rewrite.py` changes the graph,
+`cost.py` says when that pays.
 """
 
 from coilwork_lowering.layout.choose import lay_out_convolutions

@@ -65,7 +65,7 @@ class ByRows:
             why: it cannot be padded.
         """
         name = product.node.name
-        planned = self._planned(product)
+        planned = self._plan_cut(product)
         if isinstance(planned, str):
             return f"{name} as captured: {why}; by rows: {planned}"
         lost_us = product.lost_by_sizes_us
@@ -80,7 +80,7 @@ class ByRows:
         self.saved_us += lost_us - cost_us
         return f"{name} by {ceil(total / planned.rows)} blocks of {planned.rows} rows: {what}; {why}"
 
-    def _planned(self, product: Product) -> _Plan | str:
+    def _plan_cut(self, product: Product) -> _Plan | str:
         """How to cut `product`, or what stands in the way."""
         left, right = product.tensors[:2]
         shape = product.node.meta["val"].shape
@@ -132,15 +132,15 @@ class ByRows:
             args = [self._cut(node, node.args[left], 0, start, end), first]
             if left:
                 args.insert(0, self._part_of(node, bias, (start, end), (0, plan.columns)))
-            result = self._placed(node, result, tuple(args), start * wide)
+            result = self._place_product(node, result, tuple(args), start * wide)
         args = [node.args[left], last]
         if left:
             args.insert(0, self._part_of(node, bias, (0, total), (plan.columns, wide)))
-        result = self._placed(node, result, tuple(args), plan.columns)
+        result = self._place_product(node, result, tuple(args), plan.columns)
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
 
-    def _placed(
+    def _place_product(
         self, node: torch.fx.Node, result: torch.fx.Node, args: tuple[Any, ...], offset: int
     ) -> torch.fx.Node:
         """`result` with the product of `args` at `offset` in it."""

@@ -166,7 +166,7 @@ class Enlarging:
             base = source
         own = {order[k]: n for k, n in pads.items()}
         fused = self._zeros.get(base, (base, None))[1] == own or self._can_fuse(base, own)
-        copied = 0 if fused else hinted_bytes(self._enlarged(base.meta["val"], own))
+        copied = 0 if fused else hinted_bytes(self._enlarge_fake(base.meta["val"], own))
         return _Operand(
             place=place, base=base, turns=tuple(turns), pads=own, fused=fused, copied_bytes=copied
         )
@@ -180,12 +180,12 @@ class Enlarging:
             if len(node.users) != 1:
                 return False
             (node,) = node.users
-        return views_over(base, self._narrowed(base.meta["val"], pads), self.mode) is not None
+        return views_over(base, self._narrow_fake(base.meta["val"], pads), self.mode) is not None
 
     def _ends_aligned(self, operand: _Operand, vector_bytes: int) -> bool:
         """Tell if rows of the padded base are whole vectors."""
         with self.mode:
-            return not is_unaligned(self._enlarged(operand.base.meta["val"], operand.pads), vector_bytes)
+            return not is_unaligned(self._enlarge_fake(operand.base.meta["val"], operand.pads), vector_bytes)
 
     def _result(self, product: Product) -> _Result | str | None:
         """How the wider result will be read, None if it gets no wider; or what stands in the way."""
@@ -196,12 +196,15 @@ class Enlarging:
         value = node.meta["val"]
         obstacle = dependence_on_strides(node)
         if not obstacle:
-            narrowed = self._narrowed(value, {value.dim() - 1: columns})
+            narrowed = self._narrow_fake(value, {value.dim() - 1: columns})
             if views_over(node, narrowed, self.mode) is not None:
                 return _Result()
             obstacle = "a view needs dense rows"
         if hinted_bytes(value) > self._room:
-            return f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in memory"
+            return (
+                f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in "
+                "memory"
+            )
         return _Result(copied=True)
 
     # doing it
@@ -210,7 +213,7 @@ class Enlarging:
         node = product.node
         args = list(node.args)
         for operand in operands:
-            args[operand.place] = self._padded(operand, product)
+            args[operand.place] = self._pad_operand(operand, product)
         node.args = tuple(args)
         for turn in reversed([turn for operand in operands for turn in operand.turns]):
             if not turn.users:
@@ -218,7 +221,7 @@ class Enlarging:
         if result is None:
             return
         value = node.meta["val"]
-        wider = self._enlarged(value, {value.dim() - 1: product.padding[1]})
+        wider = self._enlarge_fake(value, {value.dim() - 1: product.padding[1]})
         self.padding_bytes += hinted_bytes(wider) - hinted_bytes(value)
         set_value(node, wider)
         self.names.append(node.name)
@@ -229,7 +232,7 @@ class Enlarging:
             read = self._insert(read.next, node, _aten.clone.default, (read,), value, dense)
         self._redirect(node, read, readers)
 
-    def _padded(self, operand: _Operand, product: Product) -> torch.fx.Node:
+    def _pad_operand(self, operand: _Operand, product: Product) -> torch.fx.Node:
         """The padded operand in the graph, turned as the product wants it."""
         base = self._read_as.get(
             operand.base, operand.base
@@ -258,7 +261,7 @@ class Enlarging:
             like,
             _aten.constant_pad_nd.default,
             (base, appended, 0),
-            self._enlarged(value, operand.pads),
+            self._enlarge_fake(value, operand.pads),
         )
         self.names.append(made.name)
         self.padding_bytes += hinted_bytes(made.meta["val"]) - (hinted_bytes(value) if operand.fused else 0)
@@ -301,7 +304,7 @@ class Enlarging:
         value = node.meta["val"]
         if any(type(size) is not int or size != 1 for k in pads for size in value.shape[:k]):
             return False
-        views = views_over(node, self._narrowed(value, pads), self.mode)
+        views = views_over(node, self._narrow_fake(value, pads), self.mode)
         return views is not None and all(
             view.stride() == known.meta["val"].stride()
             for known, view in views.items()
@@ -341,7 +344,7 @@ class Enlarging:
         """A call of `target` in front of `before`, with the origin of `like`."""
         return insert_call(self.graph, before, like, target, args, value, kwargs)
 
-    def _enlarged(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
+    def _enlarge_fake(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
         """A dense fake tensor like `value`, with `pads` appended."""
         shape: tuple[Size, ...] = tuple(
             size + pads[k] if k in pads else size for k, size in enumerate(value.shape)
@@ -349,9 +352,9 @@ class Enlarging:
         with self.mode:
             return torch.empty_strided(shape, row_major(shape), dtype=value.dtype, device=value.device)
 
-    def _narrowed(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
+    def _narrow_fake(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
         """`value` as part of a dense fake tensor with `pads` appended."""
-        part = self._enlarged(value, pads)
+        part = self._enlarge_fake(value, pads)
         with self.mode:
             for k in pads:
                 part = _aten.slice.Tensor(part, k, 0, value.shape[k])

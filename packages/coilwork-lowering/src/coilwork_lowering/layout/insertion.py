@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.facts.origins import inherited
+from coilwork_lowering.facts.origins import inherit_metadata
 
 
 def insert_call(
@@ -21,6 +21,6 @@ def insert_call(
     """A call of `target` in front of `before`, with the origin of `like`; `value` is its fake result."""
     with graph.inserting_before(before):
         made = graph.call_function(target, args, kwargs or {})
-    made.meta.update(inherited(like))
+    made.meta.update(inherit_metadata(like))
     made.meta["val"] = value
     return made

@@ -158,7 +158,7 @@ class _Padding:
                 continue
             obstacle = "rows stay unaligned" if known is not None else _obstacle(owner)
             if not obstacle:
-                values = self.padded(owner, vector)
+                values = self.pad_rows(owner, vector)
                 obstacle = "a view needs dense rows" if values is None else ""
                 if values is not None:
                     wanted[owner] = values
@@ -183,7 +183,9 @@ class _Padding:
         self.padding_bytes += more
         self.reasons.append(f"{product.node.name} with padded rows: {what}")
 
-    def padded(self, owner: torch.fx.Node, vector_bytes: int) -> Mapping[torch.fx.Node, torch.Tensor] | None:
+    def pad_rows(
+        self, owner: torch.fx.Node, vector_bytes: int
+    ) -> Mapping[torch.fx.Node, torch.Tensor] | None:
         """Fake tensors of `owner` with padded rows and of all its views; None if a view has no
         strides then.
         """

@@ -75,7 +75,7 @@ class Product:
             return (0, 0)
         decides = _is(left.stride()[-1], 1) or _is(right.stride()[-2], 1)
         vector = self.figures.halves_per_vector
-        return (_lacking(sizes[0], vector) if decides else 0, _lacking(sizes[1], vector))
+        return (_count_lacking(sizes[0], vector) if decides else 0, _count_lacking(sizes[1], vector))
 
     @property
     def lost_by_sizes_us(self) -> float:
@@ -113,7 +113,7 @@ def unaligned_us(flops: float, size: int, moved_bytes: int, figures: Products) -
     return max(flops / figures.unaligned_rate(size), moved_bytes / figures.copied_bytes_per_us)
 
 
-def _lacking(size: int | torch.SymInt, vector: int) -> int:
+def _count_lacking(size: int | torch.SymInt, vector: int) -> int:
     return -size % vector if type(size) is int else 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.facts.origins import inherited
+from coilwork_lowering.facts.origins import inherit_metadata
 from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.layout.captured import (
     gathers_pixels,
@@ -380,7 +380,7 @@ class _Rewrite:
         """A call of `target` in front of `before`, with the origin of `like`."""
         with self.graph.inserting_before(before):
             made = self.graph.call_function(target, args, kwargs or {})
-        made.meta.update(inherited(like))
+        made.meta.update(inherit_metadata(like))
         made.meta["val"] = self.evaluate(made)
         if made.meta["val"] is None:
             raise CannotRewriteError(f"no copy of {args[0]}")

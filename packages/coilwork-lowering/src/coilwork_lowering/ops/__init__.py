@@ -1,5 +1,5 @@
-"""The lowering rules, one module per family of operators, which exports `RULES`; beside them what several
-families share.
+"""The lowering rules: one module per family of operators, each of which exports `RULES`.
 
-What writes at positions from tensors and special functions have rooms of their own.
+Open `elementwise.py` first for the shortest rules, `reductions.py` for longer ones. `scattering/` writes at
+positions from tensors, and `special_functions/` has series and recurrences.
 """

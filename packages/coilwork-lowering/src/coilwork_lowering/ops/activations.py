@@ -42,7 +42,7 @@ def _relu(a: Scalar) -> Scalar:
     return a if a.dtype.is_bool else maximum(a, like(0, a))
 
 
-def _threshold(a: Scalar, threshold: Scalar, value: Scalar) -> Scalar:
+def _lower_threshold(a: Scalar, threshold: Scalar, value: Scalar) -> Scalar:
     return select(le(a, threshold), value, a)
 
 
@@ -243,7 +243,7 @@ def _nan_to_num(builder: Builder, call: Call) -> Value:
 RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("relu", _relu),
     pointwise_rule("relu6", lambda a: _hardtanh(a, like(0, a), like(6, a))),
-    pointwise_rule("threshold", _threshold, silent=("threshold", "value")),
+    pointwise_rule("threshold", _lower_threshold, silent=("threshold", "value")),
     pointwise_rule("threshold_backward", _threshold_backward, silent=("threshold",)),
     pointwise_rule("sigmoid_backward", _sigmoid_backward, floats_only=True),
     pointwise_rule("tanh_backward", _tanh_backward, floats_only=True),

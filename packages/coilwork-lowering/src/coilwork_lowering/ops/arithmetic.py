@@ -26,10 +26,10 @@ from coilwork_lowering.ops.elementwise import (
     common_type,
     compute_type,
     elementwise,
-    in_one_type,
     is_single,
     overloads,
     pointwise_rule,
+    promote_operands,
 )
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
@@ -45,7 +45,7 @@ from coilwork_lowering.scalar_math import (
     minimum,
     mul,
     neg,
-    rounded,
+    round_to,
     select,
     sub,
     truth,
@@ -81,7 +81,7 @@ def row(name: str) -> ScalarFunction:
     return apply
 
 
-def _added(combine: ScalarFunction) -> ScalarFunction:
+def _make_addition(combine: ScalarFunction) -> ScalarFunction:
     def apply(a: Scalar, b: Scalar, alpha: Scalar) -> Scalar:
         return combine(a, mul(alpha, b))
 
@@ -192,7 +192,7 @@ def _lower_div_mode(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
         common = common_type([call.fakes["self"], call.fakes["other"]])
         taken = operands[1:] if is_single(call["other"]) else []
-        divide = in_one_type(row("div"), operands, common, but=taken)
+        divide = promote_operands(row("div"), operands, common, but=taken)
         return elementwise(builder, call, divide, operands=operands, compute=[compute] * 2)
     return _lower_rounded_div(builder, call, mode)
 
@@ -208,12 +208,12 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
         raise NotLowered("integer division of bools")
     function = row("floordiv" if mode == "floor" else "truncdiv")
     if is_single(call["other"]):
-        function = in_one_type(function, operands, call.dtype, but=operands[1:])
+        function = promote_operands(function, operands, call.dtype, but=operands[1:])
     elif call.dtype.is_low_precision and (mode == "trunc" or has_trait(call.device, ATEN_CPU)):
         # By one number torch divides in f32, and on accelerators by anything where it rounds down; else by a
         # tensor in the tensors' type, and a quotient that is rounded before it is cut is another integer.
         steps = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
-        function = in_one_type(steps, operands, call.dtype)
+        function = promote_operands(steps, operands, call.dtype)
     return elementwise(
         builder,
         call,
@@ -225,7 +225,7 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
 
 
 def _rounded_to(narrow: DType) -> ScalarFunction:
-    return lambda a: rounded(a, narrow)
+    return lambda a: round_to(a, narrow)
 
 
 def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
@@ -264,7 +264,7 @@ def _remainder(name: str) -> Lower:
         return elementwise(
             builder,
             call,
-            in_one_type(row(name), operands, call.dtype),
+            promote_operands(row(name), operands, call.dtype),
             operands=operands,
             compute=[compute] * 2,
             checks=divisor_checks(builder, call, compute),
@@ -367,8 +367,8 @@ def _neg(a: Scalar) -> Scalar:
 
 RULES: Final[tuple[Rule, ...]] = (
     *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
-    pointwise_rule("add.Tensor add.Scalar", _added(add), rounds="on CPUs"),
-    pointwise_rule("sub.Tensor sub.Scalar", _added(sub), rounds="on CPUs"),
+    pointwise_rule("add.Tensor add.Scalar", _make_addition(add), rounds="on CPUs"),
+    pointwise_rule("sub.Tensor sub.Scalar", _make_addition(sub), rounds="on CPUs"),
     pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, rounds="on CPUs"),
     pointwise_rule("mul.Tensor mul.Scalar", mul, single="other"),
     pointwise_rule(

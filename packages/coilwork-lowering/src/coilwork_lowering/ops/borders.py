@@ -15,7 +15,7 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size
 
 
-def _bordered(position: Callable[[Expr, Expr], Expr]) -> Lower:
+def _make_padding(position: Callable[[Expr, Expr], Expr]) -> Lower:
     """`position` is where the element of a dimension of some size lies that a coordinate outside of it stands
     for.
     """
@@ -40,18 +40,18 @@ def _bordered(position: Callable[[Expr, Expr], Expr]) -> Lower:
     return lower
 
 
-def reflected(x: Expr, size: Expr) -> Expr:
+def reflect(x: Expr, size: Expr) -> Expr:
     """`x` mirrored at the first element, and what lies behind the last one at that."""
     left = size - 1 - maximum(x, -x)
     return size - 1 - maximum(left, -left)
 
 
-def clamped(x: Expr, size: Expr) -> Expr:
+def clamp_position(x: Expr, size: Expr) -> Expr:
     """The element nearest to `x`."""
     return minimum(maximum(x, 0), size - 1)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _bordered(reflected)),
-    Rule(overloads("replication_pad1d replication_pad2d replication_pad3d"), _bordered(clamped)),
+    Rule(overloads("reflection_pad1d reflection_pad2d reflection_pad3d"), _make_padding(reflect)),
+    Rule(overloads("replication_pad1d replication_pad2d replication_pad3d"), _make_padding(clamp_position)),
 )

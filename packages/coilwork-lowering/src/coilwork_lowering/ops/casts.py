@@ -20,13 +20,13 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import rounded, to_dtype
+from coilwork_lowering.scalar_math import round_to, to_dtype
 
 
 def _convert(builder: Builder, call: Call) -> Value:
     # no promotion: the value goes from memory's type straight to the result's
     source = call.tensor("a" if "a" in call.arguments else "self")
-    narrow = _narrowed(call, source)
+    narrow = _make_narrowing(call, source)
     return elementwise(builder, call, narrow, operands=[source], compute=[source.dtype])
 
 
@@ -39,7 +39,7 @@ def _to_copy(builder: Builder, call: Call) -> Value:
         if again is None or again.dtype is not dtype:
             raise NotLowered("a copy to another device")
         return again
-    narrow = _narrowed(call, value)
+    narrow = _make_narrowing(call, value)
     return builder.pointwise(
         value.shape,
         dtype,
@@ -49,14 +49,14 @@ def _to_copy(builder: Builder, call: Call) -> Value:
     )
 
 
-def _narrowed(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
+def _make_narrowing(call: Call, source: TensorValue) -> Callable[[Scalar], Scalar]:
     """Return what rounds elements of `source` to the type of the result before they are converted, where that
     is to be seen.
     """
     is_conversion = find_target_info(call.captured).is_conversion
     narrows = call.dtype.is_low_precision and source.dtype.is_float and is_conversion
     if narrows and _is_wider_somewhere(call.node):
-        return partial(rounded, narrow=call.dtype)
+        return partial(round_to, narrow=call.dtype)
     return lambda a: a
 
 

@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import either, eq, index, lt, select
@@ -116,7 +116,7 @@ def _choose(builder: Builder, value: TensorValue, dim: int, count: int, *, large
                 kind="argmax",
                 ranges=node_ranges("i", rows),
                 axes=(axis,),
-                body=simplified(left),
+                body=simplify(left),
                 origins=builder.origins,
             )
         )

@@ -16,7 +16,7 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Const, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.remade import without_memory
+from coilwork_lowering.building.remade import recompute_without_memory
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.scalar_math import both, either, ge, le
@@ -46,7 +46,7 @@ def conversion_checks(
     if own is None or wanted is None or (wanted[0] <= own[0] and own[1] <= wanted[1]):
         return None
     read = builder.read(value, [as_expr(0)] * len(value.shape))
-    known = without_memory(read, builder.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
+    known = recompute_without_memory(read, builder.buffers.definer, on_cpu=has_trait(value.device, ATEN_CPU))
     # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
     if isinstance(known, Const) and _fits(float(known.value), wanted):
         return None

@@ -85,7 +85,7 @@ def _windows(call: Call) -> tuple[Window, ...]:
 
     Raises:
         NotLowered: the convolution is none of nodes: of other types, of operands without elements, or with
-        numbers of the run's.
+            numbers of the run's.
     """
     tensors = [value for value in call.arguments.values() if isinstance(value, TensorValue)]
     types = {value.dtype for value in tensors}

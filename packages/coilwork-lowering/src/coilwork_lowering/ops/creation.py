@@ -39,7 +39,7 @@ def _constant(number: int, targets: str) -> Rule:
     return Rule(overloads(targets), lower)
 
 
-def _uninitialised(builder: Builder, call: Call) -> Value:
+def _lower_empty(builder: Builder, call: Call) -> Value:
     """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
     if call.dtype.is_opaque or not begins_filling(call.node, builder.options):
         return filled(builder, call, 0)
@@ -109,9 +109,10 @@ RULES: Final[tuple[Rule, ...]] = (
     _constant(1, "ones ones_like new_ones"),
     Rule(
         overloads(
-            "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted prims.empty_strided.default"
+            "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted "
+            "prims.empty_strided.default"
         ),
-        _uninitialised,
+        _lower_empty,
     ),
     Rule(overloads("fill.Scalar fill.Tensor"), filled_like),
     Rule(overloads("arange arange.start arange.start_step"), _arange),

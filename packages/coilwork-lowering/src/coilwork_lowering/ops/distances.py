@@ -35,7 +35,7 @@ _BY_PRODUCT_FROM: Final = 26
 _NEVER_BY_PRODUCT: Final = 2
 
 
-def _combined(
+def _combine_norm(
     builder: Builder, call: Call, order: float, width: Expr, difference: Callable[..., Scalar]
 ) -> Value:
     """`(sum |difference| ** order) ** (1 / order)` along `width`, with the limits for 0 and infinity."""
@@ -121,7 +121,7 @@ def _cdist(builder: Builder, call: Call) -> Value:
     _floats(left, right)
     if len(left.shape) != len(right.shape) or left.shape[:-2] != right.shape[:-2]:
         raise NotLowered("distances of matrices to be broadcast")
-    if order == 2 and _by_product(call, left, right):
+    if order == 2 and _uses_product(call, left, right):
         raise NotLowered("distances by a matrix product")
 
     def difference(point: tuple[Expr, ...], k: Expr) -> Scalar:
@@ -133,10 +133,10 @@ def _cdist(builder: Builder, call: Call) -> Value:
         # eager's largest difference is the largest of the numbers among them
         return select(op("isnan", found), like(0, found), found) if math.isinf(order) else found
 
-    return _combined(builder, call, order, left.shape[-1], difference)
+    return _combine_norm(builder, call, order, left.shape[-1], difference)
 
 
-def _by_product(call: Call, left: TensorValue, right: TensorValue) -> bool:
+def _uses_product(call: Call, left: TensorValue, right: TensorValue) -> bool:
     """Tell if eager does so, which for many rows is much less work."""
     mode: Value = call["compute_mode"]
     if mode in (1, _NEVER_BY_PRODUCT):
@@ -161,10 +161,10 @@ def _cdist_backward(builder: Builder, call: Call) -> Value:
         slope = _slope(sub(cast(a, wide), cast(b, wide)), distance, order)
         return mul(cast(builder.read(given, (*batch, i, j)), wide), slope)
 
-    return _summed(builder, call, right.shape[-2], body)
+    return _sum_differences(builder, call, right.shape[-2], body)
 
 
-def _summed(builder: Builder, call: Call, rows: Expr, body: Callable[..., Scalar]) -> Value:
+def _sum_differences(builder: Builder, call: Call, rows: Expr, body: Callable[..., Scalar]) -> Value:
     wide = call.dtype.compute
     (total,) = builder.reduce("sum", call.shape(builder), (rows,), call.device, body, (wide,))
     assert total is not None
@@ -190,7 +190,7 @@ def _pdist(builder: Builder, call: Call) -> Value:
         )
         return sub(a, b)
 
-    return _combined(builder, call, order, width, difference)
+    return _combine_norm(builder, call, order, width, difference)
 
 
 def _pair(number: Scalar, rows: Expr) -> tuple[Scalar, Scalar]:
@@ -227,7 +227,7 @@ def _pdist_backward(builder: Builder, call: Call) -> Value:
         a, b = (cast(builder.read(value, (row, k)), wide) for row in (i, j))
         return select(other, mul(gradient, _slope(sub(a, b), distance, order)), like(0, gradient))
 
-    return _summed(builder, call, rows, body)
+    return _sum_differences(builder, call, rows, body)
 
 
 def _place(i: Scalar, j: Scalar, rows: Expr) -> Scalar:

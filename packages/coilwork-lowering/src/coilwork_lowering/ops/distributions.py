@@ -31,7 +31,7 @@ _WIDE: Final = (DType.F32,)
 _MOST_INTEGERS: Final = 1 << 31
 
 
-def _drawn(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) -> Value:
+def _draw_tensor(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) -> Value:
     """A new tensor of numbers that `draw` makes.
 
     Raises:
@@ -72,12 +72,12 @@ def _f32(value: float) -> Scalar:
     return const(value, DType.F32)
 
 
-def _scaled(value: Scalar, factor: float, offset: float) -> Scalar:
+def _scale_sample(value: Scalar, factor: float, offset: float) -> Scalar:
     return add(mul(value, _f32(factor)), _f32(offset))
 
 
 def _standard_normal(builder: Builder, call: Call) -> Value:
-    return _drawn(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
+    return _draw_tensor(builder, call, lambda stream, point, shape: stream.normal(point, shape), _FLOATS)
 
 
 def _normal(builder: Builder, call: Call) -> Value:
@@ -87,15 +87,15 @@ def _normal(builder: Builder, call: Call) -> Value:
         spread = mul(stream.normal(point, shape), _f32(std))
         return add(spread, scalar_operand(builder, mean, point, DType.F32))
 
-    return _drawn(builder, call, draw, _FLOATS)
+    return _draw_tensor(builder, call, draw, _FLOATS)
 
 
 def _log_normal(builder: Builder, call: Call) -> Value:
     mean, std = _number(call, "mean"), _number(call, "std", above=0.0)
-    return _drawn(
+    return _draw_tensor(
         builder,
         call,
-        lambda stream, point, shape: op("exp", _scaled(stream.normal(point, shape), std, mean)),
+        lambda stream, point, shape: op("exp", _scale_sample(stream.normal(point, shape), std, mean)),
         _FLOATS,
     )
 
@@ -103,10 +103,10 @@ def _log_normal(builder: Builder, call: Call) -> Value:
 def _uniform(builder: Builder, call: Call) -> Value:
     first = _number(call, "from")
     length = _number(call, "to", least=first) - first
-    return _drawn(
+    return _draw_tensor(
         builder,
         call,
-        lambda stream, point, shape: _scaled(stream.uniform(point, shape), length, first),
+        lambda stream, point, shape: _scale_sample(stream.uniform(point, shape), length, first),
         _WIDE,
     )
 
@@ -117,7 +117,7 @@ def _exponential(builder: Builder, call: Call) -> Value:
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return div(op("neg", op("log", stream.inside(point, shape))), _f32(rate))
 
-    return _drawn(builder, call, draw, _FLOATS)
+    return _draw_tensor(builder, call, draw, _FLOATS)
 
 
 def _cauchy(builder: Builder, call: Call) -> Value:
@@ -125,9 +125,9 @@ def _cauchy(builder: Builder, call: Call) -> Value:
 
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         angle = mul(sub(stream.inside(point, shape), _f32(0.5)), _f32(math.pi))
-        return _scaled(op("tan", angle), sigma, median)
+        return _scale_sample(op("tan", angle), sigma, median)
 
-    return _drawn(builder, call, draw, _FLOATS)
+    return _draw_tensor(builder, call, draw, _FLOATS)
 
 
 def _geometric(builder: Builder, call: Call) -> Value:
@@ -138,7 +138,7 @@ def _geometric(builder: Builder, call: Call) -> Value:
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return op("ceil", div(op("log", stream.inside(point, shape)), _f32(math.log1p(-p))))
 
-    return _drawn(builder, call, draw, _WIDE)
+    return _draw_tensor(builder, call, draw, _WIDE)
 
 
 def _integers(builder: Builder, call: Call) -> Value:
@@ -150,7 +150,7 @@ def _integers(builder: Builder, call: Call) -> Value:
     def draw(stream: Stream, point: Point, shape: Shape) -> Scalar:
         return add(stream.below(point, shape, count), const(low, DType.I64))
 
-    return _drawn(builder, call, draw, (DType.I64, DType.I32))
+    return _draw_tensor(builder, call, draw, (DType.I64, DType.I32))
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -19,8 +19,8 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import index, rounded, to_dtype
-from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
+from coilwork_lowering.scalar_math import index, round_to, to_dtype
+from coilwork_lowering.torch_compat.operators import PROMOTION, promote_types
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
 Promotion: TypeAlias = PROMOTION
@@ -43,13 +43,13 @@ def plain(fake: Any) -> Any:
 
 def compute_type(kind: Promotion, fakes: Sequence[Any]) -> DType:
     """The type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
-    compute, _ = promoted(kind, [plain(fake) for fake in fakes if fake is not None])
+    compute, _ = promote_types(kind, [plain(fake) for fake in fakes if fake is not None])
     return dtype_of(compute).compute
 
 
 def common_type(fakes: Sequence[Any]) -> DType:
     """The type that torch promotes `fakes` to."""
-    _, common = promoted(DEFAULT, [plain(fake) for fake in fakes if fake is not None])
+    _, common = promote_types(DEFAULT, [plain(fake) for fake in fakes if fake is not None])
     return dtype_of(common)
 
 
@@ -73,11 +73,11 @@ def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtyp
                 if not value.is_integer():
                     raise NotLowered("a fractional operand of an integer computation")
                 value = int(value)
-            return const(wrapped(value, dtype), dtype)
+            return const(wrap_literal(value, dtype), dtype)
     raise NotLowered(f"operand {value!r}")
 
 
-def wrapped(value: bool | int | float, dtype: DType) -> bool | int | float:
+def wrap_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
     """An integer literal brought into the range of `dtype` as C conversion does."""
     if not dtype.is_integer or isinstance(value, float):
         return value
@@ -86,7 +86,7 @@ def wrapped(value: bool | int | float, dtype: DType) -> bool | int | float:
     return low - (1 << bits) if dtype.is_signed_integer and low >> (bits - 1) else low
 
 
-def on_device(builder: Builder, values: Sequence[Value], device: str) -> list[Value]:
+def bring_to_device(builder: Builder, values: Sequence[Value], device: str) -> list[Value]:
     """`values` with 0-dimensional tensors of other devices brought to `device`."""
     return [
         builder.moved(v, device) if isinstance(v, TensorValue) and v.device != device else v for v in values
@@ -106,7 +106,7 @@ def elementwise(
 
     `checks` are of the converted operands.
     """
-    moved = on_device(builder, operands, call.device)
+    moved = bring_to_device(builder, operands, call.device)
 
     def scalars(point: tuple[Expr, ...]) -> list[Scalar]:
         return [scalar_operand(builder, v, point, t) for v, t in zip(moved, compute, strict=True)]
@@ -121,7 +121,7 @@ def elementwise(
     )
 
 
-def in_one_type(
+def promote_operands(
     function: ScalarFunction, operands: Sequence[Value], common: DType, *, but: Sequence[Value] = ()
 ) -> ScalarFunction:
     """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other
@@ -136,7 +136,7 @@ def in_one_type(
 
     def apply(*given: Scalar) -> Scalar:
         pairs = zip(given, there, strict=True)
-        return function(*(a if is_there else rounded(a, common) for a, is_there in pairs))
+        return function(*(a if is_there else round_to(a, common) for a, is_there in pairs))
 
     return apply
 
@@ -199,7 +199,7 @@ def pointwise_rule(
         taken = [value for value in values if not rounding and _is_number(value, call.device)]
         if single and on_cpu and is_single(call[single]):
             taken.append(call[single])
-        apply = in_one_type(chosen_function, values, common, but=taken)
+        apply = promote_operands(chosen_function, values, common, but=taken)
         return elementwise(builder, call, apply, operands=values, compute=[compute] * len(values))
 
     return Rule(overloads(targets), lower)

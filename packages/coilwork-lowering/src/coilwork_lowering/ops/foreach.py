@@ -17,7 +17,8 @@ from coilwork_lowering.torch_compat.operators import Overload
 
 # `_foreach_` overload -> the operator it stands for
 _UNARY: Final = (
-    "abs neg exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan tanh sigmoid sign floor ceil round trunc "
+    "abs neg exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan tanh sigmoid sign floor "
+    "ceil round trunc "
     "erf erfc lgamma acos asin atan cosh sinh"
 )
 _BINARY: Final = (

@@ -16,7 +16,7 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul, rounded, select, sub
+from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul, round_to, select, sub
 
 
 def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:
@@ -26,9 +26,9 @@ def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, ste
     last = const(size - window, DType.I64)
     if places == 1:
         return last
-    step = rounded(like((size - window) / (places - 1), sample), step_type)
-    at = rounded(add(cast(index(place), sample.dtype), sample), step_type)
-    ends = (cast(rounded(mul(one, step), step_type), DType.I64) for one in (at, sample))
+    step = round_to(like((size - window) / (places - 1), sample), step_type)
+    at = round_to(add(cast(index(place), sample.dtype), sample), step_type)
+    ends = (cast(round_to(mul(one, step), step_type), DType.I64) for one in (at, sample))
     found = sub(*ends)
     return select(eq(index(place), index(as_expr(places - 1))), last, found)
 

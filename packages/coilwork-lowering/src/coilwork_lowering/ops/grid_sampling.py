@@ -23,7 +23,7 @@ from coilwork_lowering.ops.grid_taps import (
     Padding,
     Sampling,
     Tap,
-    chosen,
+    choose_tap,
     combinations,
     spread,
     taps_of,
@@ -93,7 +93,7 @@ def _product(factors: Sequence[Scalar]) -> Scalar:
     return reduce(mul, factors)
 
 
-def _sampled(call: Call) -> _Sampled:
+def _prepare_sampling(call: Call) -> _Sampled:
     image, grid = call.tensor("input"), call.tensor("grid")
     if not image.dtype.is_float or image.dtype.is_opaque or grid.dtype is not image.dtype:
         raise NotLowered("an image of integers, or a grid of another type")
@@ -110,7 +110,7 @@ def _sampled(call: Call) -> _Sampled:
 
 
 def _grid_sampler(builder: Builder, call: Call) -> Value:
-    sampled = _sampled(call)
+    sampled = _prepare_sampling(call)
     spreads = sampled.sampling.kernel is Kernel.VECTORISED
     kept = _kept_taps(builder, sampled) if _keeps(builder, sampled) else None
 
@@ -177,29 +177,29 @@ def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, T
             flat = add(mul(flat, index(size)), tap.at)
         return cast(select(_inside(taps), flat, const(-1, DType.I64)), DType.I32)
 
-    def stored(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
+    def store(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
         return builder.pointwise(
             shape, dtype, sampled.grid.device, lambda point: body(chosen_taps(point, numbers))
         )
 
     return [
         (
-            stored(DType.I32, place, numbers),
-            stored(sampled.wide, lambda taps: _product([tap.weight for tap in taps]), numbers),
+            store(DType.I32, place, numbers),
+            store(sampled.wide, lambda taps: _product([tap.weight for tap in taps]), numbers),
         )
         for numbers in itertools.product(range(sampled.sampling.interpolation.taps), repeat=dims)
     ]
 
 
 def _backward(builder: Builder, call: Call) -> Value:
-    sampled, gradient = _sampled(call), call.tensor("grad_output")
+    sampled, gradient = _prepare_sampling(call), call.tensor("grad_output")
     mask = call["output_mask"]
     by_image, by_grid = call.result
     found: list[Value] = [None, None]
     if mask[0]:
-        found[0] = _as(builder, _by_image(builder, sampled, gradient), by_image)
+        found[0] = _as(builder, _differentiate_image(builder, sampled, gradient), by_image)
     if mask[1]:
-        found[1] = _as(builder, _by_grid(builder, sampled, gradient), by_grid)
+        found[1] = _as(builder, _differentiate_grid(builder, sampled, gradient), by_grid)
     return tuple(found)
 
 
@@ -217,7 +217,7 @@ def _as(
     )
 
 
-def _by_grid(
+def _differentiate_grid(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """One sum over channels for each dimension."""
@@ -250,7 +250,7 @@ def _by_grid(
     return sampled.grid, read
 
 
-def _by_image(
+def _differentiate_image(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """Return what each point read it gives back, by its weight."""
@@ -272,7 +272,9 @@ def _given_back_in_memory(
     def taps(point: tuple[Expr, ...]) -> list[Tap]:
         n, _, *at, number = point
         numbers = spread(index(number), each.taps, dims)
-        return [chosen(along, k) for along, k in zip(sampled.taps(builder, (n, *at)), numbers, strict=True)]
+        return [
+            choose_tap(along, k) for along, k in zip(sampled.taps(builder, (n, *at)), numbers, strict=True)
+        ]
 
     def value(point: tuple[Expr, ...]) -> Scalar:
         given = cast(builder.read(gradient, point[:-1]), wide)
@@ -343,13 +345,13 @@ def _given_back_sorted(
     targets = (batch, *sampled.sizes)
     rows = product(targets)
 
-    def picked(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
+    def pick(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
         numbers = spread(number, each.taps, dims)
-        return [chosen(taps, k) for taps, k in zip(along, numbers, strict=True)]
+        return [choose_tap(taps, k) for taps, k in zip(along, numbers, strict=True)]
 
     def key(flat: Expr) -> Scalar:
         n, *at, number = unflatten(flat, origin)
-        taps = picked(sampled.taps(builder, (n, *at)), index(number))
+        taps = pick(sampled.taps(builder, (n, *at)), index(number))
         row = index(n)
         for tap, size in zip(taps, sampled.sizes, strict=True):
             row = add(mul(row, index(size)), tap.at)
@@ -360,7 +362,7 @@ def _given_back_sorted(
         along = sampled.taps(builder, (n, *at), (place,), mask)
         number = op("mod", place, index(origin[-1]))
         given = cast(builder.read(gradient, (n, point[0], *at), indirect=(place,), mask=mask), wide)
-        return mul(given, _product([tap.weight for tap in picked(along, number)]))
+        return mul(given, _product([tap.weight for tap in pick(along, number)]))
 
     sums = sums_of_rows(
         builder,

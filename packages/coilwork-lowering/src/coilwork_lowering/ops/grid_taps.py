@@ -115,7 +115,7 @@ def taps_of(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ..
     scale = div(sub(extent, one) if sampling.corners else extent, like(2, raw))
     if sampling.interpolation is Interpolation.CUBIC:
         return _cubic(raw, scale, extent, sampling)
-    position, slope = _padded(raw, extent, sampling)
+    position, slope = _pad_position(raw, extent, sampling)
     if sampling.interpolation is Interpolation.NEAREST:
         return (_tap(op("round", position), extent, one, like(0, raw)),)
     low = op("floor", position)
@@ -124,7 +124,7 @@ def taps_of(coordinate: Scalar, size: Expr, sampling: Sampling) -> tuple[Tap, ..
     return (_tap(low, extent, sub(one, above), neg(scale)), _tap(add(low, one), extent, above, scale))
 
 
-def chosen(taps: Sequence[Tap], number: Scalar) -> Tap:
+def choose_tap(taps: Sequence[Tap], number: Scalar) -> Tap:
     """Tap `number`, an `i64` known at run time only."""
     found = taps[-1]
     for k in reversed(range(len(taps) - 1)):
@@ -154,19 +154,19 @@ def _position(coordinate: Scalar, extent: Scalar, sampling: Sampling) -> Scalar:
     return div(sub(mul(shifted, extent), one), two)
 
 
-def _padded(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+def _pad_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
     """A position brought into the image, and the derivative of that."""
     one = like(1, position)
     if sampling.padding is Padding.ZEROS:
         return position, one
     if sampling.padding is Padding.BORDER:
-        return _clipped(position, extent, sampling)
-    reflected, sign = _reflected(position, extent, sampling)
-    inside, slope = _clipped(reflected, extent, sampling)
+        return _clip_position(position, extent, sampling)
+    reflected, sign = _reflect_position(position, extent, sampling)
+    inside, slope = _clip_position(reflected, extent, sampling)
     return inside, mul(sign, slope)
 
 
-def _clipped(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+def _clip_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
     """Between the outermost elements; what is no number is one of them."""
     zero, one = like(0, position), like(1, position)
     last = sub(extent, one)
@@ -178,7 +178,7 @@ def _clipped(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scal
     return inside, slope
 
 
-def _reflected(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
+def _reflect_position(position: Scalar, extent: Scalar, sampling: Sampling) -> tuple[Scalar, Scalar]:
     """Reflected, as often as it takes, by the outermost elements' centres or edges."""
     zero, one, two = (like(x, position) for x in (0, 1, 2))
     low = zero if sampling.corners else like(-0.5, position)
@@ -215,7 +215,7 @@ def _cubic(raw: Scalar, scale: Scalar, extent: Scalar, sampling: Sampling) -> tu
     )
     found = []
     for k, (weight, slope) in enumerate(weights):
-        position, _ = _padded(add(low, like(k - 1, raw)), extent, sampling)
+        position, _ = _pad_position(add(low, like(k - 1, raw)), extent, sampling)
         # reflected by edges, whole numbers stay whole but for rounding
         found.append(_tap(op("trunc", position), extent, weight, mul(slope, scale)))
     return tuple(found)

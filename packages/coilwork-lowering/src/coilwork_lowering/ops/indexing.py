@@ -15,7 +15,7 @@ from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_positions import PositionMap, axis_of, known_values, position_map
-from coilwork_lowering.ops.elementwise import on_device, overloads
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
 
@@ -33,7 +33,7 @@ def position_of(
     return select(lt(raw, const(0, DType.I64)), add(raw, index(size)), raw)
 
 
-def in_range(position: Scalar, size: Expr, call: Call) -> Check:
+def check_in_range(position: Scalar, size: Expr, call: Call) -> Check:
     """The check `0 <= position < size` for what the program called, which raises what eager raises."""
     return within(position, size, call.captured, _error(call))
 
@@ -58,18 +58,18 @@ def _error(call: Call) -> CheckError:
     return find_target_info(call.captured).index_error
 
 
-def _embedding(builder: Builder, call: Call) -> Value:
+def _lower_embedding(builder: Builder, call: Call) -> Value:
     return _take(builder, call, call.tensor("weight"), 0, call.tensor("indices"), wraps=False)
 
 
 def _index_select(builder: Builder, call: Call) -> Value:
-    value, positions = with_dimension(call.tensor("self")), with_dimension(call.tensor("index"))
+    value, positions = ensure_dimension(call.tensor("self")), ensure_dimension(call.tensor("index"))
     return _take(
         builder, call, value, wrap_dim(call.integer("dim"), len(value.shape)), positions, wraps=False
     )
 
 
-def with_dimension(value: TensorValue) -> TensorValue:
+def ensure_dimension(value: TensorValue) -> TensorValue:
     """`value`, as a tensor of one element along one dimension if it has no dimensions."""
     return value if value.shape else replace(value, shape=(as_expr(1),))
 
@@ -98,12 +98,12 @@ def _take(
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (in_range(found(point), size, call),),
+        checks=lambda point: (check_in_range(found(point), size, call),),
     )
 
 
 def _gather(builder: Builder, call: Call) -> Value:
-    value, positions = with_dimension(call.tensor("self")), with_dimension(call.tensor("index"))
+    value, positions = ensure_dimension(call.tensor("self")), ensure_dimension(call.tensor("index"))
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
 
@@ -121,7 +121,7 @@ def _gather(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (in_range(found(point), size, call),),
+        checks=lambda point: (check_in_range(found(point), size, call),),
     )
 
 
@@ -179,12 +179,12 @@ class AdvancedIndex:
     def checks(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Check, ...]:
         """Every position lies in its dimension."""
         pairs = zip(self.positions(builder, point, call), self.places, strict=True)
-        return tuple(in_range(position, self.shape[place], call) for position, place in pairs)
+        return tuple(check_in_range(position, self.shape[place], call) for position, place in pairs)
 
 
 def _index(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    listed = on_device(builder, call["indices"], call.device)
+    listed = bring_to_device(builder, call["indices"], call.device)
     if any(as_int(size) == 0 for size in value.shape):
         raise NotLowered("indexing into an empty tensor")
     plan = AdvancedIndex(len(value.shape), listed, value.shape)
@@ -224,7 +224,7 @@ def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("embedding"), _embedding),
+    Rule(overloads("embedding"), _lower_embedding),
     Rule(overloads("index_select"), _index_select),
     Rule(overloads("gather"), _gather),
     Rule(overloads("index.Tensor _unsafe_index.Tensor"), _index),

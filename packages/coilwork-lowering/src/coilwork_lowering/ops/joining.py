@@ -24,11 +24,11 @@ from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
 from coilwork_lowering.facts.accepted_numbers import LEAST_SIZE
 from coilwork_lowering.ops.conversions import conversion_checks
-from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
@@ -49,7 +49,7 @@ def _cat(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), rank)
     dtype = call.dtype
     many = len(parts) > builder.options.max_cat_inputs
-    if not parts or (many and not _in_vectors(builder, parts, dtype, call.strides(builder), dim)):
+    if not parts or (many and not _has_whole_vectors(builder, parts, dtype, call.strides(builder), dim)):
         raise NotLowered("a concatenation of very many tensors")
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -72,7 +72,7 @@ def _cat(builder: Builder, call: Call) -> Value:
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
 
 
-def _in_vectors(
+def _has_whole_vectors(
     builder: Builder, parts: Sequence[TensorValue], dtype: DType, strides: Sequence[Expr], dim: int
 ) -> bool:
     """Tell if rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel
@@ -100,10 +100,10 @@ def _stack(builder: Builder, call: Call) -> Value:
     rank = len(call.fake.shape)
     dim = wrap_dim(call.integer("dim"), rank)
     raised = tuple(view_maps.insert(t, [dim]) for t in tensors)
-    return _cat(builder, with_arguments(call, tensors=raised, dim=dim))
+    return _cat(builder, replace_arguments(call, tensors=raised, dim=dim))
 
 
-def with_arguments(call: Call, **changed: Value) -> Call:
+def replace_arguments(call: Call, **changed: Value) -> Call:
     """`call` with other lowered arguments."""
     return replace(call, arguments={**call.arguments, **changed})
 
@@ -129,7 +129,7 @@ def _pad(builder: Builder, call: Call) -> Value:
                 mask = both(mask, ge(index(at), index(as_expr(0))))
             if not provably_nonneg(-high):
                 mask = both(mask, lt(index(at), index(size)))
-        return builder.read(value, source, mask=simplified(mask), other=fill.value)
+        return builder.read(value, source, mask=simplify(mask), other=fill.value)
 
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
 
@@ -203,7 +203,7 @@ def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, C
     return lower
 
 
-def _replaced(computed: Lower) -> Lower:
+def _make_part_replacement(computed: Lower) -> Lower:
     """A part of a tensor is replaced: where it lies, if that is decided, else as `computed` says."""
 
     def lower(builder: Builder, call: Call) -> Value:
@@ -274,7 +274,7 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
         if step != 1:
             mask = both(mask, op("eq", index((at - start) % step), index(as_expr(0))))
         place = [(c - start) // step if k == dim else c for k, c in enumerate(point)]
-        mask = simplified(mask)
+        mask = simplify(mask)
         update = to_dtype(builder.read(source, place, mask=mask), dtype)
         return select(mask, update, builder.read(value, point))
 
@@ -331,7 +331,7 @@ def _diagonal_scatter(builder: Builder, call: Call) -> Value:
 
 def _where(builder: Builder, call: Call) -> Value:
     names = ("condition", "self", "other")
-    condition, then, otherwise = on_device(builder, [call[n] for n in names], call.device)
+    condition, then, otherwise = bring_to_device(builder, [call[n] for n in names], call.device)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -345,7 +345,7 @@ def _where(builder: Builder, call: Call) -> Value:
 
 
 def _masked_fill(builder: Builder, call: Call) -> Value:
-    value, mask, fill = on_device(builder, [call["self"], call["mask"], call["value"]], call.device)
+    value, mask, fill = bring_to_device(builder, [call["self"], call["mask"], call["value"]], call.device)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -373,9 +373,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("roll"), _roll),
     Rule(overloads("tril"), _triangle(le)),
     Rule(overloads("triu"), _triangle(ge)),
-    Rule(overloads("slice_scatter"), _replaced(_slice_scatter)),
-    Rule(overloads("select_scatter"), _replaced(_select_scatter)),
-    Rule(overloads("diagonal_scatter"), _replaced(_diagonal_scatter)),
+    Rule(overloads("slice_scatter"), _make_part_replacement(_slice_scatter)),
+    Rule(overloads("select_scatter"), _make_part_replacement(_select_scatter)),
+    Rule(overloads("diagonal_scatter"), _make_part_replacement(_diagonal_scatter)),
     Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),

@@ -10,7 +10,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value, is_whole
-from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import may_overlap, same_place
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import to_dtype
@@ -31,7 +31,7 @@ def _copy_into(builder: Builder, call: Call) -> Value:
 
 def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> TensorValue:
     """Overwrite the buffer of `old` with `source`, converted and broadcast."""
-    moved = on_device(builder, [source], old.device)[0]
+    moved = bring_to_device(builder, [source], old.device)[0]
     assert isinstance(moved, TensorValue)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
@@ -43,7 +43,7 @@ def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> Tenso
 
 
 def _copy(builder: Builder, call: Call) -> Value:
-    (source,) = on_device(builder, [call["src"]], call.device)
+    (source,) = bring_to_device(builder, [call["src"]], call.device)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:

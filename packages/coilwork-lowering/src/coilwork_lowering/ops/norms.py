@@ -20,7 +20,7 @@ from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (
     finish,
     first,
-    mapped,
+    map_elements,
     reduce_over,
     reduced_dims,
     require_elements,
@@ -41,7 +41,7 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     asked = call["dtype"]
     wide = (value.dtype if asked is None else dtype_of(asked)).compute
     power = float(order)
-    in_kernel = _in_single_precision(power) if wide is DType.F32 else power
+    in_kernel = _round_order(power) if wide is DType.F32 else power
     kind: ReduceKind = "sum"
     if math.isinf(power):
         require_elements(builder, call, value, positions, "RuntimeError")
@@ -50,11 +50,11 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
         power = in_kernel = 1.0
     before, after = _powers(in_kernel) if _is_beyond(power, in_kernel) else _norm_functions(power)
     total = first(reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide]))
-    norm = mapped(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)
+    norm = map_elements(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)
     return finish(builder, call, norm, call.fake, positions)
 
 
-def _in_single_precision(order: float) -> float:
+def _round_order(order: float) -> float:
     """`order` as eager's kernel takes it, which keeps it in the type that it computes in."""
     return torch.tensor(order, dtype=torch.float64).float().item()
 

@@ -12,7 +12,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
 from coilwork_ir.operators import find_info
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.facts.generated import operator as operator_of
 from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
@@ -179,7 +179,7 @@ def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
             ranges=node_ranges("i", source.shape),
             index=part.at(point),
             indirect=(),
-            value=simplified(to_dtype(builder.read(source, point), old.dtype)),
+            value=simplify(to_dtype(builder.read(source, point), old.dtype)),
             mode="store",
             origins=builder.origins,
         )
@@ -192,7 +192,7 @@ def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: Tensor
     that memory.
     """
     point = coordinate_symbols("i", source.shape)
-    value = simplified(builder.read(source, point))
+    value = simplify(builder.read(source, point))
     begun = not builder.is_unfilled(target)
     output = target
     if begun:

@@ -32,8 +32,8 @@ from coilwork_lowering.ops.windows import (
     fits_32_bits,
     flat_position,
     is_small,
+    make_strided_windows,
     one_tap,
-    strided,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, either, gt, index, like, maximum, select
@@ -96,11 +96,12 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
     if "adaptive" in call.target:
         return [adaptive(size, count) for size, count in pairs]
     return [
-        strided(size, count, s) for (size, count), s in zip(pairs, _window_shapes(call, rank), strict=True)
+        make_strided_windows(size, count, s)
+        for (size, count), s in zip(pairs, _window_shapes(call, rank), strict=True)
     ]
 
 
-def _unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
+def _count_unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
     """How many elements of a window are written out."""
     uneven = any(d.is_uneven for d in dims) and not _left_to_aten(device)
     return _UNROLLED_UNEVEN if uneven else UNROLLED
@@ -132,7 +133,7 @@ def _over(
         for _, at, mask in each_tap(taps, point[-rank:]):
             element = term(point, (*point[:-rank], *at), mask)
             if not isinstance(mask, Const) or mask.value is True:
-                total = element if total is None else _combined(total, element, greatest)
+                total = element if total is None else _combine(total, element, greatest)
         return finished(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
 
     if is_small(taps, limit):
@@ -155,7 +156,7 @@ def _over(
     )
 
 
-def _combined(total: Scalar, element: Scalar, greatest: bool) -> Scalar:
+def _combine(total: Scalar, element: Scalar, greatest: bool) -> Scalar:
     return maximum(total, element) if greatest else add(total, element)
 
 
@@ -175,7 +176,7 @@ def _mean(builder: Builder, call: Call) -> Value:
     def finish(point: Point, total: Scalar) -> Scalar:
         return op("div", total, _divisor(call, dims, point[-len(dims) :], wide))
 
-    limit = _unrolled(dims, call.fake.device)
+    limit = _count_unrolled(dims, call.fake.device)
     return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit)
 
 
@@ -235,7 +236,7 @@ def _mean_backward(builder: Builder, call: Call) -> Value:
         fixed = call.arguments.get("divisor_override") is not None or all(d.elements is None for d in dims)
         return share if fixed else select(mask, share, like(0, share))
 
-    limit = _unrolled(dims, call.fake.device)
+    limit = _count_unrolled(dims, call.fake.device)
     return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
@@ -251,7 +252,7 @@ def _max(builder: Builder, call: Call) -> Value:
         raise NotLowered("an adaptive maximum of integers, which eager refuses")
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
     wide = value.dtype.compute
-    taps, limit = [d.window for d in dims], _unrolled(dims, values.device)
+    taps, limit = [d.window for d in dims], _count_unrolled(dims, values.device)
     if _is_read(call.node, 1) and not is_small(taps, limit) and _left_to_aten(values.device):
         # three walks over the window, for the maximum and the two searches, where ATen makes one: 2x slower
         raise NotLowered(f"positions in windows of more than {UNROLLED} elements, on a CPU")
@@ -367,7 +368,7 @@ def _max_backward(builder: Builder, call: Call) -> Value:
         share = cast(builder.read(grad, at, mask=mask), wide)
         return select(op("eq", chosen, index(flat_position(point[-rank:], sizes))), share, like(0, share))
 
-    limit = _unrolled(dims, call.fake.device)
+    limit = _count_unrolled(dims, call.fake.device)
     return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 

@@ -16,11 +16,11 @@ from coilwork_lowering.ops.elementwise import (
     TO_FLOAT,
     compute_type,
     elementwise,
-    in_one_type,
     overloads,
+    promote_operands,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import like, mul, rounded, to_dtype
+from coilwork_lowering.scalar_math import like, mul, round_to, to_dtype
 
 # the longest product that is no slower and no less accurate than the library's power
 _LONGEST: Final = 4
@@ -64,10 +64,10 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
 
     def power(base: Scalar) -> Scalar:
         if base.dtype.is_float:
-            narrow = rounded(like(exponent, base), call.dtype)
+            narrow = round_to(like(exponent, base), call.dtype)
             assert isinstance(narrow, Const)
             if narrow.value in (3, -2) and not _has_no_roots(call.fakes["self"]):
-                return _by_steps(base, int(narrow.value), call.dtype)
+                return _multiply_in_steps(base, int(narrow.value), call.dtype)
             return op("pow", base, narrow) if as_pow else float_power(base, float(narrow.value))
         return integer_power(base, int(exponent))
 
@@ -76,7 +76,7 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, power, operands=[call["self"]], compute=[compute])
 
 
-def _by_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
+def _multiply_in_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
     """The powers 3 and -2 as eager's kernels have them, each product rounded to `dtype`."""
     square = to_dtype(to_dtype(mul(base, base), dtype), base.dtype)
     return mul(square, base) if exponent == 3 else op("div", like(1, base), square)
@@ -98,7 +98,7 @@ def _pow(builder: Builder, call: Call) -> Value:
     return elementwise(
         builder,
         call,
-        in_one_type(lambda a, b: op("pow", a, b), operands, call.dtype),
+        promote_operands(lambda a, b: op("pow", a, b), operands, call.dtype),
         operands=operands,
         compute=[compute] * 2,
     )
@@ -113,7 +113,7 @@ def _xlogy(builder: Builder, call: Call) -> Value:
         return op("where", op("isnan", b), b, product)
 
     operands = [call["self"], call["other"]]
-    function = in_one_type(xlogy, operands, call.dtype)
+    function = promote_operands(xlogy, operands, call.dtype)
     return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
 
 

@@ -258,7 +258,7 @@ def _bernoulli(builder: Builder, call: Call) -> Value:
     return _made(builder, call, probability=_probability(call["p"]))
 
 
-def _seed(builder: Builder, call: Call) -> Value:
+def _lower_seed(builder: Builder, call: Call) -> Value:
     return graph_seed(builder, call.tensor("like").device)
 
 
@@ -280,7 +280,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("native_dropout"), _native_dropout),
     Rule(overloads("rand rand_like"), _rand),
     Rule(overloads("bernoulli.p"), _bernoulli),
-    Rule(("coilwork.seed.default",), _seed),
+    Rule(("coilwork.seed.default",), _lower_seed),
     Rule(("coilwork.kept.default",), _kept),
 )
 # operators whose numbers come from a stream of their own, where generated code draws them

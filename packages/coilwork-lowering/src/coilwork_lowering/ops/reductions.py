@@ -79,13 +79,13 @@ def finish(
     """Round to the result's type and put kept dimensions back."""
     wanted = dtype_of(fake.dtype)
     if value.dtype is not wanted:
-        value = mapped(builder, value, lambda x: to_dtype(x, wanted), wanted)
+        value = map_elements(builder, value, lambda x: to_dtype(x, wanted), wanted)
     if len(fake.shape) > len(value.shape):
         value = view_maps.insert(value, positions)
     return value
 
 
-def mapped(
+def map_elements(
     builder: Builder, value: TensorValue, function: Callable[[Scalar], Scalar], dtype: DType
 ) -> TensorValue:
     """`function` of every element, laid out as `value`."""
@@ -133,7 +133,7 @@ def _mean(builder: Builder, call: Call) -> Value:
     total = first(reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide]))
     count = to_dtype(index(element_count(value.shape, positions)), wide)
     wanted = call.dtype
-    mean = mapped(builder, total, lambda x: to_dtype(op("div", x, count), wanted), wanted)
+    mean = map_elements(builder, total, lambda x: to_dtype(op("div", x, count), wanted), wanted)
     return finish(builder, call, mean, call.fake, positions)
 
 
@@ -281,7 +281,7 @@ def _moments(
 
     assert fakes[0] is not None
     wanted = dtype_of(fakes[0].dtype)
-    spread = mapped(builder, squares, lambda x: cast(variance(x), wanted), wanted)
+    spread = map_elements(builder, squares, lambda x: cast(variance(x), wanted), wanted)
     found = [finish(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
         if _found_one_by_one(call.node) and as_int(elements) != 1:

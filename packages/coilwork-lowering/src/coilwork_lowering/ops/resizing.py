@@ -23,7 +23,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.resized import CUBIC, ResizedWindow, Resizing, resized_window
 from coilwork_lowering.ops.elementwise import overloads
@@ -76,11 +76,13 @@ class _Side:
         exists = within(self.result(i, k), as_expr(self.side.count))
         number = as_int(k)
         weight, counts = (
-            self._computed(i, k) if number is None or self.window.weights is None else self._known(i, number)
+            self._compute_taps(i, k)
+            if number is None or self.window.weights is None
+            else self._read_known_taps(i, number)
         )
-        return weight, simplified(both(exists, counts))
+        return weight, simplify(both(exists, counts))
 
-    def _known(self, i: Expr, k: int) -> tuple[Scalar, Scalar]:
+    def _read_known_taps(self, i: Expr, k: int) -> tuple[Scalar, Scalar]:
         weights = self.window.weights
         assert weights is not None
         inner = weights.inner[k]
@@ -91,9 +93,9 @@ class _Side:
                 here = eq(index(i), index(as_expr(at)))
                 weight = select(here, const(other, self.wide), weight)
                 counts = select(here, const(other != 0, DType.BOOL), counts)
-        return simplified(weight), simplified(counts)
+        return simplify(weight), simplify(counts)
 
-    def _computed(self, i: Expr, k: Expr) -> tuple[Scalar, Scalar]:
+    def _compute_taps(self, i: Expr, k: Expr) -> tuple[Scalar, Scalar]:
         number = as_int(k)
         if number is None:
             result = cast(index(self.result(i, k)), self.wide)
@@ -178,14 +180,14 @@ def _backward(builder: Builder, call: Call) -> Value:
     if on_cpu and width <= limit and _is_atens(call, grad, sides):
         raise NotLowered("few results with computed weights, which a CPU has no vectors for")
     if width <= limit:
-        return _summed(builder, call, grad, dict(enumerate(sides, 2)), call.dtype, strides)
+        return _sum_sides(builder, call, grad, dict(enumerate(sides, 2)), call.dtype, strides)
     value = grad
     # what shrinks most comes first
     order = sorted(range(len(sides)), key=lambda k: sides[k].side.size / sides[k].side.count)
     for k in order:
         final = k == order[-1]
         dtype = call.dtype if final else grad.dtype.compute
-        value = _summed(builder, call, value, {2 + k: sides[k]}, dtype, strides if final else None)
+        value = _sum_sides(builder, call, value, {2 + k: sides[k]}, dtype, strides if final else None)
     return value
 
 
@@ -200,7 +202,7 @@ def _is_atens(call: Call, grad: TensorValue, sides: Sequence[_Side]) -> bool:
     return "bilinear" in call.target and grad.dtype in (DType.F32, DType.F64) and not known
 
 
-def _summed(
+def _sum_sides(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -235,7 +237,7 @@ def _summed(
                 return read(point, [as_expr(n) for n in numbers], mask)
             total: Scalar | None = None
             for number, (weight, counts) in enumerate(taps[dims[len(numbers)]]):
-                inside = simplified(both(mask, counts))
+                inside = simplify(both(mask, counts))
                 if isinstance(inside, Const) and inside.value is False:
                     continue
                 inner = along((*numbers, number), inside)

@@ -39,7 +39,7 @@ def _power(exponent: Scalar, dtype: DType) -> Scalar:
     return op("bitcast", bits, dtype=dtype)
 
 
-def _scaled(x: Scalar, exponent: Scalar) -> Scalar:
+def _scale_by_exponent(x: Scalar, exponent: Scalar) -> Scalar:
     """`x` times 2 to an `i32` exponent, as `scalbn` of C libraries: by up to three powers that are normal
     numbers.
 
@@ -63,7 +63,9 @@ def _ldexp(builder: Builder, call: Call) -> Value:
     if not call.tensor("other").dtype.is_integer or not call.tensor("self").dtype.is_float:
         raise NotLowered("a power of two that is not whole, or times another number than a float")
     operands = [call["self"], call["other"]]
-    return elementwise(builder, call, _scaled, operands=operands, compute=[call.dtype.compute, DType.I32])
+    return elementwise(
+        builder, call, _scale_by_exponent, operands=operands, compute=[call.dtype.compute, DType.I32]
+    )
 
 
 RULES: Final[tuple[Rule, ...]] = (Rule(overloads("ldexp.Tensor"), _ldexp),)

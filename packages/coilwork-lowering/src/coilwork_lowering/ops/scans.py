@@ -11,7 +11,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scan
 from coilwork_ir.ops import ScanKind
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import device_text
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.ops.elementwise import elementwise, overloads
@@ -29,7 +29,7 @@ def _append(
     wide: DType,
     fakes: list[object],
 ) -> list[Buffer]:
-    body = simplified(to_dtype(builder.read(value, coordinate_symbols("i", value.shape)), wide))
+    body = simplify(to_dtype(builder.read(value, coordinate_symbols("i", value.shape)), wide))
     device = value.device
     outputs = [builder.declare(value.shape, wide, device)]
     if len(fakes) == 2:
@@ -53,7 +53,7 @@ def _is_trivial(value: TensorValue) -> bool:
     return not value.shape or any(as_int(size) == 0 for size in value.shape)
 
 
-def _accumulating(kind: ScanKind) -> Callable[[Builder, Call], Value]:
+def _make_scan(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         wide = DType.F32 if call.dtype.is_low_precision else call.dtype
@@ -84,9 +84,9 @@ def _running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("cumsum"), _accumulating("sum")),
-    Rule(overloads("cumprod"), _accumulating("prod")),
-    Rule(overloads("logcumsumexp"), _accumulating("logcumsumexp")),
+    Rule(overloads("cumsum"), _make_scan("sum")),
+    Rule(overloads("cumprod"), _make_scan("prod")),
+    Rule(overloads("logcumsumexp"), _make_scan("logcumsumexp")),
     Rule(overloads("cummax"), _running_extreme("max")),
     Rule(overloads("cummin"), _running_extreme("min")),
 )

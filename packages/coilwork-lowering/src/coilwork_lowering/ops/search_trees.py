@@ -63,7 +63,7 @@ def descend(builder: Builder, tree: TensorValue, count: int, before: Before) -> 
         if level < held:
             first = 1 << level
             boundaries = [builder.read(tree, (as_expr(first + k),)) for k in range(first)]
-            boundary = _chosen(boundaries, ways)
+            boundary = _choose_boundary(boundaries, ways)
         else:
             boundary = builder.read(tree, (placeholder(0),), indirect=(node,))
         way = before(boundary)
@@ -73,7 +73,7 @@ def descend(builder: Builder, tree: TensorValue, count: int, before: Before) -> 
     return found if count == (1 << steps) - 1 else minimum(found, _int(count))
 
 
-def _chosen(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
+def _choose_boundary(boundaries: list[Scalar], ways: list[Scalar]) -> Scalar:
     """That of `boundaries`, one per combination of `ways`, which lies where `ways` lead; the last way chooses
     first.
     """

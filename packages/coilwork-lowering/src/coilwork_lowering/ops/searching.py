@@ -102,13 +102,13 @@ def _searched(
     ):
         tree = tree_of(builder, ordered, count)
 
-        def by_tree(point: tuple[Expr, ...]) -> Scalar:
+        def search_tree(point: tuple[Expr, ...]) -> Scalar:
             value = to_dtype(builder.read(values, point), compute)
             found = descend(builder, tree, count, lambda b: _before(to_dtype(b, compute), value, right=right))
             return to_dtype(found, call.dtype)
 
         return builder.pointwise(
-            call.shape(builder), call.dtype, call.device, by_tree, strides=call.strides(builder)
+            call.shape(builder), call.dtype, call.device, search_tree, strides=call.strides(builder)
         )
 
     places = None if order is None else _places(builder, order, ordered.shape[-1])
@@ -134,7 +134,7 @@ def _bucketize(builder: Builder, call: Call) -> Value:
     return _searched(builder, call, call.tensor("boundaries"), call.tensor("self"), None)
 
 
-def _searchsorted(builder: Builder, call: Call) -> Value:
+def _lower_searchsorted(builder: Builder, call: Call) -> Value:
     ordered, values = call.tensor("sorted_sequence"), call.tensor("self")
     order = None if call["sorter"] is None else call.tensor("sorter")
     if len(ordered.shape) > 1 and len(ordered.shape) != len(values.shape):
@@ -152,5 +152,5 @@ def _searchsorted(builder: Builder, call: Call) -> Value:
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("bucketize.Tensor"), _bucketize),
-    Rule(overloads("searchsorted.Tensor"), _searchsorted),
+    Rule(overloads("searchsorted.Tensor"), _lower_searchsorted),
 )

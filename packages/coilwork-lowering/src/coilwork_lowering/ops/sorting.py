@@ -23,12 +23,12 @@ from coilwork_ir.loops import Sort
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.torch_types import device_text
 from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.ops.choosing import choose, chooses
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.reductions import mapped
+from coilwork_lowering.ops.reductions import map_elements
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, gt, index, lt, mul, select, sub
 
@@ -65,7 +65,7 @@ def _row(
         NotLowered: they are not sorted in a kernel.
     """
     value, chosen = call.tensor("self"), builder.options.sorting
-    in_memory = _in_memory(builder, value)
+    in_memory = _sorts_in_memory(builder, value)
     if chosen == "calls" or (chosen == "auto" and not in_memory and has_trait(value.device, PROCESSOR)):
         raise NotLowered("elements that ATen finds as well")
     if not value.shape or device_text(call.result[0].device) != value.device:
@@ -105,7 +105,7 @@ def _row_to_choose_from(
     return value, dim, length
 
 
-def _in_memory(builder: Builder, value: TensorValue) -> bool:
+def _sorts_in_memory(builder: Builder, value: TensorValue) -> bool:
     """Tell if kernels sort rows of `value` in memory, whatever their length."""
     return builder.options.sorts_in_memory and has_trait(value.device, PROCESSOR)
 
@@ -117,7 +117,7 @@ def _along_memory(call: Call, dim: int) -> bool:
     return isinstance(fake, torch.Tensor) and fake.dim() > 0 and fake.stride()[dim] == 1
 
 
-def _sorted(
+def _sort_rows(
     builder: Builder,
     rows: Rows,
     *,
@@ -134,7 +134,7 @@ def _sorted(
     shape = list(rows.shape)
     if count is not None:
         shape[rows.dim] = as_expr(count)
-    body = simplified(rows.element(tuple(point)))
+    body = simplify(rows.element(tuple(point)))
     values, places = (
         builder.declare(tuple(shape), dtype, rows.device, strides=layout, name=f"{builder.hint}_{what}")
         for dtype, layout, what in zip((body.dtype, DType.I64), strides, ("values", "indices"), strict=True)
@@ -161,24 +161,26 @@ def _sort(builder: Builder, call: Call) -> Value:
     stable = bool(call.arguments.get("stable"))
     descending = bool(call["descending"])
     rows = _rows_of(builder, value, dim)
-    return _sorted(builder, rows, descending=descending, stable=stable, strides=strides)
+    return _sort_rows(builder, rows, descending=descending, stable=stable, strides=strides)
 
 
 def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
     operand = call.tensor("self")
-    passes = chooses(operand.dtype, count, in_memory=_in_memory(builder, operand))
+    passes = chooses(operand.dtype, count, in_memory=_sorts_in_memory(builder, operand))
     value, dim, length = _row_to_choose_from(builder, call, cut=True, sorts=not passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
     strides = (builder.result_strides(values), builder.result_strides(positions))
-    if not _in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
+    if not _sorts_in_memory(builder, value) and length > builder.machine_of(value.device).sorts.on_chip:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
     if count < length and passes:
         return choose(builder, call, value, dim, count, largest=largest)
-    return _sorted(builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides)
+    return _sort_rows(
+        builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides
+    )
 
 
 def _first_of_pieces(
@@ -215,7 +217,7 @@ def _first_of_pieces(
         dim=dim + 1,
         element=element,
     )
-    first, first_places = _sorted(builder, cut, descending=largest, stable=True, count=count)
+    first, first_places = _sort_rows(builder, cut, descending=largest, stable=True, count=count)
 
     def candidate(point: tuple[Expr, ...]) -> Scalar:
         piece, rank = floordiv(point[dim], count), mod(point[dim], count)
@@ -224,7 +226,7 @@ def _first_of_pieces(
     candidates = Rows(
         shape=(*around, as_expr(pieces * count), *behind), device=value.device, dim=dim, element=candidate
     )
-    found, ranks = _sorted(
+    found, ranks = _sort_rows(
         builder, candidates, descending=largest, stable=True, count=count, strides=(strides[0], None)
     )
 
@@ -241,10 +243,12 @@ def _first_of_pieces(
     return (found, places)
 
 
-def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Scalar | TensorValue) -> Value:
+def _select_rank(
+    builder: Builder, call: Call, value: TensorValue, dim: int, rank: Scalar | TensorValue
+) -> Value:
     """Per row, the element that is number `rank` in ascending order, and its position."""
     values, _ = call.result
-    ordered, places = _sorted(builder, _rows_of(builder, value, dim), descending=False)
+    ordered, places = _sort_rows(builder, _rows_of(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
     least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)
@@ -268,7 +272,7 @@ def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Sc
 
     found = pick(ordered, const(least, wide))
     if wide is not value.dtype:
-        found = mapped(builder, found, lambda x: cast(x, value.dtype), value.dtype)
+        found = map_elements(builder, found, lambda x: cast(x, value.dtype), value.dtype)
     at = pick(places, const(0, DType.I64))
     if len(values.shape) > len(rows):
         found, at = view_maps.insert(found, (dim,)), view_maps.insert(at, (dim,))
@@ -297,7 +301,7 @@ def _kthvalue(builder: Builder, call: Call) -> Value:
     rank = call.integer("k") - 1
     if not 0 <= rank < length:
         raise NotLowered("an element that the row does not have")
-    return _ranked(builder, call, value, dim, const(rank, DType.I64))
+    return _select_rank(builder, call, value, dim, const(rank, DType.I64))
 
 
 def _median(*, skips_nan: bool) -> Lower:
@@ -306,7 +310,7 @@ def _median(*, skips_nan: bool) -> Lower:
     def lower(builder: Builder, call: Call) -> Value:
         value, dim, length = _row_to_choose_from(builder, call)
         if not value.dtype.is_float:
-            return _ranked(builder, call, value, dim, const((length - 1) // 2, DType.I64))
+            return _select_rank(builder, call, value, dim, const((length - 1) // 2, DType.I64))
         rows = (*value.shape[:dim], *value.shape[dim + 1 :])
 
         def is_nan(row: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
@@ -324,7 +328,7 @@ def _median(*, skips_nan: bool) -> Lower:
             # the first NaN comes right after the numbers
             return select(gt(count, zero), numbers, const((length - 1) // 2, DType.I64))
 
-        return _ranked(builder, call, value, dim, mapped(builder, nans, rank, DType.I64))
+        return _select_rank(builder, call, value, dim, map_elements(builder, nans, rank, DType.I64))
 
     return lower
 

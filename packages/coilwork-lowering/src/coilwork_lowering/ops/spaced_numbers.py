@@ -13,14 +13,14 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, rounded, select, sub, to_dtype
+from coilwork_lowering.scalar_math import add, div, eq, index, lt, mul, round_to, select, sub, to_dtype
 
 _OVERLOADS: Final = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
-def _spaced(builder: Builder, call: Call) -> Value:
+def _lower_linspace(builder: Builder, call: Call) -> Value:
     """Numbers from `start` on in the first half, and back from `end` in the second; a single one
     is `start`.
     """
@@ -40,7 +40,7 @@ def _powers(builder: Builder, call: Call) -> Value:
     def power(exponent: Scalar) -> Scalar:
         if on_cpu:
             return op("pow", base, cast(exponent, DType.F64))
-        return op("pow", rounded(cast(base, DType.F32), call.dtype), exponent)
+        return op("pow", round_to(cast(base, DType.F32), call.dtype), exponent)
 
     return _numbers(builder, call, power, known, rounds=not on_cpu)
 
@@ -57,7 +57,7 @@ def _numbers(
     (count,) = call.shape(builder)
 
     def narrow(number: Scalar) -> Scalar:
-        return rounded(number, dtype)
+        return round_to(number, dtype)
 
     def kept(number: Scalar) -> Scalar:
         return narrow(number) if rounds else number
@@ -80,7 +80,7 @@ def _numbers(
 
 def _end(builder: Builder, call: Call, name: str) -> Scalar:
     """An end, a number or a tensor of one element, in double precision."""
-    (value,) = on_device(builder, [call[name]], call.device)
+    (value,) = bring_to_device(builder, [call[name]], call.device)
     return scalar_operand(builder, value, (), DType.F64)
 
 
@@ -89,6 +89,6 @@ def _all(name: str) -> tuple[str, ...]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(_all("linspace"), _spaced),
+    Rule(_all("linspace"), _lower_linspace),
     Rule(_all("logspace"), _powers),
 )

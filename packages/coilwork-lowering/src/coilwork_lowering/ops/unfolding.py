@@ -17,11 +17,19 @@ from coilwork_ir.index import Expr, as_expr, as_int, mod, product, provably_lt
 from coilwork_ir.scalar import Const, Scalar, cast, const, op
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import Shape, TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
-from coilwork_lowering.ops.windows import Taps, WindowShape, each_tap, is_small, one_tap, strided, within
+from coilwork_lowering.ops.windows import (
+    Taps,
+    WindowShape,
+    each_tap,
+    is_small,
+    make_strided_windows,
+    one_tap,
+    within,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, index
 
@@ -39,7 +47,7 @@ class _Side:
     @property
     def window(self) -> Taps:
         """The elements of a window in the image."""
-        return strided(self.size, self.count, self.shape).window
+        return make_strided_windows(self.size, self.count, self.shape).window
 
     @property
     def cover(self) -> Taps:
@@ -47,7 +55,7 @@ class _Side:
         no window.
         """
         if self.shape.dilation == 1:
-            return strided(self.size, self.count, self.shape).cover
+            return make_strided_windows(self.size, self.count, self.shape).cover
         step = as_expr(self.shape.step)
 
         def valid(i: Expr, tap: Expr) -> Scalar:
@@ -55,7 +63,7 @@ class _Side:
             starts: Scalar = const(True, DType.BOOL)
             if self.shape.step != 1:
                 starts = op("eq", index(mod(start, step)), index(as_expr(0)))
-            return simplified(both(starts, within(start // step, self.count)))
+            return simplify(both(starts, within(start // step, self.count)))
 
         return Taps(
             count=as_expr(self.shape.kernel),
@@ -90,7 +98,7 @@ def _sides(call: Call, sizes: Shape) -> tuple[_Side, ...]:
     return tuple(found)
 
 
-def _unfold(builder: Builder, call: Call) -> Value:
+def _lower_unfold(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     if not value.dtype.is_float:
         raise NotLowered("windows of other types than floats")
@@ -114,7 +122,7 @@ def _flat(shape: Shape, rank: int) -> Shape:
     return (*shape[: rank - 1], product(shape[rank - 1 : rank + 2]), product(shape[rank + 2 :]))
 
 
-def _fold(builder: Builder, call: Call) -> Value:
+def _lower_fold(builder: Builder, call: Call) -> Value:
     value, shape = call.tensor("self"), call.shape(builder)
     if not value.dtype.is_float:
         raise NotLowered("sums of windows of other types than floats")
@@ -146,10 +154,10 @@ def _fold(builder: Builder, call: Call) -> Value:
 
     if small:
         return builder.pointwise(shape, call.dtype, call.device, written_out, strides=call.strides(builder))
-    return _summed(builder, call, taps, term, wide)
+    return _sum_taps(builder, call, taps, term, wide)
 
 
-def _summed(
+def _sum_taps(
     builder: Builder,
     call: Call,
     taps: list[Taps],
@@ -180,6 +188,6 @@ def _summed(
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("im2col"), _unfold),
-    Rule(overloads("col2im"), _fold),
+    Rule(overloads("im2col"), _lower_unfold),
+    Rule(overloads("col2im"), _lower_fold),
 )

@@ -85,12 +85,12 @@ def wrapped_start(index: Expr, size: Expr) -> Expr:
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
     """Start and end of a slice within `0 .. size`."""
-    low = as_expr(0) if start is None else _clamped(wrapped_start(as_size(start), size), size)
-    high = size if end is None else _clamped(wrapped_start(as_size(end), size), size)
+    low = as_expr(0) if start is None else _clamp(wrapped_start(as_size(start), size), size)
+    high = size if end is None else _clamp(wrapped_start(as_size(end), size), size)
     return low, high
 
 
-def _clamped(index: Expr, size: Expr) -> Expr:
+def _clamp(index: Expr, size: Expr) -> Expr:
     bounded = index if provably_nonneg(index) else maximum(index, 0)
     return bounded if provably_le(bounded, size) else minimum(bounded, size)
 
@@ -193,7 +193,7 @@ def _diagonal(builder: Builder, call: Call) -> Value:
     return view_maps.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
 
 
-def _unfold(builder: Builder, call: Call) -> Value:
+def _lower_unfold(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     if not value.shape:
         raise NotLowered("unfold of a 0-dimensional tensor")
@@ -263,7 +263,7 @@ def _contiguous(builder: Builder, call: Call) -> Value:
     return _clone(builder, call)
 
 
-def _copied(view: Lower) -> Lower:
+def _make_copy_form(view: Lower) -> Lower:
     """The `_copy` form of a view operator: its result in memory of its own."""
 
     def lower(builder: Builder, call: Call) -> Value:
@@ -299,29 +299,30 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("select.int"), _select),
     Rule(
         overloads(
-            "split.Tensor split.sizes split_with_sizes chunk unsafe_split.Tensor unsafe_split_with_sizes unsafe_chunk"
+            "split.Tensor split.sizes split_with_sizes chunk unsafe_split.Tensor "
+            "unsafe_split_with_sizes unsafe_chunk"
         ),
         _split,
     ),
     Rule(overloads("unbind.int"), _unbind),
     Rule(overloads("diagonal"), _diagonal),
-    Rule(overloads("unfold"), _unfold),
+    Rule(overloads("unfold"), _lower_unfold),
     Rule(overloads("flip"), _flip),
     Rule(overloads("as_strided"), _as_strided),
     Rule(overloads("view.dtype"), _view_dtype),
     Rule(overloads("clone lift_fresh_copy"), _clone),
     Rule(overloads("contiguous"), _contiguous),
-    Rule(overloads("view_copy alias_copy detach_copy"), _copied(_reshape)),
-    Rule(overloads("permute_copy"), _copied(_permute)),
-    Rule(overloads("transpose_copy.int"), _copied(_transpose)),
-    Rule(overloads("t_copy"), _copied(_t)),
-    Rule(overloads("expand_copy"), _copied(_expand)),
-    Rule(overloads("unsqueeze_copy"), _copied(_unsqueeze)),
-    Rule(overloads("squeeze_copy squeeze_copy.dim squeeze_copy.dims"), _copied(_squeeze)),
-    Rule(overloads("slice_copy.Tensor"), _copied(_slice)),
-    Rule(overloads("select_copy.int"), _copied(_select)),
-    Rule(overloads("split_copy.Tensor split_with_sizes_copy"), _copied(_split)),
-    Rule(overloads("unbind_copy.int"), _copied(_unbind)),
-    Rule(overloads("diagonal_copy"), _copied(_diagonal)),
-    Rule(overloads("unfold_copy"), _copied(_unfold)),
+    Rule(overloads("view_copy alias_copy detach_copy"), _make_copy_form(_reshape)),
+    Rule(overloads("permute_copy"), _make_copy_form(_permute)),
+    Rule(overloads("transpose_copy.int"), _make_copy_form(_transpose)),
+    Rule(overloads("t_copy"), _make_copy_form(_t)),
+    Rule(overloads("expand_copy"), _make_copy_form(_expand)),
+    Rule(overloads("unsqueeze_copy"), _make_copy_form(_unsqueeze)),
+    Rule(overloads("squeeze_copy squeeze_copy.dim squeeze_copy.dims"), _make_copy_form(_squeeze)),
+    Rule(overloads("slice_copy.Tensor"), _make_copy_form(_slice)),
+    Rule(overloads("select_copy.int"), _make_copy_form(_select)),
+    Rule(overloads("split_copy.Tensor split_with_sizes_copy"), _make_copy_form(_split)),
+    Rule(overloads("unbind_copy.int"), _make_copy_form(_unbind)),
+    Rule(overloads("diagonal_copy"), _make_copy_form(_diagonal)),
+    Rule(overloads("unfold_copy"), _make_copy_form(_lower_unfold)),
 )

@@ -28,7 +28,7 @@ from coilwork_ir.index import (
     provably_nonneg,
 )
 from coilwork_ir.scalar import Scalar, const
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.scalar_math import both, ge, index, lt
 
 Along = Callable[[Expr], Expr]
@@ -87,18 +87,18 @@ def _always(o: Expr, tap: Expr) -> Scalar:
     return const(True, DType.BOOL)
 
 
-def _known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
+def _read_known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
     return const(True, DType.BOOL) if condition else test()
 
 
 def within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
     """`0 <= at < size`, without the halves that hold for sure."""
-    low = _known(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
-    high = _known(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
-    return simplified(both(low, high))
+    low = _read_known(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
+    high = _read_known(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
+    return simplify(both(low, high))
 
 
-def strided(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
+def make_strided_windows(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
     """Windows of one size at regular distances: `count` of them over an input of `size` elements."""
     span = s.dilation * (s.kernel - 1) + 1
 
@@ -122,18 +122,20 @@ def strided(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
     def covered(i: Expr, tap: Expr) -> Scalar:
         inside = within(covering(i, tap), count)
         offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
-        reached = _known(provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span))))
-        return simplified(both(inside, reached))
+        reached = _read_known(
+            provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span)))
+        )
+        return simplify(both(inside, reached))
 
     return PooledDim(
         window=Taps(count=as_expr(s.kernel), position=position, valid=valid),
         cover=Taps(count=covers, position=covering, valid=covered),
         first=first,
-        elements=_counted(size, s),
+        elements=_count_divisor(size, s),
     )
 
 
-def _counted(size: Expr, s: WindowShape) -> Along | None:
+def _count_divisor(size: Expr, s: WindowShape) -> Along | None:
     """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it
     never.
     """
@@ -154,7 +156,7 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
     """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they
     must.
     """
-    window, cover = _shared(size, count), _shared(count, size)
+    window, cover = _share_elements(size, count), _share_elements(count, size)
     even = provably_divisible(size, count)
     if even:
         each = size // count
@@ -171,7 +173,7 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
     )
 
 
-def _shared(size: Expr, count: Expr) -> Taps:
+def _share_elements(size: Expr, count: Expr) -> Taps:
     """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`,
     exclusive.
 
@@ -187,7 +189,7 @@ def _shared(size: Expr, count: Expr) -> Taps:
     def valid(o: Expr, tap: Expr) -> Scalar:
         end = ceildiv((o + 1) * size, count)
         at = position(o, tap)
-        return _known(provably_lt(at, end), lambda: lt(index(at), index(end)))
+        return _read_known(provably_lt(at, end), lambda: lt(index(at), index(end)))
 
     return Taps(count=_widest(size, count), position=position, valid=valid)
 
@@ -225,7 +227,7 @@ def one_tap(
     mask: Scalar = const(True, DType.BOOL)
     for t, o, k in zip(taps, point, numbers, strict=True):
         mask = both(mask, t.valid(o, k))
-    return at, simplified(mask)
+    return at, simplify(mask)
 
 
 def flat_position(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:

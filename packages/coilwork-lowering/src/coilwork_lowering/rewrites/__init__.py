@@ -1,7 +1,7 @@
-"""Rewrites of graphs before they are lowered: pairs of a pattern and its replacement, one small value each.
+"""Rewrites of graphs before they are lowered: pairs of a pattern and its replacement.
 
-`pattern` and `rewrite` say what a pair is, `engine` applies them, `table` lists all that Coilwork does by
-itself, and the files between hold one kind each.
+Open `table.py` first: it lists all that Coilwork does by itself. `pattern.py` and `rewrite.py` say what a
+pair is, `engine.py` applies them, and the other files hold one kind each.
 """
 
 from coilwork_lowering.rewrites.batch_norm import FROZEN
@@ -11,9 +11,9 @@ from coilwork_lowering.rewrites.condition import (
     Condition,
     dtype_among,
     equals,
+    has_rank,
     is_number,
     like_result,
-    of_rank,
     same_dtype,
 )
 from coilwork_lowering.rewrites.constants import Prepared, split_constants
@@ -22,7 +22,7 @@ from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.packing import pack_weights
 from coilwork_lowering.rewrites.pattern import call, either, items, tensor, value
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.rewrites.table import REWRITES, chosen
+from coilwork_lowering.rewrites.table import REWRITES, choose_rewrites
 from coilwork_lowering.rewrites.values import complete_values
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "Rewrite",
     "apply_rewrites",
     "call",
-    "chosen",
+    "choose_rewrites",
     "clean_up",
     "cleaned_up",
     "complete_values",
@@ -46,7 +46,7 @@ __all__ = [
     "is_number",
     "items",
     "like_result",
-    "of_rank",
+    "has_rank",
     "pack_weights",
     "same_dtype",
     "split_constants",

@@ -41,13 +41,13 @@ _PRODUCT: Final = either(
 )
 
 
-def _seen(named: str = "") -> tuple[Pattern, ...]:
+def _match_product(named: str = "") -> tuple[Pattern, ...]:
     """The product's result, perhaps under another shape."""
     viewed = call("aten.view.default", self=_PRODUCT, size=value("size"), named=named)
-    return (viewed, *(_named(option, named) for option in _PRODUCT.options))
+    return (viewed, *(_name_product(option, named) for option in _PRODUCT.options))
 
 
-def _named(product: Pattern, named: str) -> Call:
+def _name_product(product: Pattern, named: str) -> Call:
     assert isinstance(product, Call)
     return Call(ops=product.ops, arguments=product.arguments, named=named)
 
@@ -98,7 +98,7 @@ def _one_per_column(match: Match) -> bool:
     return same_sizes(match.value("bias").shape, match.value("right").shape[1:])
 
 
-def _in_whole_vectors(match: Match) -> bool:
+def _has_whole_vectors(match: Match) -> bool:
     return all(bool(surely(size % WHOLE_VECTOR == 0)) for size in match.value("right").shape)
 
 
@@ -135,39 +135,42 @@ _CONDITIONS: Final = (
     LARGE,
     same_dtype("left", "right", "bias"),
     Condition(name="bias has one number per column", holds=_one_per_column),
-    Condition(name="rows of whole vectors", holds=_in_whole_vectors),
+    Condition(name="rows of whole vectors", holds=_has_whole_vectors),
     Condition(name="the activation is needed in memory", holds=_is_stored),
 )
 
 
 def _into_product(*, gelu: bool) -> Callable[..., Any]:
-    def activated(left: Any, right: Any, bias: Any = None, size: Any = None, **rest: Any) -> Any:
+    def call_activated_product(left: Any, right: Any, bias: Any = None, size: Any = None, **rest: Any) -> Any:
         # of what is added 0 times nothing is read: any row does
         row = aten.select.int(right, 0, 0) if bias is None else bias
         product = aten._addmm_activation.default(row, left, right, beta=int(bias is not None), use_gelu=gelu)
         return product if size is None else aten.view.default(product, size)
 
-    return activated
+    return call_activated_product
 
 
 RELU_INTO_PRODUCT: Final = Rewrite(
     name="relu-into-product",
     doc="A ReLU of a product, on GPUs one call: the library does it before sums leave the chip.",
-    pattern=call("aten.relu.default", self=either(*_seen())),
+    pattern=call("aten.relu.default", self=either(*_match_product())),
     replacement=_into_product(gelu=False),
     conditions=(*_CONDITIONS, dtype_among("left", torch.float32, torch.bfloat16, torch.float16)),
     inexact=True,
 )
 
-_GELUS: Final = tuple(_tanh_form(x) for x in _seen("x"))
+_GELUS: Final = tuple(_tanh_form(x) for x in _match_product("x"))
 GELU_INTO_PRODUCT: Final = Rewrite(
     name="gelu-into-product",
-    doc="The same with GELU's tanh form, where sums are kept in 16 bits: the library's tanh is not exact to 32.",
+    doc=(
+        "The same with GELU's tanh form, where sums are kept in 16 bits: the library's tanh is not exact to "
+        "32."
+    ),
     pattern=either(
         *_GELUS,
         call(
             "prims.convert_element_type.default",
-            a=either(*(_tanh_form(_wide(x)) for x in _seen())),
+            a=either(*(_tanh_form(_wide(x)) for x in _match_product())),
             dtype=value("narrow"),
         ),
     ),

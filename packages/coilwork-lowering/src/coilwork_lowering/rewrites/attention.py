@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from coilwork_lowering.rewrites.condition import Condition, dtype_among, of_rank, same_dtype, same_sizes
+from coilwork_lowering.rewrites.condition import Condition, dtype_among, has_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
@@ -54,7 +54,7 @@ def _attention(weights: Pattern) -> Call:
     return call("matmul", self=weights, other=tensor("values"))
 
 
-def _dropped(weights: Pattern) -> Pattern:
+def _match_dropout(weights: Pattern) -> Pattern:
     return either(
         call("dropout", self=weights, p=value("p"), training=value("training"), inplace=value("inplace")),
         weights,
@@ -205,9 +205,9 @@ PAYS: Final = Condition(name="scores are large", holds=_pays)
 
 _CONDITIONS: Final = (
     PAYS,
-    of_rank("query", 3, 4),
-    of_rank("key", 3, 4),
-    of_rank("values", 3, 4),
+    has_rank("query", 3, 4),
+    has_rank("key", 3, 4),
+    has_rank("values", 3, 4),
     same_dtype("query", "key", "values"),
     dtype_among("query", torch.float32, torch.bfloat16, torch.float16),
     Condition(name="the scale is a number known now", holds=_scale_is_known),
@@ -223,7 +223,7 @@ _WITH: Final = Condition(name="dropout of a part", holds=_may_drop)
 ATTENTION: Final = Rewrite(
     name="attention",
     doc="Attention written out becomes scaled_dot_product_attention, which keeps the scores on chip.",
-    pattern=_attention(_dropped(_weights(_MASKED))),
+    pattern=_attention(_match_dropout(_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITHOUT),
     level="captured",
@@ -233,7 +233,7 @@ ATTENTION: Final = Rewrite(
 ATTENTION_WITH_DROPOUT: Final = Rewrite(
     name="attention-with-dropout",
     doc="The same with dropout of the weights, where random numbers need not be eager's.",
-    pattern=_attention(_dropped(_weights(_MASKED))),
+    pattern=_attention(_match_dropout(_weights(_MASKED))),
     replacement=_attend,
     conditions=(*_CONDITIONS, _WITH),
     level="captured",

@@ -21,7 +21,7 @@ from coilwork_lowering.rewrites.condition import (
     Condition,
     dtype_among,
     equals,
-    of_rank,
+    has_rank,
     same_dtype,
     same_sizes,
 )
@@ -122,13 +122,16 @@ def _hidden_rows(mask: Any) -> Any:
 
 ATTENTION_OPERANDS: Final = Rewrite(
     name="attention-operands",
-    doc="Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take them: scores stay on chip.",
+    doc=(
+        "Operands of scaled_dot_product_attention that its kernels refuse are laid out so that they take "
+        "them: scores stay on chip."
+    ),
     pattern=_CALLED,
     replacement=_laid_out,
     conditions=(
-        of_rank("query", 4),
-        of_rank("key", 4),
-        of_rank("values", 4),
+        has_rank("query", 4),
+        has_rank("key", 4),
+        has_rank("values", 4),
         same_dtype("query", "key", "values"),
         # what kernels round to these types the fallback computes in f32
         dtype_among("query", torch.bfloat16, torch.float16),

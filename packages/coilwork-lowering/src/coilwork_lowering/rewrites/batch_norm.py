@@ -67,12 +67,12 @@ def _channels_second(match: Match) -> bool:
     return match.captures.get("stride") is not None or match.value("x").dim() == 2
 
 
-def _without_batch(match: Match) -> bool:
+def _has_no_batch(match: Match) -> bool:
     """A convolution of one image without a batch dimension has its channels first."""
     return int(match.result.dim()) == int(match.value("weight").dim())
 
 
-def _folded(
+def _fold_batch_norm(
     x: Any,
     weight: Any,
     mean: Any,
@@ -111,13 +111,13 @@ FOLD_BATCH_NORM: Final = Rewrite(
             for gamma, beta in ((tensor("gamma"), tensor("beta")), (_NOTHING, _NOTHING))
         )
     ),
-    replacement=_folded,
+    replacement=_fold_batch_norm,
     conditions=(
         Condition(name="statistics are the running ones", holds=lambda m: m.captures["training"] is False),
         Condition(name="parameters are frozen", holds=_all_frozen),
         Condition(name="one type", holds=_one_type),
         Condition(name="outputs are channels", holds=_channels_second),
-        Condition(name="there is a batch dimension", holds=_without_batch),
+        Condition(name="there is a batch dimension", holds=_has_no_batch),
     ),
     level="frozen",
     inexact=True,

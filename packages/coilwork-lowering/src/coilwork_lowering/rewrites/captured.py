@@ -32,24 +32,24 @@ class _Spelling:
     parameters: tuple[tuple[str, Any], ...]
 
 
-def _spelled(op: str, *parameters: str, **defaults: Any) -> _Spelling:
+def _make_spelling(op: str, *parameters: str, **defaults: Any) -> _Spelling:
     required = tuple((name, REQUIRED) for name in parameters)
     return _Spelling(op=op, parameters=(*required, *defaults.items()))
 
 
-_MATMUL: Final = _spelled("matmul", "self", "other")
-_MUL: Final = _spelled("mul", "self", "other")
-_DIV: Final = _spelled("div", "self", "other", rounding_mode=None)
-_ADD: Final = _spelled("add", "self", "other", alpha=1)
-_SOFTMAX: Final = _spelled("softmax", "self", "dim", dtype=None)
-_FUNCTIONAL_SOFTMAX: Final = _spelled("softmax", "self", dim=None, _stacklevel=3, dtype=None)
-_DROPOUT: Final = _spelled("dropout", "self", p=0.5, training=True, inplace=False)
-_MASKED_FILL: Final = _spelled("masked_fill", "self", "mask", "value")
-_WHERE: Final = _spelled("where", "condition", "self", "other")
-_TO: Final = _spelled("to", "self", "dtype")
-_CONV: Final = _spelled("conv", "input", "weight", bias=None, stride=1, padding=0, dilation=1, groups=1)
-_LINEAR: Final = _spelled("linear", "input", "weight", bias=None)
-_BATCH_NORM: Final = _spelled(
+_MATMUL: Final = _make_spelling("matmul", "self", "other")
+_MUL: Final = _make_spelling("mul", "self", "other")
+_DIV: Final = _make_spelling("div", "self", "other", rounding_mode=None)
+_ADD: Final = _make_spelling("add", "self", "other", alpha=1)
+_SOFTMAX: Final = _make_spelling("softmax", "self", "dim", dtype=None)
+_FUNCTIONAL_SOFTMAX: Final = _make_spelling("softmax", "self", dim=None, _stacklevel=3, dtype=None)
+_DROPOUT: Final = _make_spelling("dropout", "self", p=0.5, training=True, inplace=False)
+_MASKED_FILL: Final = _make_spelling("masked_fill", "self", "mask", "value")
+_WHERE: Final = _make_spelling("where", "condition", "self", "other")
+_TO: Final = _make_spelling("to", "self", "dtype")
+_CONV: Final = _make_spelling("conv", "input", "weight", bias=None, stride=1, padding=0, dilation=1, groups=1)
+_LINEAR: Final = _make_spelling("linear", "input", "weight", bias=None)
+_BATCH_NORM: Final = _make_spelling(
     "batch_norm",
     "input",
     "running_mean",
@@ -64,10 +64,10 @@ _BATCH_NORM: Final = _spelled(
 # Functions by themselves, methods of tensors by name.
 _SPELLINGS: Final[Mapping[Hashable, _Spelling]] = {
     torch.matmul: _MATMUL,
-    torch.bmm: _spelled("matmul", "self", "mat2"),
+    torch.bmm: _make_spelling("matmul", "self", "mat2"),
     operator.matmul: _MATMUL,
     "matmul": _MATMUL,
-    "bmm": _spelled("matmul", "self", "mat2"),
+    "bmm": _make_spelling("matmul", "self", "mat2"),
     torch.mul: _MUL,
     operator.mul: _MUL,
     "mul": _MUL,
@@ -89,7 +89,7 @@ _SPELLINGS: Final[Mapping[Hashable, _Spelling]] = {
     torch.conv1d: _CONV,
     torch.conv2d: _CONV,
     torch.conv3d: _CONV,
-    F.scaled_dot_product_attention: _spelled(
+    F.scaled_dot_product_attention: _make_spelling(
         "scaled_dot_product_attention",
         "query",
         "key",
@@ -100,7 +100,7 @@ _SPELLINGS: Final[Mapping[Hashable, _Spelling]] = {
         scale=None,
         enable_gqa=False,
     ),
-    F.softshrink: _spelled("softshrink", "self", lambd=0.5),
+    F.softshrink: _make_spelling("softshrink", "self", lambd=0.5),
     F.linear: _LINEAR,
     F.batch_norm: _BATCH_NORM,
 }
@@ -190,10 +190,10 @@ def _bound(node: fx.Node, spelling: _Spelling) -> Read | None:
     arguments = {**defaults, **arguments}
     if len(arguments) != len(names):
         return None
-    return Read(op=spelling.op, arguments=_renamed(arguments), defaults=_renamed(defaults))
+    return Read(op=spelling.op, arguments=_rename_arguments(arguments), defaults=_rename_arguments(defaults))
 
 
-def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # nobody cares how deep in the stack a warning about a missing `dim` points
     return {_SYNONYMS.get(name, name): given for name, given in arguments.items() if name != "_stacklevel"}
 

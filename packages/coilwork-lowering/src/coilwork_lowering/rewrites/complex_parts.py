@@ -137,7 +137,7 @@ def _conjugate(parts: Parts) -> Parts:
     return parts[0], aten.neg.default(parts[1])
 
 
-def _paired(parts: Parts) -> Any:
+def _pair_parts(parts: Parts) -> Any:
     """Both parts side by side, in the order of dimensions that the real one is laid out in."""
     strides = parts[0].value.stride()
     order = list(range(len(strides)))
@@ -154,11 +154,11 @@ def _product(x: Any, y: Any) -> Any:
     if not _is_complex(x):
         (a, b), (c, d) = (c, d), (a, b)
     mul = aten.mul.Tensor
-    return _paired((aten.sub.Tensor(mul(a, c), mul(b, d)), aten.add.Tensor(mul(a, d), mul(b, c))))
+    return _pair_parts((aten.sub.Tensor(mul(a, c), mul(b, d)), aten.add.Tensor(mul(a, d), mul(b, c))))
 
 
 def _polar(x: Any, y: Any) -> Any:
-    return _paired(
+    return _pair_parts(
         (
             aten.mul.Tensor(x, aten.cos.default(y)),
             aten.mul.Tensor(x, aten.sin.default(y)),
@@ -166,25 +166,25 @@ def _polar(x: Any, y: Any) -> Any:
     )
 
 
-def _viewed(x: Any, size: Any) -> Any:
+def _view_parts(x: Any, size: Any) -> Any:
     return aten.view.default(aten.view_as_real.default(x), [*size, 2])
 
 
-def _unsqueezed(x: Any, dim: Any) -> Any:
+def _unsqueeze_parts(x: Any, dim: Any) -> Any:
     return aten.unsqueeze.default(aten.view_as_real.default(x), dim % (x.value.dim() + 1))
 
 
-def _transposed(x: Any, dim0: Any, dim1: Any) -> Any:
+def _transpose_parts(x: Any, dim0: Any, dim1: Any) -> Any:
     rank = x.value.dim()
     return aten.transpose.int(aten.view_as_real.default(x), dim0 % rank, dim1 % rank)
 
 
-def _rolled(x: Any, shifts: Any, dims: Any) -> Any:
+def _roll_parts(x: Any, shifts: Any, dims: Any) -> Any:
     rank = x.value.dim()
     return aten.roll.default(aten.view_as_real.default(x), shifts, [dim % rank for dim in dims])
 
 
-def _flipped(x: Any, dims: Any) -> Any:
+def _flip_parts(x: Any, dims: Any) -> Any:
     rank = x.value.dim()
     return aten.flip.default(aten.view_as_real.default(x), [dim % rank for dim in dims])
 
@@ -211,7 +211,7 @@ PARTS_OF_COMPLEX: Final = Rewrite(
     name="parts-of-complex",
     doc="The parts of `complex(x, y)`, side by side.",
     pattern=_as_real(call("aten.complex.default", real=_X, imag=_Y)),
-    replacement=lambda x, y: _paired((x, y)),
+    replacement=lambda x, y: _pair_parts((x, y)),
 )
 
 PARTS_OF_POLAR: Final = Rewrite(
@@ -224,7 +224,10 @@ PARTS_OF_POLAR: Final = Rewrite(
 
 PARTS_OF_PRODUCT: Final = Rewrite(
     name="parts-of-product",
-    doc="The parts of a product with at least one complex factor, by sums of products of parts: rotary embeddings, for one.",
+    doc=(
+        "The parts of a product with at least one complex factor, by sums of products of parts: rotary "
+        "embeddings, for one."
+    ),
     pattern=_as_real(
         either(
             call("aten.mul.Tensor", self=_X, other=_Y),
@@ -245,7 +248,7 @@ PARTS_OF_CONJUGATE: Final = Rewrite(
             call("aten._conj_physical.default", self=_X),
         )
     ),
-    replacement=lambda x: _paired(_conjugate(_parts(x))),
+    replacement=lambda x: _pair_parts(_conjugate(_parts(x))),
     conditions=(_COMPLEX, _ALIKE),
 )
 
@@ -253,7 +256,7 @@ PARTS_OF_VIEW: Final = Rewrite(
     name="parts-of-view",
     doc="The parts of a view: a view of the parts, which generated code reads in place.",
     pattern=_as_real(call("aten.view.default", self=_X, size=value("size"), shared=True)),
-    replacement=_viewed,
+    replacement=_view_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
 
@@ -261,7 +264,7 @@ PARTS_OF_UNSQUEEZED: Final = Rewrite(
     name="parts-of-unsqueezed",
     doc="The parts of a view with one more dimension: such a view of the parts.",
     pattern=_as_real(call("aten.unsqueeze.default", self=_X, dim=value("dim"), shared=True)),
-    replacement=_unsqueezed,
+    replacement=_unsqueeze_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
 
@@ -271,7 +274,7 @@ PARTS_OF_TRANSPOSED: Final = Rewrite(
     pattern=_as_real(
         call("aten.transpose.int", self=_X, dim0=value("dim0"), dim1=value("dim1"), shared=True)
     ),
-    replacement=_transposed,
+    replacement=_transpose_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
 
@@ -279,7 +282,7 @@ PARTS_OF_ROLLED: Final = Rewrite(
     name="parts-of-rolled",
     doc="The parts of rolled numbers, as `fftshift` gives them: the parts, rolled.",
     pattern=_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
-    replacement=_rolled,
+    replacement=_roll_parts,
     conditions=(_DIMENSIONS, _COMPLEX, _ALIKE),
 )
 
@@ -287,7 +290,7 @@ PARTS_OF_FLIPPED: Final = Rewrite(
     name="parts-of-flipped",
     doc="The parts of numbers in reverse: the parts, in reverse.",
     pattern=_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
-    replacement=_flipped,
+    replacement=_flip_parts,
     conditions=(_COMPLEX, _ALIKE),
 )
 

@@ -36,7 +36,7 @@ def dtype_among(name: str, *dtypes: torch.dtype) -> Condition:
     )
 
 
-def of_rank(name: str, *ranks: int) -> Condition:
+def has_rank(name: str, *ranks: int) -> Condition:
     """The captured tensor has one of so many dimensions."""
     return Condition(name=f"rank of {name} in {ranks}", holds=lambda match: match.value(name).dim() in ranks)
 

@@ -157,14 +157,14 @@ def _preparation(
     copies: dict[fx.Node, fx.Node] = {}
     for node in sources:
         copies[node] = graph.placeholder(node.name)
-    for node in sorted(_needed(made)):
+    for node in sorted(_find_needed(made)):
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in made))
     return fx.GraphModule(gm, graph), tuple(positions[node] for node in sources)
 
 
-def _needed(made: list[fx.Node]) -> set[fx.Node]:
+def _find_needed(made: list[fx.Node]) -> set[fx.Node]:
     needed: set[fx.Node] = set()
     open_nodes = list(made)
     while open_nodes:

@@ -15,7 +15,7 @@ from coilwork_lowering.rewrites.rewrite import Rewrite
 aten = torch.ops.aten
 
 
-def _on_cpu(match: Match) -> bool:
+def _is_on_cpu(match: Match) -> bool:
     # where rows are sorted first, one kernel sums them and adds the other gradient
     return bool(has_trait(match.result.device.type, PROCESSOR))
 
@@ -34,7 +34,10 @@ def _into_other(other: Any, gradient: Any, indices: Any, **_: Any) -> Any:
 
 GRADIENT_INTO_ANOTHER: Final = Rewrite(
     name="gradient-into-another",
-    doc="The gradient of an embedding whose table is used elsewhere, too, is added to the other gradient, row by row as they occur: no table of zeros.",
+    doc=(
+        "The gradient of an embedding whose table is used elsewhere, too, is added to the other gradient, "
+        "row by row as they occur: no table of zeros."
+    ),
     pattern=call(
         "aten.add.Tensor",
         self=call(
@@ -56,7 +59,7 @@ GRADIENT_INTO_ANOTHER: Final = Rewrite(
         Condition(name="not scaled", holds=lambda match: match.captures["scaled"] is False),
         same_dtype("gradient", "other"),
         Condition(name="another gradient of the whole table", holds=_is_whole),
-        Condition(name="on a CPU", holds=_on_cpu),
+        Condition(name="on a CPU", holds=_is_on_cpu),
     ),
     inexact=True,
 )

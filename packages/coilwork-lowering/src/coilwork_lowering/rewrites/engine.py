@@ -19,7 +19,7 @@ from coilwork_lowering.facts.sharing import Memory, escapes, is_sole_view, may_s
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.match import Match, anchors_of, matches_at
 from coilwork_lowering.rewrites.pattern import names_in
-from coilwork_lowering.rewrites.replace import replaced
+from coilwork_lowering.rewrites.replace import insert_replacement
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
 from coilwork_lowering.torch_compat.fakes import mode_among
@@ -160,7 +160,7 @@ def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
     if rewrite.replacement is None:
         results, made = [rewrite.existing(match) if rewrite.existing else None], []
     else:
-        results, made = replaced(match, names, rewrite.replacement, before, place.mode)
+        results, made = insert_replacement(match, names, rewrite.replacement, before, place.mode)
     pairs = _pairs(match.roots, results)
     if pairs is None or not all(_fits(old, new, made, rewrite, place) for old, new in pairs):
         for node in reversed(made):

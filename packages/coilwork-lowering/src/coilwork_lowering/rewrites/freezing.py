@@ -17,7 +17,7 @@ from coilwork_lowering.rewrites.constants import Prepared, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
 from coilwork_lowering.rewrites.packing import pack_weights
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.rewrites.table import chosen
+from coilwork_lowering.rewrites.table import choose_rewrites
 
 
 def rewrite_captured(
@@ -31,9 +31,9 @@ def rewrite_captured(
 
     With positions of `frozen` inputs, these are marked, and what needs them frozen is rewritten as well.
     """
-    rewrites = chosen("captured", options, own)
+    rewrites = choose_rewrites("captured", options, own)
     if frozen is not None:
-        rewrites = (*chosen("frozen", options, own), *rewrites)
+        rewrites = (*choose_rewrites("frozen", options, own), *rewrites)
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         for position in frozen:
             inputs[position].meta[FROZEN] = True

@@ -258,7 +258,7 @@ SLICE_OF_CAT: Final = Rewrite(
 )
 
 
-def _selected(match: Match) -> bool:
+def _can_select(match: Match) -> bool:
     index, tensors = match.captures["index"], match.captures["tensors"]
     if _stacked_dim(match) is None or type(index) is not int:
         return False
@@ -270,7 +270,7 @@ SELECT_OF_STACK: Final = Rewrite(
     doc="What is selected from a `stack` is what was stacked there.",
     pattern=call("aten.select.int", self=_stack(shared=True), dim=value("read_dim"), index=value("index")),
     existing=lambda match: match.captures["tensors"][match.captures["index"]],
-    conditions=(Condition(name="along the same dimension, strides are kept or free", holds=_selected),),
+    conditions=(Condition(name="along the same dimension, strides are kept or free", holds=_can_select),),
     restrides=True,
 )
 

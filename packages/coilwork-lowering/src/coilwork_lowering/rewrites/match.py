@@ -113,14 +113,14 @@ def _fit(pattern: Pattern, found: Any, state: _State, vocabulary: Vocabulary) ->
     match pattern:
         case Tensor(name=name):
             if isinstance(found, fx.Node):
-                yield from _captured(name, found, state)
+                yield from _capture(name, found, state)
         case Value(name=name):
             if not _holds_nodes(found):
-                yield from _captured(name, found, state)
+                yield from _capture(name, found, state)
         case Items(name=name):
             # a list may be long, and be looked at by each of many matches
             if isinstance(found, list | tuple) and {fx.Node}.issuperset(map(type, found)):
-                yield from _captured(name, tuple(found), state)
+                yield from _capture(name, tuple(found), state)
         case Either(options=options):
             for option in options:
                 yield from _fit(option, found, state, vocabulary)
@@ -143,7 +143,7 @@ def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabular
             return
     kept = (*state.kept, node) if pattern.shared else state.kept
     inside = _State(state.captures, (*state.nodes, node), kept)
-    for named in _captured(pattern.named, node, inside) if pattern.named else (inside,):
+    for named in _capture(pattern.named, node, inside) if pattern.named else (inside,):
         yield from _fit_orders(pattern, wanted, read.arguments, named, vocabulary)
 
 
@@ -176,7 +176,7 @@ def _fit_arguments(
 _ABSENT: Final = object()
 
 
-def _captured(name: str, found: Any, state: _State) -> Iterator[_State]:
+def _capture(name: str, found: Any, state: _State) -> Iterator[_State]:
     known = state.captures.get(name, _ABSENT)
     if known is _ABSENT:
         yield _State({**state.captures, name: found}, state.nodes, state.kept)

@@ -20,7 +20,7 @@ from coilwork_ir.device_traits import CPU_LIBRARIES, has_trait
 from coilwork_ir.machine import FindModel, find_like_model
 from coilwork_ir.operators import find_target_info
 from coilwork_lowering.facts.convolutions import FORWARD
-from coilwork_lowering.facts.origins import inherited
+from coilwork_lowering.facts.origins import inherit_metadata
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Read
@@ -130,7 +130,7 @@ def _packed_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
 
     def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
         new = graph.call_function(overload_called(name), args)
-        new.meta.update(inherited(node))
+        new.meta.update(inherit_metadata(node))
         new.meta["val"] = value
         made.append(new)
         return new

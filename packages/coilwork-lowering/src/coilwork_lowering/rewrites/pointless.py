@@ -71,7 +71,7 @@ _VIEWS: Final[tuple[Pattern, ...]] = (
 )
 
 
-def _turned(inner: Pattern) -> tuple[Pattern, ...]:
+def _match_views(inner: Pattern) -> tuple[Pattern, ...]:
     """Views of `inner` that lose nothing."""
     return (
         call("aten.view.default", self=inner, size=value("outer_size")),
@@ -94,7 +94,10 @@ _INNER: Final = (
 
 TIMES_ONE: Final = Rewrite(
     name="times-one",
-    doc="A product with, or a quotient by, 1 that changes neither type nor strides is its operand, NaN and -0.0 included.",
+    doc=(
+        "A product with, or a quotient by, 1 that changes neither type nor strides is its operand, NaN and "
+        "-0.0 included."
+    ),
     pattern=either(
         call("aten.mul.Tensor", self=_X, other=value("number")),
         call("aten.div.Tensor", self=_X, other=value("number")),
@@ -106,7 +109,10 @@ TIMES_ONE: Final = Rewrite(
 
 PLUS_ZERO: Final = Rewrite(
     name="plus-zero",
-    doc="A sum with 0 is its operand for integers; of floats x - 0.0 and x + -0.0 are, while x + 0.0 is not for x = -0.0.",
+    doc=(
+        "A sum with 0 is its operand for integers; of floats x - 0.0 and x + -0.0 are, while x + 0.0 is not "
+        "for x = -0.0."
+    ),
     pattern=either(
         call("aten.add.Tensor", self=_X, other=value("number")),
         call("aten.sub.Tensor", self=_X, other=value("number")),
@@ -154,7 +160,7 @@ SAME_VIEW: Final = Rewrite(
 VIEW_AND_BACK: Final = Rewrite(
     name="view-and-back",
     doc="A transposition, permutation or view, and another that undoes it.",
-    pattern=either(*_turned(either(*_INNER))),
+    pattern=either(*_match_views(either(*_INNER))),
     replacement=_x,
     conditions=(_LIKE,),
 )

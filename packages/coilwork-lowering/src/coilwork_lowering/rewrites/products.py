@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.facts.generated import is_computed
-from coilwork_lowering.rewrites.condition import Condition, equals, of_rank, same_dtype, same_sizes
+from coilwork_lowering.rewrites.condition import Condition, equals, has_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
@@ -25,18 +25,21 @@ def _one_per_column(match: Match) -> bool:
     return same_sizes(match.value("bias").shape, match.value("right").shape[1:])
 
 
-def _on_floats(match: Match) -> bool:
+def _is_on_floats(match: Match) -> bool:
     return bool(match.result.dtype.is_floating_point)
 
 
-def _with_bias(left: Any, right: Any, bias: Any, size: Any = None) -> Any:
+def _call_addmm(left: Any, right: Any, bias: Any, size: Any = None) -> Any:
     product = aten.addmm.default(bias, left, right)
     return product if size is None else aten.view.default(product, size)
 
 
 ADD_TO_ADDMM: Final = Rewrite(
     name="add-to-addmm",
-    doc="A product and a bias per column, one call: kernels of products add it for free, where no generated kernel would.",
+    doc=(
+        "A product and a bias per column, one call: kernels of products add it for free, where no generated "
+        "kernel would."
+    ),
     pattern=either(
         call("aten.add.Tensor", self=_MM, other=tensor("bias"), commutes=("self", "other")),
         call(
@@ -46,12 +49,12 @@ ADD_TO_ADDMM: Final = Rewrite(
             commutes=("self", "other"),
         ),
     ),
-    replacement=_with_bias,
+    replacement=_call_addmm,
     conditions=(
-        of_rank("bias", 1),
+        has_rank("bias", 1),
         same_dtype("left", "right", "bias"),
         Condition(name="bias has one number per column", holds=_one_per_column),
-        Condition(name="floats", holds=_on_floats),
+        Condition(name="floats", holds=_is_on_floats),
         Condition(name="the sum is needed in memory", holds=_is_stored),
     ),
     inexact=True,
@@ -59,7 +62,10 @@ ADD_TO_ADDMM: Final = Rewrite(
 
 NOTHING_TO_ADD: Final = Rewrite(
     name="nothing-to-add",
-    doc="A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so nobody need make it.",
+    doc=(
+        "A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so "
+        "nobody need make it."
+    ),
     pattern=either(
         call(
             "aten.addmm.default",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_lowering.facts.origins import inherited
+from coilwork_lowering.facts.origins import inherit_metadata
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.vocabulary import Vocabulary
 from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer
@@ -58,11 +58,11 @@ class _Tracer(GraphAppendingTracer):
     ) -> fx.Node:
         node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
         self.made.append(node)
-        node.meta.update(inherited(self.like))
-        self.vocabulary.record(node, self._computed(node))
+        node.meta.update(inherit_metadata(self.like))
+        self.vocabulary.record(node, self._compute_now(node))
         return node
 
-    def _computed(self, node: fx.Node) -> Any:
+    def _compute_now(self, node: fx.Node) -> Any:
         args = fx.map_arg(node.args, self.vocabulary.value)
         kwargs = fx.map_arg(node.kwargs, self.vocabulary.value)
         with nullcontext() if self.mode is None else self.mode:
@@ -73,7 +73,7 @@ class _Tracer(GraphAppendingTracer):
             return node.target(*args, **kwargs)
 
 
-def replaced(
+def insert_replacement(
     match: Match,
     names: Sequence[str],
     replacement: Callable[..., Any],

@@ -35,7 +35,9 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
 )
 
 
-def chosen(level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()) -> tuple[Rewrite, ...]:
+def choose_rewrites(
+    level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()
+) -> tuple[Rewrite, ...]:
     """The rewrites of `level` that `options` allow, and the user's `own` of that level behind them.
 
     Their conditions ask `options.find_model` what pays. A user's own rewrite is allowed whatever it says of

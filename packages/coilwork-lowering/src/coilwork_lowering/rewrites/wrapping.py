@@ -111,7 +111,7 @@ def _is_undisturbed(match: Match) -> bool:
     return True
 
 
-def _wrapped(result: Any, **rest: Any) -> Any:
+def _wrap_around(result: Any, **rest: Any) -> Any:
     found = copied_parts(result.node)
     assert found is not None and found.source is not None
     source = Operand(found.source, result.tracer)
@@ -120,14 +120,14 @@ def _wrapped(result: Any, **rest: Any) -> Any:
     if None in windows:
         return None
     known = [window for window in windows if window is not None]
-    made = _sliced(source, [window.box for window in known], source)
+    made = _slice_spans(source, [window.box for window in known], source)
     if any(window.repeats > 1 for window in known):
         made = aten.repeat.default(made, [window.repeats for window in known])
-    made = _sliced(made, [window.part for window in known], source)
+    made = _slice_spans(made, [window.part for window in known], source)
     return aten.clone.default(made, memory_format=torch.contiguous_format)
 
 
-def _sliced(whole: Any, spans: Sequence[_Span | None], counted: Operand) -> Any:
+def _slice_spans(whole: Any, spans: Sequence[_Span | None], counted: Operand) -> Any:
     """`whole` within `spans`, which count sizes of `counted`."""
     for dim, (span, size) in enumerate(zip(spans, counted.value.shape, strict=True)):
         if span is None or span.is_all_of(size):
@@ -144,7 +144,10 @@ def _number(name: str) -> Pattern:
 
 WRAPPED: Final = Rewrite(
     name="wrapped-around",
-    doc="A tensor that copies of slices fill with another, which begins again where it ends, is read at positions modulo its size.",
+    doc=(
+        "A tensor that copies of slices fill with another, which begins again where it ends, is read at "
+        "positions modulo its size."
+    ),
     pattern=call(
         "aten.slice_scatter.default",
         self=tensor("base"),
@@ -155,6 +158,6 @@ WRAPPED: Final = Rewrite(
         step=value("step"),
         named="result",
     ),
-    replacement=_wrapped,
+    replacement=_wrap_around,
     conditions=(Condition(name="all of it is copied from one tensor", holds=_is_undisturbed),),
 )

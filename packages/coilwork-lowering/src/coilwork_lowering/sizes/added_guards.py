@@ -77,10 +77,10 @@ def watched_decompositions(
     user's line.
     """
     trail = _Trail()
-    return {op: partial(_watched, op, function, trail, record) for op, function in table.items()}
+    return {op: partial(_watch, op, function, trail, record) for op, function in table.items()}
 
 
-def _watched(
+def _watch(
     _op: Any,
     _function: Callable[..., Any],
     _trail: _Trail,

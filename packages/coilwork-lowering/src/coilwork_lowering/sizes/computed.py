@@ -61,7 +61,9 @@ def is_rounded(expression: sympy.Basic) -> bool:
     return type(expression).__name__ in (*_ROUNDING, *_BITS, _POWER)
 
 
-def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
+def compute_rounded(
+    expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]
+) -> Scalar:
     """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python
     computes it.
 
@@ -95,7 +97,7 @@ def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
     if name == "RoundDecimal":
         return round_decimals(_number(expression.args[0], integer, floats), int(str(expression.args[1])))
     if name in _BITS:
-        return cast(rounded(expression, integer, floats), DType.F64)
+        return cast(compute_rounded(expression, integer, floats), DType.F64)
     operands = [_number(one, integer, floats) for one in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]

@@ -28,7 +28,7 @@ def residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Bas
     """
     modulus, remainder = 1, 0
     for base, divisor in multiples:
-        found = _solved(name, base, divisor)
+        found = _solve_residue(name, base, divisor)
         if found is None or modulus * found[0] > LARGEST_MODULUS:
             continue
         fitting = (
@@ -41,7 +41,7 @@ def residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Bas
     return modulus, remainder
 
 
-def _solved(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) -> tuple[int, int] | None:
+def _solve_residue(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) -> tuple[int, int] | None:
     """The residue of `name` for which `base`, `factor * name + rest`, is a multiple of `divisor`."""
     if base.free_symbols != {name} or not divisor.is_Integer or not 1 < int(divisor) <= LARGEST_MODULUS:
         return None
@@ -60,7 +60,7 @@ def _solved(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) -> tupl
     return (m, -b * pow(a, -1, m) % m) if m > 1 else None
 
 
-def bounded(name: str, lo: int | None, hi: int | None, modulus: int, remainder: int) -> Expr:
+def make_bounded_symbol(name: str, lo: int | None, hi: int | None, modulus: int, remainder: int) -> Expr:
     """The symbol `name` in `lo..hi`, the bounds moved to the nearest numbers that it can be."""
     low = None if lo is None else lo + (remainder - lo) % modulus
     high = None if hi is None else hi - (hi - remainder) % modulus

@@ -26,13 +26,13 @@ def squeeze_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _squeeze(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> Any:
-    for size in _squeezed(value, dims):
+    for size in _find_squeezed(value, dims):
         if not surely(size != 1):
             _ASSERTION(size != 1, SQUEEZED_ONE)
     return NotImplemented
 
 
-def _squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> list[torch.SymInt]:
+def _find_squeezed(value: torch.Tensor, dims: int | Sequence[int] | None = None) -> list[torch.SymInt]:
     """The sizes from data that `squeeze` is asked to drop if they are 1."""
     chosen = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     sizes: list[Any] = [value.shape[k] for k in chosen if value.dim() > 0]
@@ -64,7 +64,7 @@ def _is_graph(whole: torch.nn.Module, given: torch.fx.Node) -> bool:
     return given.op == "get_attr" and isinstance(getattr(whole, str(given.target), None), torch.nn.Module)
 
 
-def without_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def drop_squeezed_sizes(backward: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`backward`, changed in place: what the forward graph has asserted before needs no second assertion."""
     for node in backward.graph.nodes:
         if asserts_squeezed_size(node):

@@ -12,8 +12,8 @@ import torch
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.sizes.computed import is_rounded, rounded
-from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
+from coilwork_lowering.sizes.computed import compute_rounded, is_rounded
+from coilwork_lowering.sizes.multiples import as_multiple, make_bounded_symbol, residue
 from coilwork_lowering.sizes.solved import solved_by
 from coilwork_lowering.torch_compat.sizes import (
     expression_bounds,
@@ -72,27 +72,29 @@ class SizeTable:
 
     def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
         """The symbol that `size` is, if it is no more than one."""
-        expression = self._told(sympy_of(size))
+        expression = self._substitute_told(sympy_of(size))
         return expression if expression.is_Symbol else None
 
     def tells(self, size: torch.SymInt, name: str) -> bool:
         """Tell whether `size`, which a result shows, is told by nothing before it: it, or a symbol called
         `name`, is a new one.
         """
-        expression = self._told(sympy_of(size))
+        expression = self._substitute_told(sympy_of(size))
         unknown = expression.free_symbols - self._written.keys()
         if unknown and not expression.is_Symbol:
             self._solved |= {sympy_of(size): plain_integer(name)}
             self._solved |= solved_by(expression, plain_integer(name), unknown)
         return bool(unknown)
 
-    def _told(self, expression: sympy.Basic) -> sympy.Basic:
+    def _substitute_told(self, expression: sympy.Basic) -> sympy.Basic:
         """`expression` over symbols that inputs tell."""
         return expression.xreplace(self._solved) if self._solved else expression
 
     def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
         """Torch's symbols in the integers among `numbers` that were not met before."""
-        sizes = (self._told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt))
+        sizes = (
+            self._substitute_told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt)
+        )
         found = (size.free_symbols for size in sizes)
         return frozenset(name for names in found for name in names if name not in self._written)
 
@@ -107,9 +109,9 @@ class SizeTable:
             return size
         if isinstance(size, int):
             return as_expr(size)
-        return self.from_sympy(self._without_ones(size), shape_env_of(size))
+        return self.from_sympy(self._substitute_ones(size), shape_env_of(size))
 
-    def _without_ones(self, size: torch.SymInt) -> sympy.Basic:
+    def _substitute_ones(self, size: torch.SymInt) -> sympy.Basic:
         """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen
         by that.
         """
@@ -129,7 +131,7 @@ class SizeTable:
         if name not in self._known:
             lo, hi = integer_bounds(env, name)
             modulus, remainder = residue(name, known_multiples(env)) if name in self._passed else (1, 0)
-            self._known[name] = bounded(name.name, lo, hi, modulus, remainder)
+            self._known[name] = make_bounded_symbol(name.name, lo, hi, modulus, remainder)
             self._written[name] = as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
 
@@ -160,19 +162,19 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
-        expression = self._told(expression)
+        expression = self._substitute_told(expression)
         # what is a float has an integer form once it is rounded
         integers = (name for name in expression.free_symbols if name.is_integer)
         free = sorted(integers, key=lambda s: s.name)
         mapping = {s.name: self._as_written(s, env) for s in free}
         try:
-            return _from_sympy(expression, mapping)
+            return _convert_sympy(expression, mapping)
         except (TypeError, ValueError):
             pass
         try:
-            named = self._named(expression, mapping, env)
+            named = self._name_rounded(expression, mapping, env)
             mapping |= {theirs.name: ours for theirs, ours in self._computed.values()}
-            return _from_sympy(named, mapping)
+            return _convert_sympy(named, mapping)
         except (TypeError, ValueError) as cause:
             raise LoweringError(
                 "symbol",
@@ -181,14 +183,16 @@ class SizeTable:
                 remedy="mark fewer dimensions dynamic, or keep this part out of the compiled region",
             ) from cause
 
-    def _named(self, expression: sympy.Basic, mapping: Mapping[str, Expr], env: ShapeEnv) -> sympy.Basic:
+    def _name_rounded(
+        self, expression: sympy.Basic, mapping: Mapping[str, Expr], env: ShapeEnv
+    ) -> sympy.Basic:
         """`expression` with symbols in place of what is rounded and has no integer form."""
         if _integer_form(expression, mapping) is not None or not expression.args:
             return expression
         if not is_rounded(expression):
-            return expression.func(*(self._named(one, mapping, env) for one in expression.args))
+            return expression.func(*(self._name_rounded(one, mapping, env) for one in expression.args))
         if expression not in self._computed:
-            number = rounded(expression, lambda part: _integer_form(part, mapping), self._floats)
+            number = compute_rounded(expression, lambda part: _integer_form(part, mapping), self._floats)
             theirs = plain_integer(f"computed{len(self._computed)}")
             lo, hi = expression_bounds(env, expression)
             ours = symbol(theirs.name, lo=lo, hi=hi)
@@ -220,7 +224,7 @@ class SizeTable:
         self._undefined[ours] = number
 
 
-def _from_sympy(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr:
+def _convert_sympy(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr:
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
     from coilwork_ir.index.sympy_bridge import from_sympy
 
@@ -229,6 +233,6 @@ def _from_sympy(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr:
 
 def _integer_form(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr | None:
     try:
-        return _from_sympy(expression, mapping)
+        return _convert_sympy(expression, mapping)
     except (TypeError, ValueError):
         return None

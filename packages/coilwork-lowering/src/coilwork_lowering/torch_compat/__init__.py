@@ -1,1 +1,4 @@
-"""Every use of torch API that is not public, so that versions differ in one place."""
+"""Every use of torch's private API in lowering: here alone do versions differ.
+
+Open `operators.py` first; each file holds one part of torch.
+"""

@@ -67,12 +67,12 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 def number_in(tensor: torch.Tensor) -> int | float | bool:
     """The value of a real tensor of one element, also where operators are being traced on fake ones."""
-    with on_real_tensors():
+    with use_real_tensors():
         found: int | float | bool = tensor.item()
     return found
 
 
-def on_real_tensors() -> AbstractContextManager[object]:
+def use_real_tensors() -> AbstractContextManager[object]:
     """Within it operators compute, also where they are being traced on fake tensors."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 

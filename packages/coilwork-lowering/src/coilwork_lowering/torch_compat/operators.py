@@ -22,7 +22,7 @@ PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
 E4M3_SATURATES: Final = TorchVersion(torch.__version__) >= TorchVersion("2.13.0a0")
 
 
-def promoted(
+def promote_types(
     kind: ELEMENTWISE_TYPE_PROMOTION_KIND, operands: Sequence[Any]
 ) -> tuple[torch.dtype, torch.dtype]:
     """(type to compute in, type of the result) for fake tensors and numbers under torch's promotion rules."""

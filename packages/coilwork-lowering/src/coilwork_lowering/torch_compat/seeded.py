@@ -30,7 +30,7 @@ _LIBRARY.define("seed(Tensor like) -> Tensor", tags=(torch.Tag.nondeterministic_
 _LIBRARY.define("kept(Tensor seed, SymInt[] size, int stream, float probability) -> Tensor")
 
 
-def _seed(like: torch.Tensor) -> torch.Tensor:
+def _draw_seed(like: torch.Tensor) -> torch.Tensor:
     """A seed, `i64[1]`, on the device of `like`, from torch's generator."""
     return torch.randint(0, SEED_END, [1], dtype=torch.int64, device=like.device)
 
@@ -64,7 +64,7 @@ def _bit(position: torch.Tensor, number: int) -> torch.Tensor:
     return (position >> number & 1).to(torch.bool)
 
 
-_LIBRARY.impl("seed", _seed, "CompositeExplicitAutograd")
+_LIBRARY.impl("seed", _draw_seed, "CompositeExplicitAutograd")
 _LIBRARY.impl("seed", lambda like: like.new_empty((1,), dtype=torch.int64), "Meta")
 _LIBRARY.impl("kept", _kept, "CompositeExplicitAutograd")
 _LIBRARY.impl("kept", lambda seed, size, stream, probability: seed.new_empty(size, dtype=torch.bool), "Meta")

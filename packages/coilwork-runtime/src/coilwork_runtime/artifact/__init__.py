@@ -1,5 +1,6 @@
-"""Saved artefacts: a generated module with its kernels' binaries and constants in one file, which runs
-without a compiler.
+"""Saved artefacts: a program, its kernels' binaries and its constants in one file, run without a compiler.
+
+Open `save.py` and `load.py` first; `records.py` is the file's form, `constants.py` tensors as bytes.
 """
 
 from coilwork_runtime.artifact.load import LoadedArtifact, load_artifact

@@ -74,7 +74,7 @@ class KernelManifest:
         versions: how it may run, most particular sizes first, the last for all of them; a call takes the
             first whose guard is 0. None are told of a kernel with one version of which nothing is open.
         checks: messages of run-time checks. With any, a C++ entry returns 0 or 1 + the number of the failed
-        one.
+            one.
         features: instruction set extensions that it uses.
         traffic: bytes that one call moves.
         target: name of the target it was generated for.

@@ -56,7 +56,7 @@ class DriverNames:
     there is none.
 
     `faults` are the errors of a kernel that failed on the device: all calls behind it get them, whatever they
-        ask.
+    ask.
     """
 
     library: str

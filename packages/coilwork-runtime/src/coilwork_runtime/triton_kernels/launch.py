@@ -161,8 +161,14 @@ class _Kernel:
         if device < 0:
             raise DeviceError(
                 "wrong-device",
-                f"kernel {self._spec.name} was built for {self._spec.target or 'a GPU'} and called with CPU tensors",
-                remedy="move the tensors to the GPU, or set TRITON_INTERPRET=1 before building to run it in Triton's interpreter",
+                (
+                    f"kernel {self._spec.name} was built for {self._spec.target or 'a GPU'} and called with "
+                    "CPU tensors"
+                ),
+                remedy=(
+                    "move the tensors to the GPU, or set TRITON_INTERPRET=1 before building to run it in "
+                    "Triton's interpreter"
+                ),
             )
         with self._gpu.guard(device):
             launcher = self._devices.get(device)

@@ -5,9 +5,8 @@
     limit `32*num_warps` at most `XBLOCK`
 
 With the numbers of a configuration it is closed: `tile x0 by 512`, `warps 4`, and that is what is remembered
-    of a choice.
-`coilwork_ir.mapping` describes the language, and parses both; what is open is all that a launch needs to know
-of it.
+of a choice. `coilwork_ir.mapping` describes the language, and parses both; what is open is all that a launch
+needs to know of it.
 """
 
 from __future__ import annotations

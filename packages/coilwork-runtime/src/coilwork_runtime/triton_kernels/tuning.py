@@ -41,8 +41,7 @@ def choose(
     """The index of the fastest of `trials`, called with `args`, whose values stay as they are.
 
     `roles` are those of the tensors in `args`. Earlier trials are better guesses: ties go to them. What is
-        remembered is the
-    mapping of the fastest, one of `mappings`; a kernel that tells none is timed every time.
+    remembered is the mapping of the fastest, one of `mappings`; a kernel that tells none is timed every time.
     """
     if None in mappings:
         store = None

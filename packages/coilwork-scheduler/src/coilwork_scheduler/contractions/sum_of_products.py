@@ -2,8 +2,7 @@
 
 The loops are reductions and pointwise nodes like others: what computes a factor is inlined into the sum, and
 what follows is fused behind it. A reduction of this form is what matrix units compute:
-`known.contraction_of`, and
-    `kernels/contraction.py` on GPUs.
+`known.contraction_of`, and `kernels/contraction.py` on GPUs.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ def _head(node: Scalar) -> str:
         case IndexValue():
             return f"index {format_expr(node.expr)}"
         case Load():
-            return f"load {node.buffer} {_joined(node.index)} {len(node.indirect)} {node.mask is None} {node.other!r}"
+            return (
+                f"load {node.buffer} {_joined(node.index)} {len(node.indirect)} {node.mask is None} "
+                f"{node.other!r}"
+            )
         case Op():
             return node.op
         case Reduce():

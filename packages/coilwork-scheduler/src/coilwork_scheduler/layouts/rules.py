@@ -1,7 +1,7 @@
 """The rules of the layout pass: one table, a row for each kind of node whose cost depends on how memory lies.
 
 A row is added for what the pass should know: a kernel that likes its rows padded, a library that takes
-    another order for free.
+another order for free.
 """
 
 from __future__ import annotations
@@ -18,24 +18,35 @@ RULES: Final[tuple[LayoutRule, ...]] = (
     LayoutRule(
         name="loops",
         site=weigh_loop,
-        why="a kernel runs along one range: what does not lie together along it moves by whole sectors of 32 bytes",
+        why=(
+            "a kernel runs along one range: what does not lie together along it moves by whole sectors of "
+            "32 bytes"
+        ),
     ),
     LayoutRule(
         name="products",
         site=weigh_product,
-        why="libraries read and write matrices by rows and by columns alike; others are copied first, and read once more",
+        why=(
+            "libraries read and write matrices by rows and by columns alike; others are copied first, and "
+            "read once more"
+        ),
         is_asked=lambda options: options.numerics != "strict",
     ),
     LayoutRule(
         name="convolutions",
         site=weigh_convolution,
-        why="kernels for matrix units compute in channels-last, and convert what lies otherwise around each call",
+        why=(
+            "kernels for matrix units compute in channels-last, and convert what lies otherwise around each "
+            "call"
+        ),
         is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
     ),
     LayoutRule(
         name="tf32-convolutions",
         site=weigh_rounded_convolution,
-        why="on GPUs, matrix units compute those in `f32` that round their operands, and convert as others do",
+        why=(
+            "on GPUs, matrix units compute those in `f32` that round their operands, and convert as others do"
+        ),
         is_asked=lambda options: (
             options.convolution_layouts and options.tf32_convolutions and options.numerics != "strict"
         ),
@@ -43,7 +54,10 @@ RULES: Final[tuple[LayoutRule, ...]] = (
     LayoutRule(
         name="attention",
         site=weigh_attention,
-        why="attention kernels take features together, in any order of batch, heads and tokens; some copy a gradient that lies otherwise than they like",
+        why=(
+            "attention kernels take features together, in any order of batch, heads and tokens; some copy a "
+            "gradient that lies otherwise than they like"
+        ),
         is_asked=lambda options: options.numerics != "strict",
     ),
 )

@@ -31,7 +31,9 @@ def explain_layouts(
     Args:
         steps: what `schedule` told its observer, in order: the name of each pass and the graph that it made.
         decisions: what was recorded.
-        targets, options, rules: with which it ran.
+        targets: the devices that it ran for.
+        options: the options that it ran with.
+        rules: the rules that it asked.
     """
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")
     before, after = steps[place - 1][1], steps[place][1]

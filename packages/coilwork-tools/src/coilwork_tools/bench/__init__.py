@@ -1,2 +1,4 @@
-"""A function of the user's under several backends, each in a process of its own. `comparison.py` is the side
-that asks, `worker.py` measures."""
+"""A function of the user's under several back ends, each in a process of its own.
+
+Open `comparison.py` first: the side that asks. `worker.py` measures, `command.py` is the command.
+"""

@@ -20,7 +20,8 @@ from coilwork_tools.bench.worker import Finding
     "--backends",
     default="eager,inductor,coilwork",
     show_default=True,
-    help="What to compare, the first being the measure of the others: `name`, `name:mode`, or `name-max` for its mode "
+    help="What to compare, the first being the measure of the others: `name`, `name:mode`, or `name-max` for "
+    "its mode "
     "max-autotune-no-cudagraphs.",
 )
 @click.option("--backward", is_flag=True, help="Take gradients of parameters and inputs, too.")

@@ -39,10 +39,10 @@ def findings(
         place = places.get(backend.partition(":")[0].removesuffix("-max"))
         command += ["--place", place] if place else []
         with tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder:
-            yield _finding(command, backend, Path(folder), timeout_s)
+            yield _make_finding(command, backend, Path(folder), timeout_s)
 
 
-def _finding(command: Sequence[str], backend: str, folder: Path, timeout_s: float) -> Finding:
+def _make_finding(command: Sequence[str], backend: str, folder: Path, timeout_s: float) -> Finding:
     environment = os.environ | {
         "COILWORK_CACHE_DIR": str(folder / "coilwork"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -83,10 +83,14 @@ def to_markdown(subject: str, found: Sequence[Finding]) -> str:
     """The findings as a table."""
     fewest = max((finding.fewest_bytes for finding in found), default=0)
     lines = [
-        f"`{subject}` on {_device(found)}, torch {torch.__version__}: inputs, parameters and results together hold "
+        f"`{subject}` on {_device(found)}, torch {torch.__version__}: inputs, parameters and results "
+        "together hold "
         f"{fewest / 1e6:.4g} MB; a share is the time of a copy that moves as many bytes over the time taken.",
         "",
-        f"| backend | us busy | share of a copy | times {found[0].backend} | us to issue | kernels | peak MB | first call s | error |",
+        (
+            f"| backend | us busy | share of a copy | times {found[0].backend} | us to issue | kernels | "
+            "peak MB | first call s | error |"
+        ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for one in found:

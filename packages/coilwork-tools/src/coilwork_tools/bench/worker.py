@@ -99,12 +99,12 @@ class Subject:
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(roots, leaves, ones, allow_unused=True)
         return [*(value.detach() for value in results), *(g for g in gradients if g is not None)]
 
-    def in_float64(self) -> Subject:
+    def to_float64(self) -> Subject:
         """The same with every floating-point number as float64."""
         function = self.function
         if isinstance(function, nn.Module):
             function = copy.deepcopy(function).double()
-        return Subject(function=function, args=map_tensors(_widened, self.args), backward=self.backward)
+        return Subject(function=function, args=map_tensors(_widen, self.args), backward=self.backward)
 
 
 def load(script: str, name: str) -> Callable[[], Any]:
@@ -194,7 +194,7 @@ def judge(
     for one, other in zip(results, expected, strict=True):
         if not one.is_floating_point() and not torch.equal(one, other):
             return "integers or booleans differ from eager's", None, None
-    wide = build(script, name, backward=backward).in_float64()
+    wide = build(script, name, backward=backward).to_float64()
     try:
         exact = wide.call(wide.function)
     except (RuntimeError, TypeError):
@@ -222,7 +222,7 @@ def _with(finding: Finding, **more: Any) -> Finding:
     return Finding(**asdict(finding) | more)
 
 
-def _widened(value: Tensor) -> Tensor:
+def _widen(value: Tensor) -> Tensor:
     if not value.is_floating_point():
         return value
     return value.detach().double().requires_grad_(value.requires_grad)

@@ -25,10 +25,18 @@ def check_batch_invariant(program: Program) -> None:
             ):
                 raise BatchVariantError(
                     "batch-variant",
-                    f"{instruction.target} runs as torch's own kernel, which may choose another order of sums for another batch"
+                    (
+                        f"{instruction.target} runs as torch's own kernel, which may choose another order "
+                        "of sums for another batch"
+                    )
                     + _where(instruction.origins),
-                    reason="batch_invariant=True promises that a row's bits do not depend on the rows beside it",
-                    remedy="compute this part outside of torch.compile, or with another operator; or batch_invariant=False",
+                    reason=(
+                        "batch_invariant=True promises that a row's bits do not depend on the rows beside it"
+                    ),
+                    remedy=(
+                        "compute this part outside of torch.compile, or with another operator; or "
+                        "batch_invariant=False"
+                    ),
                 )
 
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from coilwork_frontend.random_state import random_state, restore
 from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import Reference, copied, run_reference
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, run_reference
 from coilwork_tools.errors import DivergenceError
 
 
@@ -25,7 +25,7 @@ class Rewritten(Protocol):
     def sources(self) -> tuple[str, ...]: ...
 
 
-def with_captured_check(
+def add_captured_check(
     call: Callable[..., Any],
     captured: fx.GraphModule,
     *,
@@ -40,14 +40,14 @@ def with_captured_check(
     other random numbers than eager, and what draws any cannot be compared.
     """
 
-    def checked(*args: Any) -> Any:
-        before = copied(args)
+    def call_and_compare(*args: Any) -> Any:
+        before = copy_inputs(args)
         numbers = random_state()
         results = call(*args)
         afterwards = random_state()
         try:
             restore(numbers)
-            reference = run_reference(captured, copied(before))
+            reference = run_reference(captured, copy_inputs(before))
             found = "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
         finally:
             restore(afterwards)
@@ -55,7 +55,7 @@ def with_captured_check(
             raise _error(found, fired, passes)
         return results
 
-    return checked
+    return call_and_compare
 
 
 def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Reference) -> str:

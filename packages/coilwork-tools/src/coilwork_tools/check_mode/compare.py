@@ -41,7 +41,7 @@ def disagreement(ours: object, eager: object, wide: object) -> str:
     reference = wide if isinstance(wide, Tensor) and wide.shape == eager.shape else eager
     if not eager.is_floating_point():
         return _exact(ours, eager, reference)
-    return _rounded(ours.double(), eager.double(), reference.double(), eager.dtype)
+    return _format_rounded(ours.double(), eager.double(), reference.double(), eager.dtype)
 
 
 def _both_nan(ours: object, eager: object) -> bool:
@@ -59,7 +59,7 @@ def _exact(ours: Tensor, eager: Tensor, reference: Tensor) -> str:
     )
 
 
-def _rounded(ours: Tensor, eager: Tensor, reference: Tensor, dtype: torch.dtype) -> str:
+def _format_rounded(ours: Tensor, eager: Tensor, reference: Tensor, dtype: torch.dtype) -> str:
     narrow = reference.to(dtype).double()
     odd = _kinds(ours)
     apart = (odd != _kinds(eager)) & (odd != _kinds(narrow))

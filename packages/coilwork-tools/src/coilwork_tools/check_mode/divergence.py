@@ -16,12 +16,12 @@ from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Launch, Program, Return
 from coilwork_ir.streams import Copy
 from coilwork_tools.check_mode.compare import disagreement
-from coilwork_tools.check_mode.reference import Reference, copied, run_reference
+from coilwork_tools.check_mode.reference import Reference, copy_inputs, run_reference
 from coilwork_tools.check_mode.stepping import Call, Stepper, culprits, describe, last_writers, writers
 from coilwork_tools.errors import DivergenceError
 
 
-def with_check(
+def add_check(
     call: Call, gm: fx.GraphModule, stepped: Stepper, name: str, *, donated: Sequence[int] = ()
 ) -> Call:
     """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `gm` gives in
@@ -32,15 +32,15 @@ def with_check(
     call's, to leave as it likes.
     """
 
-    def checked(args: list[Any]) -> Sequence[Any]:
+    def call_and_compare(args: list[Any]) -> Sequence[Any]:
         given = list(args)
-        before = copied(given)
+        before = copy_inputs(given)
         numbers = random_state()
         results = call(args)
         afterwards = random_state()
         try:
             restore(numbers)
-            reference = run_reference(gm, copied(before))
+            reference = run_reference(gm, copy_inputs(before))
             found = _first_difference(stepped.program, results, given, reference, donated)
             if found is not None:
                 restore(numbers)
@@ -49,7 +49,7 @@ def with_check(
             restore(afterwards)
         return results
 
-    return checked
+    return call_and_compare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +94,25 @@ def _error(
     name: str,
 ) -> DivergenceError:
     """The error, after a search for the kernel."""
-    reference = run_reference(gm, copied(inputs), keep=True)
+    reference = run_reference(gm, copy_inputs(inputs), keep=True)
     restore(numbers)
     search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
-    stepped.run(copied(inputs), before=None, after=search.look)
+    stepped.run(copy_inputs(inputs), before=None, after=search.look)
     if search.culprit is None:
-        reason = "launched one by one, all kernels compute what eager does: the order of launches, the reuse of memory or the wrapper is at fault"
+        reason = (
+            "launched one by one, all kernels compute what eager does: the order of launches, the reuse of "
+            "memory or the wrapper is at fault"
+        )
         blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
         blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
     return DivergenceError(
         "diverged",
-        f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: {found.detail}",
+        (
+            f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: "
+            f"{found.detail}"
+        ),
         reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
         remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
     )
@@ -129,7 +135,7 @@ class _Search:
         if program is not self.stepped.program:
             return
         if self.culprit is None:
-            for name in self.stepped.written(step):
+            for name in self.stepped.list_written(step):
                 if self.last[name] == self._count and (pair := self._value(name, step)) is not None:
                     self._judge(name, step, pair, tensors[name])
         self._count += 1

@@ -36,7 +36,7 @@ def run_reference(gm: fx.GraphModule, inputs: Sequence[Any], *, keep: bool = Fal
     """Run `gm` on `inputs`, which it may overwrite, and on float64 copies; with `keep`, every node's value is
     kept.
     """
-    wide_inputs = [widened(value) for value in copied(inputs)]
+    wide_inputs = [widen(value) for value in copy_inputs(inputs)]
     pair = _Pair(gm, wide_inputs, keep=keep)
     with torch.no_grad():
         results = pair.run(*inputs)
@@ -85,7 +85,7 @@ class _Pair(fx.Interpreter):
             or draws_numbers(node.target)
             or numbers.has_moved()
         ):
-            return map_leaves(widened, native)
+            return map_leaves(widen, native)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda one: self._wide[one])
         arguments, keywords = map_leaves(_wide_dtype, (arguments, keywords))
         try:
@@ -96,8 +96,8 @@ class _Pair(fx.Interpreter):
             else:
                 wide = node.target(*arguments, **keywords)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-            return map_leaves(widened, native)
-        return wide if _alike(native, wide) else map_leaves(widened, native)
+            return map_leaves(widen, native)
+        return wide if _alike(native, wide) else map_leaves(widen, native)
 
 
 def _alike(native: Any, wide: Any) -> bool:
@@ -128,14 +128,14 @@ _WIDE: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
 )
 
 
-def widened(leaf: Any) -> Any:
+def widen(leaf: Any) -> Any:
     """A floating-point or complex tensor in double precision; anything else as it is."""
     if isinstance(leaf, Tensor) and leaf.layout is torch.strided and leaf.dtype in _WIDE:
         return leaf.to(_WIDE[leaf.dtype])
     return leaf
 
 
-def copied(values: Sequence[Any]) -> list[Any]:
+def copy_inputs(values: Sequence[Any]) -> list[Any]:
     """Copies of the inputs in the same layout; those that share memory go on doing so."""
     storages: dict[int, Tensor] = {}
     made = []

@@ -51,9 +51,9 @@ class Stepper:
     def run(self, inputs: Sequence[Any], *, before: Observe | None, after: Observe | None) -> Sequence[Any]:
         """The program's results; fresh memory holds zeros, so that what a kernel leaves alone is no NaN."""
         hooks = Hooks(launch=self._launch, before=before, after=after, poison=False)
-        return interpret_program(self.program, self._aligned(inputs), self.constants, hooks)
+        return interpret_program(self.program, self._align_inputs(inputs), self.constants, hooks)
 
-    def written(self, step: Step) -> tuple[str, ...]:
+    def list_written(self, step: Step) -> tuple[str, ...]:
         """The buffers that `step` writes."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.wrote[step.kernel])
@@ -76,7 +76,7 @@ class Stepper:
     def _launch(self, launch: Launch, tensors: Sequence[Tensor], sizes: Sequence[int]) -> None:
         self.launchers[launch.kernel](*tensors, *sizes)
 
-    def _aligned(self, inputs: Sequence[Any]) -> list[Any]:
+    def _align_inputs(self, inputs: Sequence[Any]) -> list[Any]:
         """Inputs whose address the program makes sure of are copied if it is not aligned."""
         wanted = {i.buffer for i in self.program.instructions if isinstance(i, CheckLayout) and i.aligned}
         return [
@@ -112,7 +112,7 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
     for instruction in program.instructions:
         match instruction:
             case Launch() | ExternCall():
-                found += [instruction] if name in stepped.written(instruction) else []
+                found += [instruction] if name in stepped.list_written(instruction) else []
             case Reinterpret() if instruction.buffer.name == name:
                 found += writers(stepped, program, instruction.source)
             case CondCall() | WhileCall():
@@ -161,4 +161,4 @@ def origins_text(origins: Sequence[Origin]) -> str:
 def last_writers(stepped: Stepper) -> dict[str, int]:
     """The number of the last of the program's steps that writes each buffer, counted from 0."""
     steps = steps_of(stepped.program)
-    return {name: number for number, step in enumerate(steps) for name in stepped.written(step)}
+    return {name: number for number, step in enumerate(steps) for name in stepped.list_written(step)}

@@ -51,7 +51,7 @@ class Wanted:
         return next(((position, fault) for position, value in values if (fault := self.fault(value))), None)
 
 
-def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str) -> Call:
+def add_result_checks(call: Call, stepped: Stepper, wanted: Wanted, name: str) -> Call:
     """`call`, which raises `NotFiniteError` when a result, or an input that the program writes, holds what is
     not wanted.
     """
@@ -71,7 +71,7 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
             remedy='"kernels" instead of "results" to find the first kernel at fault',
         )
 
-    def checked(args: list[Any]) -> Sequence[Any]:
+    def call_and_check(args: list[Any]) -> Sequence[Any]:
         kept = {position: args[position] for position in overwritten}
         results = call(args)
         if found := wanted.first_fault(enumerate(results)):
@@ -80,10 +80,10 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
             refuse(f"input {found[0]}, which is written,", inputs[found[0]], found[1])
         return results
 
-    return checked
+    return call_and_check
 
 
-def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
+def add_eager_result_checks(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
     """`call`, which runs a graph in eager mode, with its results and the inputs that it writes checked
     likewise.
     """
@@ -91,7 +91,7 @@ def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: s
     def refuse(what: str, fault: str, why: str) -> None:
         raise NotFiniteError("not-finite", f"{name}: {what} holds {fault}", reason=why)
 
-    def checked(*args: Any) -> Any:
+    def call_and_check(*args: Any) -> Any:
         given = [*args[0]] if len(args) == 1 and isinstance(args[0], list) else [*args]
         before = [_version(value) for value in given]
         results = call(*args)
@@ -103,14 +103,14 @@ def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: s
             refuse(f"input {found[0]}, which is written,", found[1], why)
         return results
 
-    return checked
+    return call_and_check
 
 
 def _version(value: object) -> int:
     return version_of(value) if isinstance(value, Tensor) else 0
 
 
-def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
+def add_kernel_checks(stepped: Stepper, wanted: Wanted, name: str) -> Call:
     """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at
     fault.
     """
@@ -129,11 +129,11 @@ def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
                 refuse(culprits(stepped, program, step, buffer), buffer, fault, read=True)
 
     def after(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
-        for buffer in stepped.written(step):
+        for buffer in stepped.list_written(step):
             if buffer in tensors and (fault := wanted.fault(tensors[buffer])):
                 refuse(culprits(stepped, program, step, buffer), buffer, fault, read=False)
 
-    def checked(args: list[Any]) -> Sequence[Any]:
+    def call_and_check(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         args.clear()
         results = stepped.run(given, before=before, after=after)
@@ -146,4 +146,4 @@ def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
             )
         return results
 
-    return checked
+    return call_and_check

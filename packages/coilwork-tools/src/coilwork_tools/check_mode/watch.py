@@ -10,13 +10,13 @@ from torch import Tensor, fx
 
 from coilwork_ir.program.nodes import Program
 from coilwork_tools.check_mode.checks import Checks
-from coilwork_tools.check_mode.divergence import with_check
+from coilwork_tools.check_mode.divergence import add_check
 from coilwork_tools.check_mode.stepping import Call, Launcher, make_stepper
 from coilwork_tools.check_mode.values import (
     Wanted,
-    with_eager_results_checked,
-    with_kernels_checked,
-    with_results_checked,
+    add_eager_result_checks,
+    add_kernel_checks,
+    add_result_checks,
 )
 
 
@@ -46,17 +46,17 @@ def watch_call(call: Call, checks: Checks, graph: Watched, finish: Callable[[Cal
     stepped = make_stepper(graph.program, graph.launchers, graph.constants)
     step_by_step = Wanted(nan=checks.nan == "kernels", inf=checks.inf == "kernels")
     if step_by_step:
-        call = with_kernels_checked(stepped, step_by_step, graph.name)
+        call = add_kernel_checks(stepped, step_by_step, graph.name)
     call = finish(call)
     results = Wanted(nan=checks.nan == "results", inf=checks.inf == "results")
     if results:
-        call = with_results_checked(call, stepped, results, graph.name)
+        call = add_result_checks(call, stepped, results, graph.name)
     if not checks.against_eager:
         return call
-    return with_check(call, graph.gm, stepped, graph.name, donated=graph.donated)
+    return add_check(call, graph.gm, stepped, graph.name, donated=graph.donated)
 
 
 def watch_in_eager(call: Callable[..., Any], checks: Checks, name: str) -> Callable[..., Any]:
     """`call`, which runs the graph `name` in eager mode, with the check of its results."""
     wanted = Wanted(nan=checks.nan != "off", inf=checks.inf != "off")
-    return with_eager_results_checked(call, wanted, name) if wanted else call
+    return add_eager_result_checks(call, wanted, name) if wanted else call

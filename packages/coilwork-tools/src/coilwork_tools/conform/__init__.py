@@ -1,3 +1,4 @@
-"""What shows that an installed back end keeps its contract: `kits.py` runs all kits on it, `command.py` is
-the command around that.
+"""Show that an installed back end keeps its contract.
+
+Open `kits.py` first: it runs all conformance kits. `command.py` is the command around that.
 """

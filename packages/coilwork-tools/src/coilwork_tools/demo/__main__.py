@@ -253,7 +253,8 @@ def run(demo: Demo) -> int:
     checks, subject = Checks(), demo.subject
     columns = tuple(dict.fromkeys(("eager", "inductor", subject)))
     print(
-        f"GPT-2 (124M parameters, random weights, float32), {INFERENCE_TOKENS} bytes of text, on {demo.device}"
+        f"GPT-2 (124M parameters, random weights, float32), {INFERENCE_TOKENS} bytes of text, on "
+        f"{demo.device}"
     )
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n", flush=True)
     found: dict[str, Findings] = {}

@@ -19,12 +19,12 @@ class AddedGuard(Protocol):
     def condition(self) -> str: ...
 
 
-def announced(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
+def announce(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
     """The guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION`
     characters of each.
     """
     for guard in guards[:SHOWN]:
-        log.warning("graph %s: compiling added a guard: %s", graph_id, _shortened(guard))
+        log.warning("graph %s: compiling added a guard: %s", graph_id, _shorten(guard))
     if len(guards) > SHOWN:
         log.warning(
             "graph %s: compiling added %d more guards: report.json of the option `trace` has all",
@@ -34,7 +34,7 @@ def announced(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
     return tuple(str(guard) for guard in guards)
 
 
-def _shortened(guard: AddedGuard) -> str:
+def _shorten(guard: AddedGuard) -> str:
     condition = guard.condition
     if len(condition) <= CONDITION:
         return str(guard)

@@ -50,7 +50,7 @@ def make_info_command(
         for heading in ("device", "target", "multiprocessors", "shared memory, KiB", "L2, MiB"):
             devices.add_column(heading)
         for entry in backends.list():
-            for device, target in _described(backends, entry):
+            for device, target in _describe_devices(backends, entry):
                 sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
                 devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
         console.print(devices)
@@ -86,7 +86,7 @@ def _backends_table(backends: Backends) -> Table:
     return table
 
 
-def _described(backends: Backends, entry: Registered) -> list[tuple[str, Target]]:
+def _describe_devices(backends: Backends, entry: Registered) -> list[tuple[str, Target]]:
     """The devices of a back end that are there; none of one that does not load, as the table of back ends
     says."""
     try:

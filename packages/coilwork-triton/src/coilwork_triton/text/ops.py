@@ -317,7 +317,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
 
 # Builders that make one operator, whose literal operand Triton converts to the other operand's type.
 OPERATORS: Final = frozenset(
-    {"add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"}
+    {"add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "lshift", "rshift"}
 )  # fmt: skip
 
 # Builders that repeat an operand in their text: it must be a name.

@@ -144,7 +144,10 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
     if tile is None or tile.axis is None or tile.index is not node.axis:
         raise EmitError(
             "scan-axis",
-            f"scan along {node.axis.name}, which is not the only reduction range of kernel {values.kernel.name}",
+            (
+                f"scan along {node.axis.name}, which is not the only reduction range of kernel "
+                f"{values.kernel.name}"
+            ),
             origins=values.kernel.origins,
         )
     operands = [values.expression(scope, operand) for operand in node.operands]

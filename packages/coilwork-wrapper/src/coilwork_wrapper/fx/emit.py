@@ -365,7 +365,7 @@ class FxEmitter:
                 if position == number:
                     self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
             aligned = number in call.aligned
-            self.define(output, self._ensured(value, output, aligned=aligned))
+            self.define(output, self._ensure_layout(value, output, aligned=aligned))
 
     def check_size(self, check: CheckSize) -> None:
         """Raise an error unless a relation of sizes holds."""
@@ -374,7 +374,7 @@ class FxEmitter:
 
     def cond(self, call: CondCall) -> None:
         """Run one of two programs."""
-        outer = merged(outer_symbols(call.then), outer_symbols(call.otherwise))
+        outer = merge_symbols(outer_symbols(call.then), outer_symbols(call.otherwise))
         branches = [self.nest(part, outer) for part in (call.then, call.otherwise)]
         operands = [self.argument(a) for a in call.operands]
         predicate, sizes = self.values[call.predicate], [self.size(symbol) for symbol in outer]
@@ -383,7 +383,7 @@ class FxEmitter:
 
     def while_loop(self, call: WhileCall) -> None:
         """Run a program while another says so."""
-        outer = merged(outer_symbols(call.condition), outer_symbols(call.body))
+        outer = merge_symbols(outer_symbols(call.condition), outer_symbols(call.body))
         graphs = [self.nest(part, outer) for part in (call.condition, call.body)]
         carried = [self.argument(a) for a in call.carried]
         extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
@@ -454,7 +454,7 @@ class FxEmitter:
         bits = self.runtime.reinterpret_dtype
         return self.call(bits, value, size, stride, torch_type(buffer), offset)
 
-    def _ensured(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
+    def _ensure_layout(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
         size, stride = self.layout(output)
         ensure = self.runtime.ensure_aligned_layout if aligned else self.runtime.ensure_layout
         return self.call(ensure, value, size, stride, torch_type(output))
@@ -464,7 +464,7 @@ class FxEmitter:
         for number, output in enumerate(call.outputs):
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self.call(operator.getitem, node, number),))
-            self.define(output, self._ensured(value, output, aligned=False))
+            self.define(output, self._ensure_layout(value, output, aligned=False))
 
 
 class _OnStream:
@@ -502,7 +502,7 @@ class _Action(torch.nn.Module):
         return self._function(*args)
 
 
-def merged(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def merge_symbols(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Symbols of all groups, each once, in order."""
     return tuple(dict.fromkeys(symbol for group in groups for symbol in group))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
-from coilwork_wrapper.native.encoding import Tag, f64, i64, listing, u8, u32
+from coilwork_wrapper.native.encoding import Tag, encode_list, f64, i64, u8, u32
 from coilwork_wrapper.native.registers import LARGEST, SMALLEST
 
 
@@ -46,4 +46,4 @@ def argument_bytes(
         case DeviceValue(device):
             return u8(Tag.DEVICE) + u32(text(device))
         case ListValue(items):
-            return u8(Tag.LIST) + listing(items, lambda item: argument_bytes(item, ref, register, text))
+            return u8(Tag.LIST) + encode_list(items, lambda item: argument_bytes(item, ref, register, text))

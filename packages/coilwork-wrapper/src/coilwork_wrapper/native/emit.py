@@ -20,7 +20,7 @@ from coilwork_ir.program.nodes import (
 from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_wrapper.native.captures import mark_captures
-from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, listing, u32
+from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, encode_list, u32
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.parts import Part, Shared
 
@@ -76,17 +76,17 @@ def encode_program(program: Program) -> EncodedProgram:
         numbers={id(part): number for number, part in enumerate(programs)},
     )
     parts = [
-        Part(one, shared).data(write_instruction, _in_order(one, checks_first=one is program))
+        Part(one, shared).data(write_instruction, _order_instructions(one, checks_first=one is program))
         for one in programs
     ]
-    tables = listing(keys, lambda key: u32(strings.number(key)))
-    tables += listing(kernels, lambda name: u32(strings.number(name)))
-    payload = strings.table() + tables + listing(shared.calls, bytes) + listing(parts, bytes)
+    tables = encode_list(keys, lambda key: u32(strings.number(key)))
+    tables += encode_list(kernels, lambda name: u32(strings.number(name)))
+    payload = strings.table() + tables + encode_list(shared.calls, bytes) + encode_list(parts, bytes)
     data = MAGIC + u32(VERSION) + u32(len(payload)) + payload
     return EncodedProgram(data, next(iter(shared.refusals), None))
 
 
-def _in_order(program: Program, *, checks_first: bool) -> Sequence[Instruction]:
+def _order_instructions(program: Program, *, checks_first: bool) -> Sequence[Instruction]:
     """Instructions without bindings of what is bound already; checks of fixed layouts first, as the Python
     module does.
     """
@@ -94,7 +94,7 @@ def _in_order(program: Program, *, checks_first: bool) -> Sequence[Instruction]:
     fixed: list[Instruction] = []
     known = {entry.name for entry in program.inputs if isinstance(entry, Expr) and entry.is_symbol}
     start = len(list(takewhile(_is_preamble, program.instructions))) if checks_first else 0
-    shapes = _of_fixed_layout(program)
+    shapes = _find_fixed_layouts(program)
     for number, instruction in enumerate(program.instructions):
         if isinstance(instruction, BindSymbol):
             if instruction.symbol.name in known:
@@ -109,7 +109,7 @@ def _is_preamble(instruction: Instruction) -> bool:
     return isinstance(instruction, BindSymbol | CheckLayout | CheckSize | Comment)
 
 
-def _of_fixed_layout(program: Program) -> frozenset[str]:
+def _find_fixed_layouts(program: Program) -> frozenset[str]:
     """Inputs whose shapes and strides depend on no symbol."""
     return frozenset(
         entry.name

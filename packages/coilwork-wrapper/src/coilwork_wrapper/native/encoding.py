@@ -244,10 +244,10 @@ def f64(value: float) -> bytes:
 
 def u32s(values: Sequence[int]) -> bytes:
     """`list of u32`."""
-    return listing(values, u32)
+    return encode_list(values, u32)
 
 
-def listing(values: Iterable[_T], write: Callable[[_T], bytes]) -> bytes:
+def encode_list(values: Iterable[_T], write: Callable[[_T], bytes]) -> bytes:
     """`list of X`."""
     parts = [write(value) for value in values]
     return u32(len(parts)) + b"".join(parts)

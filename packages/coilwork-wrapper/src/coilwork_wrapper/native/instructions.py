@@ -49,8 +49,8 @@ from coilwork_wrapper.native.encoding import (
     Relation,
     Result,
     View,
+    encode_list,
     i32,
-    listing,
     u8,
     u32,
     u32s,
@@ -100,7 +100,7 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
         case Comment():
             pass
         case Return(values=values):
-            part.add(Code.RETURN, "return", listing(values, lambda value: _result(part, value)))
+            part.add(Code.RETURN, "return", encode_list(values, lambda value: _result(part, value)))
 
 
 def _region(part: Part, region: Region) -> None:
@@ -191,29 +191,29 @@ def _extern(part: Part, call: ExternCall) -> None:
     data = (
         u32(part.text(call.target))
         + u32(part.text(call.implements))
-        + listing(call.args, part.argument)
-        + listing(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
-        + listing(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))
+        + encode_list(call.args, part.argument)
+        + encode_list(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
+        + encode_list(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))
         + u32(part.text(_device(part, call)))
         + u32(len(call.outputs))
         + u8(call.single)
-        + listing(call.paths, u32s)
+        + encode_list(call.paths, u32s)
     )
-    operands = u32(len(shared.calls)) + listing(call.outputs, lambda output: _output(part, output))
+    operands = u32(len(shared.calls)) + encode_list(call.outputs, lambda output: _output(part, output))
     shared.calls.append(data)
-    operands += listing(
+    operands += encode_list(
         call.binds, lambda bind: u32(part.registers.symbol(bind[0])) + u32(bind[1]) + u32(bind[2])
     )
     place = _place(f"call {call.target}", call.origins)
     # layouts may depend on sizes that the results bind; others are worked out before, for who makes the
     # results
-    settled = [] if call.binds else _settled(part, call)
+    settled = [] if call.binds else _settle_results(part, call)
     part.add(Code.CALL, place, operands)
-    for operands in settled or _settled(part, call):
+    for operands in settled or _settle_results(part, call):
         part.add(Code.SETTLE, place, operands)
 
 
-def _settled(part: Part, call: ExternCall) -> list[bytes]:
+def _settle_results(part: Part, call: ExternCall) -> list[bytes]:
     """The results of `call`, as they are to be."""
     return [
         _slot_and_layout(part, output) + u8(number in call.aligned)
@@ -242,23 +242,25 @@ def _output(part: Part, output: Buffer | SymbolOutput | None) -> bytes:
 
 def _cond(part: Part, call: CondCall) -> None:
     operands = u32(part.slot(call.predicate))
-    operands += _nested(part, call.then, call.operands) + _nested(part, call.otherwise, call.operands)
-    operands += listing(call.outputs, lambda output: _slot_and_layout(part, output))
+    operands += _encode_nested(part, call.then, call.operands) + _encode_nested(
+        part, call.otherwise, call.operands
+    )
+    operands += encode_list(call.outputs, lambda output: _slot_and_layout(part, output))
     part.add(Code.COND, _place(f"choose by %{call.predicate}", call.origins), operands)
 
 
 def _while(part: Part, call: WhileCall) -> None:
     values = (*call.carried, *call.extra)
-    operands = _nested(part, call.condition, values) + _nested(part, call.body, values)
-    operands += listing(call.outputs, lambda output: _slot_and_layout(part, output))
+    operands = _encode_nested(part, call.condition, values) + _encode_nested(part, call.body, values)
+    operands += encode_list(call.outputs, lambda output: _slot_and_layout(part, output))
     part.add(Code.WHILE, _place("loop", call.origins), operands)
 
 
-def _nested(part: Part, program: Program, values: Sequence[Argument]) -> bytes:
+def _encode_nested(part: Part, program: Program, values: Sequence[Argument]) -> bytes:
     sizes = [part.registers.symbol(symbol) for symbol in outer_symbols(program)]
     return (
         u32(part.shared.numbers[id(program)])
-        + listing(values, lambda value: _operand(part, value))
+        + encode_list(values, lambda value: _operand(part, value))
         + u32s(sizes)
     )
 

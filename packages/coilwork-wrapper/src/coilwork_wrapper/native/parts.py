@@ -16,7 +16,17 @@ from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import OWN
 from coilwork_wrapper.native.arguments import argument_bytes
-from coilwork_wrapper.native.encoding import Code, Input, Numbers, Ordering, Strings, listing, u8, u32, u32s
+from coilwork_wrapper.native.encoding import (
+    Code,
+    Input,
+    Numbers,
+    Ordering,
+    Strings,
+    encode_list,
+    u8,
+    u32,
+    u32s,
+)
 from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
 from coilwork_wrapper.native.uses import tensors_needed
 
@@ -114,7 +124,7 @@ class Part:
     def add(self, code: int, place: str, operands: bytes) -> None:
         """Write an instruction, after what computes the sizes that it needs."""
         where = self.text(place)
-        pending = self.registers.pending()
+        pending = self.registers.take_pending()
         if pending:
             self._instructions.append(compute_bytes(pending, where))
         self._instructions.append(u8(code) + u32(where) + operands)
@@ -136,13 +146,13 @@ class Part:
         return b"".join(
             (
                 u32(self.text(self.program.name)),
-                listing(self._slots, lambda name: u32(self.text(name))),
+                encode_list(self._slots, lambda name: u32(self.text(name))),
                 constants_bytes(self.registers),
                 u32s(outer),
                 inputs,
-                listing(known, bytes),
-                listing(self._layouts, bytes),
-                listing(self._instructions, bytes),
+                encode_list(known, bytes),
+                encode_list(self._layouts, bytes),
+                encode_list(self._instructions, bytes),
             )
         )
 
@@ -157,7 +167,7 @@ class Part:
             bound.add(entry.name)
             return u8(Input.SIZE) + u32(self.registers.symbol(entry))
 
-        return listing(self.program.inputs, entry_bytes)
+        return encode_list(self.program.inputs, entry_bytes)
 
 
 def _kind(dtype: DType) -> Numbers:

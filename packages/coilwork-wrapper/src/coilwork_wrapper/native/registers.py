@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Final
 
 from coilwork_ir.index import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym, as_expr, node
-from coilwork_wrapper.native.encoding import Code, Operation, i64, listing, u8, u32
+from coilwork_wrapper.native.encoding import Code, Operation, encode_list, i64, u8, u32
 
 SMALLEST: Final = -(1 << 63)
 LARGEST: Final = (1 << 63) - 1
@@ -41,13 +41,13 @@ class Registers:
         return self._symbols[symbol.name]
 
     def of(self, value: Expr | int) -> int:
-        """The register of `value`; what computes it comes with the next `pending`."""
+        """The register of `value`; what computes it comes with the next `take_pending`."""
         expr = as_expr(value)
         if expr not in self._known:
             self._known[expr] = self._compute(expr)
         return self._known[expr]
 
-    def pending(self) -> Sequence[tuple[_Key, int]]:
+    def take_pending(self) -> Sequence[tuple[_Key, int]]:
         """Return what has to be computed before the instruction at hand; asked for once."""
         pending, self._pending = self._pending, []
         return pending
@@ -121,9 +121,9 @@ def compute_bytes(steps: Sequence[tuple[_Key, int]], place: int) -> bytes:
         numbers = (target, left, right)
         return u8(operation) + b"".join(map(u32, numbers))
 
-    return u8(Code.COMPUTE) + u32(place) + listing(steps, step)
+    return u8(Code.COMPUTE) + u32(place) + encode_list(steps, step)
 
 
 def constants_bytes(registers: Registers) -> bytes:
     """How many registers there are, and the values of the constants."""
-    return u32(registers.count) + listing(registers.constants, i64)
+    return u32(registers.count) + encode_list(registers.constants, i64)

@@ -21,7 +21,7 @@ from coilwork_ir.syntax.python import (
     Unpack,
     method,
 )
-from coilwork_wrapper.python.expressions import quoted
+from coilwork_wrapper.python.expressions import quote
 from coilwork_wrapper.python.scope import Scope
 
 HALF_A_LINE: Final = 42
@@ -55,7 +55,7 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
     if not check.aligned:
         return _check(check, scope)
     name = scope.name(check.buffer)
-    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_expected(check, scope))))
+    return Assign((name,), Filled(scope.runtime("check_aligned_layout", *_write_expected(check, scope))))
 
 
 def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
@@ -71,13 +71,13 @@ def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check(check: CheckLayout, scope: Scope) -> Statement:
-    return Do(Filled(scope.runtime("check_layout", *_expected(check, scope))))
+    return Do(Filled(scope.runtime("check_layout", *_write_expected(check, scope))))
 
 
-def _expected(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
+def _write_expected(check: CheckLayout, scope: Scope) -> tuple[Expression, ...]:
     buffer = scope.buffer(check.buffer)
     shape, strides, dtype = scope.layout(buffer)
-    return scope.variable(buffer.name), quoted(buffer.name), dtype, quoted(buffer.device), shape, strides
+    return scope.variable(buffer.name), quote(buffer.name), dtype, quote(buffer.device), shape, strides
 
 
 def _is_fixed(check: CheckLayout, scope: Scope) -> bool:

@@ -41,7 +41,7 @@ def index_expression(expr: Expr, names: Mapping[str, str]) -> Expression:
     return Formula(format_expr(substitute(expr, renamed) if renamed else expr))
 
 
-def quoted(text: str) -> Text:
+def quote(text: str) -> Text:
     """A string, as Python's `repr` spells it."""
     return Text(text, "'")
 
@@ -67,7 +67,7 @@ def argument(
         case TorchValue(attribute):
             return Attribute(TORCH, attribute)
         case DeviceValue(device):
-            return method(TORCH, "device", quoted(device))
+            return method(TORCH, "device", quote(device))
         case ListValue(items):
             return List(tuple(argument(item, name_of, index) for item in items))
         case float():
@@ -75,7 +75,7 @@ def argument(
         case complex():
             return call("complex", real(value.real), real(value.imag))
         case str():
-            return quoted(value)
+            return quote(value)
         case None:
             return NONE
         case _:

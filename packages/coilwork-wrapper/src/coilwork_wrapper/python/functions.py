@@ -25,7 +25,7 @@ from coilwork_ir.syntax.python import (
     method,
 )
 from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
-from coilwork_wrapper.python.expressions import quoted
+from coilwork_wrapper.python.expressions import quote
 from coilwork_wrapper.python.instructions import emit_instruction
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.python.scope import Scope
@@ -131,7 +131,7 @@ def _function(part: Program, scope: Scope) -> Function:
             if source in scope.inputs and source not in ranked:
                 ranked.add(source)
                 rank = Number(len(scope.buffer(source).shape))
-                body.append(Do(scope.runtime("check_rank", scope.variable(source), quoted(source), rank)))
+                body.append(Do(scope.runtime("check_rank", scope.variable(source), quote(source), rank)))
         body.extend(emit_instruction(instruction, scope))
     sizes = (scope.symbols[symbol.name] for symbol in scope.outer(part))
     return Function(name, (Parameter(ARGS.id), *map(Parameter, sizes)), tuple(body))

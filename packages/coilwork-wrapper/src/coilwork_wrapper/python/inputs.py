@@ -24,7 +24,7 @@ from coilwork_ir.syntax.python import (
     Tuple,
     method,
 )
-from coilwork_wrapper.python.expressions import index_expression, quoted, torch_dtype
+from coilwork_wrapper.python.expressions import index_expression, quote, torch_dtype
 from coilwork_wrapper.python.names import identifiers
 
 SIZES: Final = (16, 32, 64, 8, 4, 128, 2, 1, 3, 0)
@@ -52,7 +52,7 @@ def make_inputs(program: Program) -> Function:
 
 def make_constants(constants: Iterable[Constant]) -> Function:
     """The function `make_constants`."""
-    pairs = tuple((quoted(c.key), _random(c.buffer, {})) for c in constants)
+    pairs = tuple((quote(c.key), _random(c.buffer, {})) for c in constants)
     return Function("make_constants", (), (Return((Rows(Dict(pairs)),)),))
 
 
@@ -105,5 +105,5 @@ def _random(buffer: Buffer, names: Mapping[str, str]) -> Expression:
     layout = (
         Tuple(tuple(index_expression(e, names) for e in exprs)) for exprs in (buffer.shape, buffer.strides)
     )
-    details = (torch_dtype(buffer.dtype), quoted(buffer.device))
+    details = (torch_dtype(buffer.dtype), quote(buffer.device))
     return method(Name("rt"), "random_input", *layout, *details)

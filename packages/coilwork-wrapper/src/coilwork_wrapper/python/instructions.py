@@ -66,7 +66,7 @@ from coilwork_ir.syntax.python import (
 from coilwork_ir.syntax.python import Comment as Remark
 from coilwork_wrapper.provenance import origin_lines
 from coilwork_wrapper.python.checks import emit_check
-from coilwork_wrapper.python.expressions import quoted
+from coilwork_wrapper.python.expressions import quote
 from coilwork_wrapper.python.scope import Scope
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
@@ -100,7 +100,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case CheckSize():
             sides = scope.index(instruction.lhs), scope.index(instruction.rhs)
             fails = Unary("not", Binary(RELATIONS[instruction.relation], *sides))
-            yield If(fails, (Raise(call("RuntimeError", quoted(instruction.message))),))
+            yield If(fails, (Raise(call("RuntimeError", quote(instruction.message))),))
         case CondCall():
             yield from _cond(instruction, scope)
         case WhileCall():
@@ -134,11 +134,9 @@ def _order_streams(instruction: StreamInstruction, scope: Scope) -> Statement:
 
     match instruction:
         case ForkStream(stream=stream, device=device, after=after):
-            return Assign((scope.name(stream),), scope.runtime("fork_stream", quoted(device), *others(after)))
+            return Assign((scope.name(stream),), scope.runtime("fork_stream", quote(device), *others(after)))
         case RecordEvent(event=event, device=device, stream=stream):
-            return Assign(
-                (scope.name(event),), scope.runtime("record_event", quoted(device), *others(stream))
-            )
+            return Assign((scope.name(event),), scope.runtime("record_event", quote(device), *others(stream)))
         case WaitEvent(event=event, stream=None):
             return Do(scope.runtime("synchronize_event", scope.variable(event)))
         case WaitEvent(event=event, stream=str(stream)):
@@ -156,7 +154,7 @@ def _memory(
         case Alloc(buffer=buffer):
             yield _define(buffer, _empty(buffer, scope), scope)
         case AllocPool():
-            size, device = scope.index(instruction.size_bytes), quoted(instruction.device)
+            size, device = scope.index(instruction.size_bytes), quote(instruction.device)
             yield Assign((scope.name(instruction.pool),), scope.runtime("empty_pool", size, device))
         case PoolView(buffer=buffer):
             pool, offset = scope.variable(instruction.pool), scope.index(instruction.offset_bytes)
@@ -187,7 +185,7 @@ def _empty(buffer: Buffer, scope: Scope) -> Expression:
     layout = scope.layout(buffer)
     name, is_numbered = QUICK_ALLOCATIONS.get(kind, ("", False))
     if not name:
-        return scope.runtime("empty_strided", *layout, quoted(buffer.device))
+        return scope.runtime("empty_strided", *layout, quote(buffer.device))
     return scope.runtime(name, *layout, *([Number(int(number or 0))] if is_numbered else []))
 
 

@@ -22,7 +22,7 @@ from coilwork_ir.syntax.python import (
     Text,
     Tuple,
 )
-from coilwork_wrapper.python.expressions import quoted
+from coilwork_wrapper.python.expressions import quote
 
 FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType({"cpp": "CppKernel", "triton": "TritonKernel"})
 """By language, the function of the runtime's that describes a kernel in it; those of back ends share one."""
@@ -34,10 +34,10 @@ def specification(source: KernelSource, text_name: str) -> Rows:
     """
     kind = FUNCTIONS.get(source.language, "DeviceKernel")
     fields: list[tuple[str, Expression]] = [
-        *([] if source.language in FUNCTIONS else [("language", quoted(source.language))]),
-        ("name", quoted(source.name)),
+        *([] if source.language in FUNCTIONS else [("language", quote(source.language))]),
+        ("name", quote(source.name)),
         ("source", Name(text_name)),
-        ("entry", quoted(source.entry)),
+        ("entry", quote(source.entry)),
         ("args", _texts(argument_spec(a) for a in source.args)),
         ("arg_names", _texts(a.name for a in source.args)),
     ]
@@ -51,8 +51,8 @@ def specification(source: KernelSource, text_name: str) -> Rows:
     if source.features:
         fields.append(("features", _texts(source.features)))
     if source.read_bytes is not None and source.write_bytes is not None:
-        fields.append(("bytes", quoted(format_expr(source.read_bytes + source.write_bytes))))
-    fields.append(("target", quoted(source.target)))
+        fields.append(("bytes", quote(format_expr(source.read_bytes + source.write_bytes))))
+    fields.append(("target", quote(source.target)))
     return _runtime_value(kind, fields)
 
 
@@ -61,7 +61,7 @@ def _runtime_value(kind: str, fields: Iterable[tuple[str, Expression]]) -> Rows:
 
 
 def _texts(texts: Iterable[str]) -> Filled:
-    return Filled(Tuple(tuple(map(quoted, texts))))
+    return Filled(Tuple(tuple(map(quote, texts))))
 
 
 def argument_spec(arg: SourceArg) -> str:
@@ -85,7 +85,7 @@ def _version(version: Version) -> Rows:
     """`rt.KernelVersion(...)`; the mapping is a string literal for each of its lines."""
     fields: list[tuple[str, Expression]] = []
     if version.guard is not None:
-        fields.append(("guard", quoted(format_expr(version.guard.distance))))
-    lines = tuple(map(quoted, format_mapping(version.mapping).splitlines(keepends=True)))
-    fields.append(("mapping", Rows(Joined(lines)) if lines else quoted("")))
+        fields.append(("guard", quote(format_expr(version.guard.distance))))
+    lines = tuple(map(quote, format_mapping(version.mapping).splitlines(keepends=True)))
+    fields.append(("mapping", Rows(Joined(lines)) if lines else quote("")))
     return _runtime_value("KernelVersion", fields)

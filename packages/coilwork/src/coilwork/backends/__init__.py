@@ -1,5 +1,1 @@
-"""Our back ends, `cpu.py` and `cuda.py`, and `registry.py`, which finds those that are installed.
-
-Each is one value of the form `coilwork_ir.backend.Backend`, registered under the entry point group
-`coilwork.backends` like anyone's.
-"""
+"""Back ends. Open `registry.py` first: it finds those that are installed; `cpu.py`, `cuda.py` are ours."""

@@ -18,7 +18,7 @@ from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.indexing import in_range, within
+from coilwork_lowering.ops.indexing import check_in_range, within
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
@@ -136,7 +136,7 @@ class Bags:
         without any.
         """
         if not self.by_bag(builder):
-            return self._in_memory(builder, kind, inner, neutral, dtype, value)
+            return self._reduce_in_memory(builder, kind, inner, neutral, dtype, value)
 
         def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
             bag, *rest = point
@@ -164,7 +164,7 @@ class Bags:
         """Tell if bags are reduced each by itself, not element by element into memory."""
         return adds_repeatably(builder, self.device, DType.F32) or not has_trait(self.device, PROCESSOR)
 
-    def _in_memory(
+    def _reduce_in_memory(
         self,
         builder: Builder,
         kind: Literal["sum", "min", "max"],
@@ -270,14 +270,14 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
     )
 
 
-def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> TensorValue:
+def check_indices(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> TensorValue:
     """`indices`, each checked to be a row."""
     return builder.pointwise(
         indices.shape,
         indices.dtype,
         indices.device,
         lambda point: builder.read(indices, point),
-        checks=lambda point: (in_range(cast(builder.read(indices, point), DType.I64), rows, call),),
+        checks=lambda point: (check_in_range(cast(builder.read(indices, point), DType.I64), rows, call),),
         name=f"{builder.hint}_indices",
     )
 

@@ -35,7 +35,7 @@ def group_width(
     return max(fitting, default=None)
 
 
-def grouped(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
+def group_columns(shape: Shape, width: int) -> tuple[Shape, tuple[Expr, ...]]:
     """`shape` with its columns in groups of `width`, groups outermost, and the point of `shape` at the ranges
     of that.
     """

@@ -24,8 +24,8 @@ from coilwork_lowering.ops.scattering.bags import (
     Element,
     OffsetRules,
     bag_of_each,
+    check_indices,
     check_offsets,
-    checked,
     order_checks,
 )
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
@@ -57,7 +57,7 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     error: CheckError = "RuntimeError" if in_order and is_sum else "IndexError"
     return Bags(
         rows=rows,
-        indices=checked(builder, indices, rows, call),
+        indices=check_indices(builder, indices, rows, call),
         offsets=check_offsets(
             builder,
             offsets,
@@ -150,9 +150,9 @@ def _forward(builder: Builder, call: Call) -> Value:
 
     return (
         combined,
-        _stored(builder, offset2bag, weight.device, lambda point: builder.read(places, point)),
-        _stored(builder, bag_size, weight.device, size),
-        _stored(
+        _store(builder, offset2bag, weight.device, lambda point: builder.read(places, point)),
+        _store(builder, bag_size, weight.device, size),
+        _store(
             builder,
             max_indices,
             weight.device,
@@ -161,7 +161,7 @@ def _forward(builder: Builder, call: Call) -> Value:
     )
 
 
-def _stored(
+def _store(
     builder: Builder, fake: torch.Tensor, device: str, body: Callable[[tuple[Expr, ...]], Scalar]
 ) -> TensorValue:
     dtype = dtype_of(fake.dtype)
@@ -209,7 +209,7 @@ def _backward(builder: Builder, call: Call) -> Value:
         raise NotLowered("gradients of a table without columns")
     rows = as_size(call["num_weights"])
     bags = _bags_of(builder, call, rows, gradient.shape[0])
-    given = _of_largest if mode is Mode.MAX else _of_elements
+    given = _give_largest if mode is Mode.MAX else _give_elements
     found = given(builder, call, bags, gradient, mode)
     return builder.pointwise(
         (rows, gradient.shape[1]),
@@ -220,7 +220,7 @@ def _backward(builder: Builder, call: Call) -> Value:
     )
 
 
-def _of_elements(
+def _give_elements(
     builder: Builder, call: Call, bags: Bags, gradient: TensorValue, mode: Mode
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """Each element that counts gives its row what its bag was given."""
@@ -289,7 +289,7 @@ def _shares(builder: Builder, bags: Bags, wide: DType) -> TensorValue:
     )
 
 
-def _of_largest(
+def _give_largest(
     builder: Builder, call: Call, bags: Bags, gradient: TensorValue, mode: Mode
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """Each column of a bag gives the row that its maximum was of what it was given."""
@@ -299,7 +299,7 @@ def _of_largest(
     def row(point: tuple[Expr, ...]) -> Scalar:
         return cast(builder.read(largest, point), DType.I64)
 
-    def counted(point: tuple[Expr, ...]) -> Scalar:
+    def count_elements(point: tuple[Expr, ...]) -> Scalar:
         count = many(point[0])
         return gt(count, like(0, count))
 
@@ -308,7 +308,7 @@ def _of_largest(
         def key(flat: Expr) -> Scalar:
             point = unflatten(flat, gradient.shape)
             target = op("add", mul(row(point), index(targets[1])), index(point[1]))
-            return select(counted(point), target, index(product(targets)))
+            return select(count_elements(point), target, index(product(targets)))
 
         def given(at: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
             spot = unflatten(at, gradient.shape)
@@ -336,8 +336,10 @@ def _of_largest(
         _zeros(builder, bags, gradient),
         gradient.shape,
         lambda point: (placeholder(0), point[1]),
-        lambda point: (select(counted(point), row(point), const(0, DType.I64)),),
-        lambda point: select(counted(point), cast(builder.read(gradient, point), wide), const(0, wide)),
+        lambda point: (select(count_elements(point), row(point), const(0, DType.I64)),),
+        lambda point: select(
+            count_elements(point), cast(builder.read(gradient, point), wide), const(0, wide)
+        ),
         "add",
         lambda point: (),
     )
@@ -349,7 +351,7 @@ def _zeros(builder: Builder, bags: Bags, gradient: TensorValue) -> TensorValue:
     return builder.pointwise((bags.rows, gradient.shape[1]), wide, bags.device, lambda point: const(0, wide))
 
 
-def _by_sample_backward(builder: Builder, call: Call) -> Value:
+def _differentiate_samples(builder: Builder, call: Call) -> Value:
     """Return what a bag was given, times the row, summed."""
     gradient, weight = call.tensor("grad"), call.tensor("weight")
     if Mode(call.integer("mode")) is not Mode.SUM or any(as_int(size) == 0 for size in gradient.shape):
@@ -380,5 +382,5 @@ def _by_sample_backward(builder: Builder, call: Call) -> Value:
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("_embedding_bag _embedding_bag_forward_only"), _forward),
     Rule(overloads("_embedding_bag_backward"), _backward),
-    Rule(overloads("_embedding_bag_per_sample_weights_backward"), _by_sample_backward),
+    Rule(overloads("_embedding_bag_per_sample_weights_backward"), _differentiate_samples),
 )

@@ -9,9 +9,9 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.facts.known_order import in_order
+from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.indexing import in_range, position_of
+from coilwork_lowering.ops.indexing import check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, unflatten
 from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
@@ -25,7 +25,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     if call["scale_grad_by_freq"] or not gradient.dtype.is_float:
         raise NotLowered("gradients scaled by how often an index occurs")
     rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
-    sums = _sorted if adds_repeatably(builder, call.device, gradient.dtype) else _in_memory
+    sums = _sum_sorted if adds_repeatably(builder, call.device, gradient.dtype) else _add_in_memory
     found = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
         found.shape,
@@ -37,7 +37,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     )
 
 
-def _sorted(
+def _sum_sorted(
     builder: Builder, call: Call, gradient: TensorValue, indices: TensorValue, rows: Expr, padding: Expr
 ) -> TensorValue:
     wide = gradient.dtype.compute
@@ -65,13 +65,13 @@ def _sorted(
             key=key if as_int(padding) != -1 else found,
             value=element,
             dtype=wide,
-            checks=lambda flat: (in_range(found(flat), rows, call),),
-            ordered=as_int(padding) == -1 and in_order(call.node.args[1]),
+            checks=lambda flat: (check_in_range(found(flat), rows, call),),
+            ordered=as_int(padding) == -1 and is_in_order(call.node.args[1]),
         ),
     ).values
 
 
-def _in_memory(
+def _add_in_memory(
     builder: Builder, call: Call, gradient: TensorValue, indices: TensorValue, rows: Expr, padding: Expr
 ) -> TensorValue:
     """By adding to the rows of a table of zeros."""
@@ -95,7 +95,7 @@ def _in_memory(
         lambda point: (found(point),),
         element,
         "add",
-        lambda point: (in_range(found(point), rows, call),),
+        lambda point: (check_in_range(found(point), rows, call),),
     )
 
 

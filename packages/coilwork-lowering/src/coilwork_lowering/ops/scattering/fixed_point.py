@@ -40,12 +40,12 @@ from coilwork_lowering.ops.scattering.fixed_units import (
     MANTISSA,
     NO_NUMBER,
     exponent_of,
-    in_units,
     kind,
     last_if_zero,
     magnitude,
+    scale_units,
+    sum_not_numbers,
     whole_units,
-    without_number,
 )
 from coilwork_lowering.ops.scattering.scattered_points import Points, Words, number_everywhere
 from coilwork_lowering.scalar_math import add, both, either, eq, gt, invert, le, lt, mul, select, sub
@@ -186,13 +186,13 @@ def _value_of(points: Points, bits: int, common: _Common | None) -> Callable[[Ex
         total, exponent = points.at(multiples, row), points.at(exponents, row, only=own)
         height = sub(exponent, const(BIAS + bits, DType.I32))
         if common is None:
-            found = in_units(total, height)
+            found = scale_units(total, height)
         else:
             height = select(common.serve, sub(common.top, const(BIAS + bits, DType.I32)), height)
             used = both(common.serve, common.second)
-            found = _joined(total, points.at(multiples, row, word=1, only=used), height, common.step)
+            found = _join_units(total, points.at(multiples, row, word=1, only=used), height, common.step)
         special = eq(exponent, const(NO_NUMBER, DType.I32))
-        return select(special, without_number(total), cast(found, DType.F32))
+        return select(special, sum_not_numbers(total), cast(found, DType.F32))
 
     return value
 
@@ -211,7 +211,7 @@ def _two_words(common: _Common) -> Words:
     return Words(count=2, of=of, used=used)
 
 
-def _joined(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
+def _join_units(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
     """The sum of multiples of two units, an `f64`: as if it had been made of integers as long as it takes,
     and rounded.
     """
@@ -221,7 +221,7 @@ def _joined(first: Scalar, second: Scalar, height: Scalar, step: int) -> Scalar:
     carried = op("rshift", second, shift)
     left = sub(second, op("lshift", carried, shift))
     below = sub(height, const(step, DType.I32))
-    return add(in_units(add(first, carried), height), in_units(left, below))
+    return add(scale_units(add(first, carried), height), scale_units(left, below))
 
 
 def _adds(number: Scalar) -> Scalar:

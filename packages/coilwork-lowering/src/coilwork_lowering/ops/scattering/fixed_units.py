@@ -54,7 +54,7 @@ def whole_units(number: Scalar, exponent: Scalar) -> Scalar:
     return cast(mul(cast(number, DType.F64), power_of_two(exponent)), DType.I64)
 
 
-def in_units(units: Scalar, exponent: Scalar) -> Scalar:
+def scale_units(units: Scalar, exponent: Scalar) -> Scalar:
     """So many units of 2 to the `exponent`, an `f64`."""
     return mul(cast(units, DType.F64), power_of_two(exponent))
 
@@ -69,7 +69,7 @@ def kind(number: Scalar) -> Scalar:
     return select(finite, zero, found)
 
 
-def without_number(total: Scalar) -> Scalar:
+def sum_not_numbers(total: Scalar) -> Scalar:
     """The sum of what is no number, and of numbers, by how many of either sign were added."""
     infinity = float("inf")
     negative = op("rshift", total, const(_HALF, DType.I64))

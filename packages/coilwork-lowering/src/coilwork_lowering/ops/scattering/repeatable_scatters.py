@@ -14,9 +14,9 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
-from coilwork_lowering.facts.known_order import in_order
+from coilwork_lowering.facts.known_order import is_in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered
@@ -35,7 +35,7 @@ def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
     return chosen != "auto" or not has_trait(device, PROCESSOR)
 
 
-def in_place(call: Call) -> bool:
+def is_in_place(call: Call) -> bool:
     """Tell if the operator writes into its first argument."""
     return call.target.split(".")[1].endswith("_")
 
@@ -81,7 +81,7 @@ def index_put_repeatably(
         rest = [p for k, p in enumerate(point) if k not in plan.places]
         return (flatten([point[k] for k in plan.places], indexed), *rest)
 
-    return _added(builder, call, value, elements, rows)
+    return _add_elements(builder, call, value, elements, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +181,9 @@ def scatter_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (in_range(found(flat), size, call),),
+        checks=lambda flat: (check_in_range(found(flat), size, call),),
     )
-    return _added(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
+    return _add_elements(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 
 
 def index_add_repeatably(
@@ -209,19 +209,21 @@ def index_add_repeatably(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (in_range(key(flat), value.shape[dim], call),),
-        ordered=in_order(call.node.args[2]),
+        checks=lambda flat: (check_in_range(key(flat), value.shape[dim], call),),
+        ordered=is_in_order(call.node.args[2]),
     )
-    return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))
+    return _add_elements(
+        builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :])
+    )
 
 
 def _one_in_order(indices: Any) -> bool:
     """Of the index tensors, FX values or None, there is one, and it never decreases."""
     found = [given for given in indices if given is not None]
-    return len(found) == 1 and in_order(found[0])
+    return len(found) == 1 and is_in_order(found[0])
 
 
-def _added(
+def _add_elements(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -239,7 +241,7 @@ def _added(
     """
     old = builder.current(value)
     into = None
-    if in_place(call):
+    if is_in_place(call):
         if not is_whole(old):
             raise NotLowered("a scatter into part of a buffer")
         into = old.buffer

@@ -19,7 +19,7 @@ from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Const, Load, Scalar, cast, const, load, placeholder, postorder, rewrite
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.elements import Elements
 from coilwork_lowering.scalar_math import add, both, either, index, invert, lt, sub
@@ -104,10 +104,10 @@ class Points:
                 into=zeros.buffer.name,
                 ranges=node_ranges("i", self._shape),
                 index=(point[0], as_expr(0) if words is None else placeholder(1), placeholder(0), point[2]),
-                indirect=tuple(simplified(_reading_only(only, one)) for one in indirect),
-                value=simplified(_reading_only(only, value(number, key))),
+                indirect=tuple(simplify(_reading_only(only, one)) for one in indirect),
+                value=simplify(_reading_only(only, value(number, key))),
                 mode=mode,
-                mask=only if mask is None else simplified(_reading_only(only, _both(only, mask))),
+                mask=only if mask is None else simplify(_reading_only(only, _both(only, mask))),
                 checks=self._checks(point, only) if checked and self._stored is None else (),
                 origins=builder.origins,
             )
@@ -143,7 +143,7 @@ class Points:
                 indirect=(),
                 value=zero,
                 mode="store",
-                mask=simplified(used),
+                mask=simplify(used),
                 covers=True,
                 origins=builder.origins,
             )
@@ -166,7 +166,7 @@ class Points:
             return found
         return tuple(
             Check(
-                condition=simplified(either(invert(only), _reading_only(only, check.condition))),
+                condition=simplify(either(invert(only), _reading_only(only, check.condition))),
                 message=check.message,
                 error=check.error,
             )
@@ -243,7 +243,7 @@ def number_everywhere(builder: Builder, elements: Elements) -> float | None:
         return node if found is None else found
 
     value = elements.value(flat, index(flat), point, const(True, DType.BOOL))
-    found = simplified(rewrite((value,), visit)[0])
+    found = simplify(rewrite((value,), visit)[0])
     if not isinstance(found, Const):
         return None
     # a literal stands for the nearest `f32`

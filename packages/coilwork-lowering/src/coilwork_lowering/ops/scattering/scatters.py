@@ -18,7 +18,7 @@ from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import (
     Relation,
     Shape,
@@ -27,15 +27,15 @@ from coilwork_lowering.building.values import (
     coordinate_symbols,
     is_whole,
 )
-from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
-from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.elementwise import bring_to_device, overloads, scalar_operand
+from coilwork_lowering.ops.indexing import AdvancedIndex, check_in_range, position_of
 from coilwork_lowering.ops.placing import replaces_nothing
-from coilwork_lowering.ops.scattering.column_groups import group_width, grouped
+from coilwork_lowering.ops.scattering.column_groups import group_columns, group_width
 from coilwork_lowering.ops.scattering.repeatable_scatters import (
     adds_repeatably,
-    in_place,
     index_add_repeatably,
     index_put_repeatably,
+    is_in_place,
     scatter_repeatably,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
@@ -62,9 +62,9 @@ def scatter_into(
             old, shape, builder.machine_of(old.device), resident_bytes=builder.options.resident_bytes
         )
         if width is not None:
-            shape, point = grouped(shape, width)
-    positions = tuple(simplified(s) for s in indirect(point))
-    source = simplified(value(point))
+            shape, point = group_columns(shape, width)
+    positions = tuple(simplify(s) for s in indirect(point))
+    source = simplify(value(point))
     made = builder.is_unfilled(old.buffer)
     output = old.buffer
     if not made:
@@ -109,7 +109,7 @@ def _require_atomic(call: Call, dtype: DType, mode: StoreMode) -> None:
 
 def _index_put(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
-    listed = on_device(builder, call["indices"], call.device)
+    listed = bring_to_device(builder, call["indices"], call.device)
     plan = AdvancedIndex(len(value.shape), listed, value.shape)
     source = call.tensor("values")
     accumulate = bool(call["accumulate"])
@@ -164,7 +164,7 @@ def _destination(
     """Return what is scattered into, from `points`: the argument's own memory, always for the in-place
     operators, or a copy.
     """
-    if not in_place(call):
+    if not is_in_place(call):
         stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
         if stored and replaces_nothing(call.node, builder.options):
             return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
@@ -209,7 +209,7 @@ def _one_hot(
         DType.I64,
         call.device,
         found,
-        checks=lambda point: (in_range(found(point), size, call),),
+        checks=lambda point: (check_in_range(found(point), size, call),),
         name=f"{call.node.name}_index",
     )
 
@@ -232,13 +232,13 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         if any(as_int(size) == 0 for size in positions.shape):
             # nothing is written; such positions may be of any rank
-            return value if in_place(call) else builder.copy(value, strides=call.strides(builder))
+            return value if is_in_place(call) else builder.copy(value, strides=call.strides(builder))
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep
         distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
         if mode is not None and (mode == "store" or distinct):
-            hot = None if in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
+            hot = None if is_in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
             if hot is not None:
                 return hot
         if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
@@ -266,7 +266,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             lambda point: (found(point),),
             element,
             chosen,
-            lambda point: (in_range(found(point), size, call),),
+            lambda point: (check_in_range(found(point), size, call),),
         )
 
     return lower
@@ -337,7 +337,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
         lambda point: (found(point),),
         element,
         mode,
-        lambda point: (in_range(found(point), value.shape[dim], call),),
+        lambda point: (check_in_range(found(point), value.shape[dim], call),),
     )
 
 

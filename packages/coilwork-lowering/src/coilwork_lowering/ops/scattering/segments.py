@@ -22,7 +22,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le,
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
-from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.simplify import simplify
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.scattering.elements import PIECE, Elements, Sums
@@ -49,7 +49,7 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     keys = _keys(builder, device, elements, width, offset)
     if compares:
         return sums_by_comparing(builder, device, elements, keys, offset)
-    order = _sorted(builder, device, elements, keys, offset)
+    order = _sort_keys(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
     if not elements.one_run:
         starts = _starts_of_runs(builder, device, elements, order, starts)
@@ -106,14 +106,14 @@ def _keys(builder: Builder, device: str, elements: Elements, width: DType, offse
     return keys
 
 
-def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
+def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
     if fits_pieces(builder, device, elements.count, keys.dtype):
         found = sort_in_pieces(builder, device, keys)
         return _Order(keys=found.keys, offset=offset, places=found.places)
     ranges = node_ranges("i", keys.shape)
-    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
+    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sort_keys")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
     body = builder.read(keys, ranges)
     builder.add(
@@ -237,7 +237,7 @@ def _rows(
             kind="sum",
             ranges=node_ranges("i", shape),
             axes=(axis,),
-            body=simplified(body),
+            body=simplify(body),
             origins=builder.origins,
         )
     )

@@ -63,8 +63,8 @@ def sort_in_pieces(builder: Builder, device: str, keys: TensorValue) -> Ordered:
     place = add(builder.read(found.places, point), index(point[0] * length))
     rank = builder.read(ranks, point)
     merged = Ordered(
-        keys=_scattered(builder, device, shape, key, rank, name="sorted"),
-        places=_scattered(builder, device, shape, place, rank, name="places"),
+        keys=_scatter_by_rank(builder, device, shape, key, rank, name="sorted"),
+        places=_scatter_by_rank(builder, device, shape, place, rank, name="places"),
     )
     return Ordered(keys=_first(builder, merged.keys, count), places=_first(builder, merged.places, count))
 
@@ -119,7 +119,7 @@ def _ranks(builder: Builder, device: str, values: TensorValue, length: int, piec
     return ranks
 
 
-def _scattered(
+def _scatter_by_rank(
     builder: Builder, device: str, shape: Shape, value: Scalar, rank: Scalar, *, name: str
 ) -> TensorValue:
     """`value` of each point of `shape` where its `rank` says. No two are equal, and together they are all

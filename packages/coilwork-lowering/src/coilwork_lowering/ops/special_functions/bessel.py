@@ -16,7 +16,12 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
 from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
-from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits, ratio, series_behind, series_over
+from coilwork_lowering.ops.special_functions.chebyshev import (
+    compute_in_64_bits,
+    ratio,
+    series_behind,
+    series_over,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
 
@@ -70,7 +75,7 @@ def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
     return select(eq(x, zero), like(math.inf, x), found)
 
 
-def _oscillating(x: Scalar, order: int, *, second: bool) -> Scalar:
+def _evaluate_asymptotic(x: Scalar, order: int, *, second: bool) -> Scalar:
     """J or (`second`) Y of a number from 8 on: Abramowitz and Stegun 9.2.5 and 9.2.6."""
     part = ratio(_NEAR, x)
     part = mul(part, part)
@@ -91,12 +96,14 @@ def _near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 def _j0(x: Scalar) -> Scalar:
     size = op("abs", x)
-    return select(le(size, like(_NEAR, x)), _near(size, tables.J0_NEAR), _oscillating(size, 0, second=False))
+    return select(
+        le(size, like(_NEAR, x)), _near(size, tables.J0_NEAR), _evaluate_asymptotic(size, 0, second=False)
+    )
 
 
 def _j1(x: Scalar) -> Scalar:
     size = op("abs", x)
-    far = _oscillating(size, 1, second=False)
+    far = _evaluate_asymptotic(size, 1, second=False)
     far = select(lt(x, like(0, x)), neg(far), far)
     return select(le(size, like(_NEAR, x)), mul(x, _near(size, tables.J1_NEAR)), far)
 
@@ -104,7 +111,7 @@ def _j1(x: Scalar) -> Scalar:
 def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
     """Negative infinity at 0, none below."""
     zero = like(0, x)
-    found = select(le(x, like(_NEAR, x)), near, _oscillating(x, order, second=True))
+    found = select(le(x, like(_NEAR, x)), near, _evaluate_asymptotic(x, order, second=True))
     found = select(lt(x, zero), like(math.nan, x), found)
     return select(eq(x, zero), like(-math.inf, x), found)
 
@@ -160,7 +167,7 @@ def _not_in_64_bits(rule: Rule) -> Rule:
 
 
 _CYLINDRICAL: Final = tuple(
-    _not_in_64_bits(pointwise_rule(targets, in_64_bits(function), kind=TO_FLOAT))
+    _not_in_64_bits(pointwise_rule(targets, compute_in_64_bits(function), kind=TO_FLOAT))
     for targets, function in (
         ("special_bessel_j0", _j0),
         ("special_bessel_j1", _j1),
@@ -169,7 +176,7 @@ _CYLINDRICAL: Final = tuple(
     )
 )
 _OTHERS: Final = tuple(
-    pointwise_rule(targets, in_64_bits(function), kind=TO_FLOAT)
+    pointwise_rule(targets, compute_in_64_bits(function), kind=TO_FLOAT)
     for targets, function in (
         ("i0 special_modified_bessel_i0", _i0),
         ("special_i0e", _i0e),

@@ -34,7 +34,7 @@ def ratio(start: float, x: Scalar) -> Scalar:
     return div(like(start, x), x)
 
 
-def in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
+def compute_in_64_bits(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
     """`function`, computed in `f64`: as eager's kernels in `f32`, or better."""
 
     def wide(*operands: Scalar) -> Scalar:

@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
-from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits
+from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, neg, select, sub
 
@@ -22,7 +22,7 @@ from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, neg, 
 _Ratio = Callable[[Scalar, Scalar], Scalar]
 
 
-def _by_angle(
+def _evaluate_by_angle(
     x: Scalar, n: Scalar, inside: _Ratio, above: _Ratio, below: _Ratio, at_one: Scalar, at_minus_one: Scalar
 ) -> Scalar:
     """`inside` of the angle whose cosine `x` is, `above` and (but for the sign) `below` of that whose
@@ -60,7 +60,9 @@ def _first(x: Scalar, n: Scalar) -> Scalar:
         return op("cosh", mul(n, angle))
 
     one = like(1, x)
-    return _by_angle(x, n, lambda n, angle: op("cos", mul(n, angle)), hyperbolic, hyperbolic, one, one)
+    return _evaluate_by_angle(
+        x, n, lambda n, angle: op("cos", mul(n, angle)), hyperbolic, hyperbolic, one, one
+    )
 
 
 def _second(x: Scalar, n: Scalar) -> Scalar:
@@ -68,21 +70,21 @@ def _second(x: Scalar, n: Scalar) -> Scalar:
         return lambda n, angle: div(op(function, mul(_plus(n, 1), angle)), op(function, angle))
 
     size = _plus(n, 1)
-    return _by_angle(x, n, ratio("sin"), ratio("sinh"), ratio("sinh"), size, size)
+    return _evaluate_by_angle(x, n, ratio("sin"), ratio("sinh"), ratio("sinh"), size, size)
 
 
-def _halved(function: str) -> _Ratio:
+def _halve(function: str) -> _Ratio:
     return lambda n, angle: div(op(function, mul(_plus(n, 0.5), angle)), op(function, _half(angle)))
 
 
 def _third(x: Scalar, n: Scalar) -> Scalar:
     size = _plus(add(n, n), 1)
-    return _by_angle(x, n, _halved("cos"), _halved("cosh"), _halved("sinh"), like(1, x), size)
+    return _evaluate_by_angle(x, n, _halve("cos"), _halve("cosh"), _halve("sinh"), like(1, x), size)
 
 
 def _fourth(x: Scalar, n: Scalar) -> Scalar:
     size = _plus(add(n, n), 1)
-    return _by_angle(x, n, _halved("sin"), _halved("sinh"), _halved("cosh"), size, like(1, x))
+    return _evaluate_by_angle(x, n, _halve("sin"), _halve("sinh"), _halve("cosh"), size, like(1, x))
 
 
 def _rules() -> tuple[Rule, ...]:
@@ -92,13 +94,13 @@ def _rules() -> tuple[Rule, ...]:
         def plain(x: Scalar, n: Scalar, function: Callable[[Scalar, Scalar], Scalar] = function) -> Scalar:
             return function(x, op("trunc", n))
 
-        def shifted(x: Scalar, n: Scalar, plain: Callable[[Scalar, Scalar], Scalar] = plain) -> Scalar:
+        def shift_argument(x: Scalar, n: Scalar, plain: Callable[[Scalar, Scalar], Scalar] = plain) -> Scalar:
             return plain(sub(add(x, x), like(1, x)), n)
 
-        for name, chosen in (("chebyshev", plain), ("shifted_chebyshev", shifted)):
+        for name, chosen in (("chebyshev", plain), ("shifted_chebyshev", shift_argument)):
             base = f"special_{name}_polynomial_{letter}"
             targets = f"{base} {base}.x_scalar {base}.n_scalar"
-            found.append(pointwise_rule(targets, in_64_bits(chosen), kind=TO_FLOAT))
+            found.append(pointwise_rule(targets, compute_in_64_bits(chosen), kind=TO_FLOAT))
     return tuple(found)
 
 

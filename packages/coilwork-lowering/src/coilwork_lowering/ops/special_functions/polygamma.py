@@ -11,7 +11,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, compute_type, elementwise, overloads
 from coilwork_lowering.ops.powers import integer_power
-from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits
+from coilwork_lowering.ops.special_functions.chebyshev import compute_in_64_bits
 from coilwork_lowering.ops.special_functions.special import digamma
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, div, eq, le, like, lt, mul, select, sub
@@ -103,7 +103,7 @@ def _lower(builder: Builder, call: Call) -> Value:
     if not 0 <= order <= _HIGHEST:
         raise NotLowered("a high derivative of digamma")
     compute = compute_type(TO_FLOAT, [call.fakes["self"]])
-    function = (digamma, trigamma)[order] if order < 2 else in_64_bits(_polygamma(order))
+    function = (digamma, trigamma)[order] if order < 2 else compute_in_64_bits(_polygamma(order))
     return elementwise(builder, call, function, operands=[call["self"]], compute=[compute])
 
 

@@ -8,7 +8,12 @@ from typing import Final
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
 from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
-from coilwork_lowering.ops.special_functions.chebyshev import chebyshev, in_64_bits, ratio, series_over
+from coilwork_lowering.ops.special_functions.chebyshev import (
+    chebyshev,
+    compute_in_64_bits,
+    ratio,
+    series_over,
+)
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
 
@@ -51,6 +56,6 @@ def _quantile(p: Scalar) -> Scalar:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    pointwise_rule("special_erfcx", in_64_bits(_erfcx), kind=TO_FLOAT),
-    pointwise_rule("special_ndtri", in_64_bits(_quantile), kind=TO_FLOAT),
+    pointwise_rule("special_erfcx", compute_in_64_bits(_erfcx), kind=TO_FLOAT),
+    pointwise_rule("special_ndtri", compute_in_64_bits(_quantile), kind=TO_FLOAT),
 )

@@ -36,7 +36,7 @@ from coilwork_lowering.scalar_math import (
     like,
     lt,
     mul,
-    rounded,
+    round_to,
     select,
     sub,
     to_dtype,
@@ -121,7 +121,7 @@ def _neighbour(a: Scalar, b: Scalar, *, among: DType) -> Scalar:
     kind = kinds.get(among)
     if kind is None:
         raise NotLowered(f"neighbours in {among.text}")
-    a, b = rounded(a, among), rounded(b, among)
+    a, b = round_to(a, among), round_to(b, among)
     counted = DType.I32 if kind is DType.U16 else kind
 
     def number(bits: Scalar) -> Scalar:
@@ -188,7 +188,7 @@ def _frexp(builder: Builder, call: Call) -> Value:
         def body(point: tuple[Expr, ...]) -> Scalar:
             x = cast(builder.read(value, point), value.dtype.compute)
             # Both parts are of one number, also where kernels of their own find them.
-            return to_dtype(_parts(rounded(x, value.dtype))[number], dtype)
+            return to_dtype(_parts(round_to(x, value.dtype))[number], dtype)
 
         strides = builder.result_strides(fake)
         return builder.pointwise(value.shape, dtype, value.device, body, strides=strides)
@@ -210,10 +210,12 @@ def _mvlgamma(builder: Builder, call: Call) -> Value:
     def found(x: Scalar) -> Scalar:
         total = like(0.0, x)
         for k in range(dimensions):
-            shifted = rounded(add(x, rounded(like((1 - dimensions + k) / 2, x), dtype)), dtype)
-            total = add(total, rounded(op("lgamma", shifted), dtype))
+            shifted = round_to(add(x, round_to(like((1 - dimensions + k) / 2, x), dtype)), dtype)
+            total = add(total, round_to(op("lgamma", shifted), dtype))
         last = like(constant, x)
-        return add(rounded(total, dtype), rounded(last, dtype) if has_trait(call.device, ATEN_CPU) else last)
+        return add(
+            round_to(total, dtype), round_to(last, dtype) if has_trait(call.device, ATEN_CPU) else last
+        )
 
     return elementwise(builder, call, found, operands=[call["self"]], compute=[dtype.compute])
 
