@@ -13,9 +13,8 @@
       ...
     }
 
-Comment lines at the top say what holds and why, and give settings as `NAME: VALUE`. There is one `expect` line
-for each run. `expect: NAME=VALUE ...` changes settings for its run. The file is read as one input with all its
-expected results.
+Comment lines at the top say what holds and why, and give settings as `NAME: VALUE`. There is one `expect`
+line for each run. `expect: NAME=VALUE ...` changes settings for its run.
 
 A test runs the passes, compares the text, and runs the input and the result on the interpreter with random
 tensors. Both must give the same. These settings steer that run:
@@ -163,8 +162,8 @@ def check_text_case(
 ) -> None:
     """Run the passes of a test file on its input, compare the text, and run both on the interpreter.
 
-    `known` names the settings that `transform` reads. With `update` the file is rewritten to expect what is computed now; results of the interpreter are
-    compared all the same.
+    `known` names the settings that `transform` reads. With `update` the file is rewritten to expect what is
+    computed now; results of the interpreter are compared all the same.
 
     Raises:
         AssertionError: the text is another one, or the interpreter computes something else. The message holds

@@ -11,8 +11,8 @@ Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph no
 A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines
 what has no name. The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
 
-A `Check` is a condition over scalars that loop nodes and kernels hold, and the error that a run ends with where
-it fails.
+A `Check` is a condition over scalars that loop nodes and kernels hold, and the error that a run ends with
+where it fails.
 """
 
 from __future__ import annotations
