@@ -1,5 +1,7 @@
-"""Ends a process whose test is in native code that never ends: there, the signal of a test's time limit
-(`pyproject.toml`) waits for ever.
+"""What tests of all packages have in common: the option `--update`, and the end of tests that never end.
+
+A time limit (`pyproject.toml`) is a signal, which waits for ever in native code that never ends. There, the
+process ends.
 """
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ from collections.abc import Iterator
 import pytest
 
 STDERR = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update` rewrites the texts that tests expect, in all packages: read the difference."""
+    parser.addoption("--update", action="store_true", help="rewrite expected texts instead of comparing them")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -40,7 +40,7 @@ from coilwork_lowering import (
     partition,
 )
 from coilwork_lowering.rewrites import cleaned_up
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 
 GPU = torch.device("cuda", 0)

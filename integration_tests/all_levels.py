@@ -29,7 +29,7 @@ from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from integration_tests.aot_backend import compile_by_role
 
 Call = Callable[[list[Any]], Sequence[Any]]

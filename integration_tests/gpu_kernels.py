@@ -25,7 +25,7 @@ from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 from coilwork_wrapper import emit_python
 from integration_tests.aot_backend import compile_by_role

@@ -21,7 +21,7 @@ from coilwork.stages import emit_kernels, lower_to_program, open_generation
 from coilwork.targets import declare
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 from integration_tests.determinism import CASES, SCATTERS
 

@@ -18,7 +18,7 @@ from coilwork_ir.program import Launch, Return
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import decompositions, lower
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 from integration_tests.two_device_programs import PROGRAMS
 

@@ -21,7 +21,7 @@ from coilwork.caches import open_caches
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork_runtime import Builder
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 

@@ -36,7 +36,7 @@ from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from integration_tests.all_levels import DRIVERS
 
 Call = Callable[[list[Any]], Sequence[Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_cpp_wrapper.names import identifiers
+from coilwork_cpp_wrapper.module import identifiers
 
 
 def test_names_stay_where_they_can() -> None:

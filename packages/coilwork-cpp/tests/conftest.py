@@ -32,12 +32,7 @@ FLAGS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-cpp-goldens` rewrites this package's expected texts; `--random-mappings N` draws more
-    mappings.
-    """
-    parser.addoption(
-        "--refresh-cpp-goldens", action="store_true", help="rewrite goldens/*.cpp instead of comparing"
-    )
+    """`--random-mappings N` draws more mappings."""
     parser.addoption(
         "--random-mappings", type=int, default=24, help="how many mappings are drawn, built and compared"
     )

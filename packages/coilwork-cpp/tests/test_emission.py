@@ -137,7 +137,7 @@ KERNELS = (bias_gelu, softmax, column_mean, embedding, sorted_rows, transpose_ad
 def test_goldens(make: Callable[[], Kernel], request: pytest.FixtureRequest) -> None:
     text = CppCodegen().emit(make(), target("x86-64-avx512"), {}).text
     golden = Path(__file__).parent / "goldens" / f"{make.__name__}.cpp"
-    if request.config.getoption("--refresh-cpp-goldens"):
+    if request.config.getoption("--update", default=False):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from coilwork_cpp.rewrites.pieces import pieces_of
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, product, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, reduce, where
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -104,14 +103,6 @@ def test_windows_over_borders(
     out = torch.empty_like(expected)
     load_kernel(kernel)(x, out)
     torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
-
-
-def test_middle_has_no_guards() -> None:
-    pieces = pieces_of(window_kernel(64, 56, 3, 1, 1))
-    assert masks_of(pieces[0]) == 0
-    assert points_of(pieces[0]) == 64 * 54 * 54
-    # each point once: the rows at both ends, then the columns that are left
-    assert [points_of(p) for p in pieces[1:]] == [64 * 54, 64 * 54, 64 * 56, 64 * 56]
 
 
 def strided_gather(planes: int, size: int) -> Kernel:
@@ -211,47 +202,6 @@ def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, row
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_known_numbers_become_constants() -> None:
-    def body(i: Expr, x: Expr) -> Scalar:
-        value = load("in0", [i * 1024 + x - 1], F32, mask=op("ge", number(x - 1), number(0)))
-        return op("div", value, cast(number(maximum(1 - x, as_expr(0)) + 4), F32))
-
-    middle = pieces_of(kernel_of((64, 1024), body))[0]
-    assert middle.stores[0].value.operands[1] is const(4.0, F32)
-
-
-def test_a_store_of_fewer_ranges_happens_once() -> None:
-    kernel = window_kernel(64, 56, 3, 1, 1)
-    row = kernel.ranges[0].symbol
-    narrow = Store(buffer="out1", index=row, value=load("in0", [row], F32))
-    out = TensorArg(name="out1", dtype=F32, role="out", span=as_expr(64))
-    assert len(pieces_of(replace(kernel, stores=(*kernel.stores, narrow), args=(*kernel.args, out)))) == 1
-
-
-def test_what_stays_whole() -> None:
-    small = window_kernel(2, 16, 3, 1, 1)
-    assert pieces_of(small) == (small,)
-    kernel = window_kernel(64, 56, 3, 1, 1)
-    scatter = replace(kernel, stores=tuple(replace(s, mode="add") for s in kernel.stores))
-    assert pieces_of(scatter) == (scatter,)
-    # a guard that changes in the middle of nowhere leaves no piece without it
-    scattered = kernel_of(
-        (64, 1024),
-        lambda i, x: load("in0", [i * 1024 + x], F32, mask=op("lt", number(mod(x, as_expr(7))), number(3))),
-    )
-    assert pieces_of(scattered) == (scattered,)
-    r = symbol("r0", extent=1024)
-    x = symbol("x0", extent=64)
-    summed = load("in0", [x * 1024 + r], F32, mask=op("ge", number(r - 1), number(0)))
-    reduction = Kernel(
-        name="rows",
-        ranges=(Range(symbol=x, kind="parallel"), Range(symbol=r, kind="reduction")),
-        args=kernel.args,
-        stores=(Store(buffer="out0", index=x, value=reduce("sum", [summed], [r])),),
-    )
-    assert pieces_of(reduction) == (reduction,)
-
-
 def test_pieces_of_the_same_rows_share_a_nest() -> None:
     def nests(planes: int) -> int:
         text = CppCodegen().emit(window_kernel(planes, 56, 3, 1, 1), target("x86-64-avx512"), {}).text
@@ -317,18 +267,3 @@ def test_ends_are_cut_as_well(load_kernel: Callable) -> None:
     out = torch.empty_like(x)
     load_kernel(kernel)(x, out)
     assert torch.equal(out, x.roll((-4, 4), (1, 2)))
-
-
-def test_indices_that_bend_too_often_stay() -> None:
-    kernel = one_dimension(lambda x: mod(x * 5, as_expr(511)), 1024, 1024)
-    assert pieces_of(kernel) == (kernel,)
-    # an index that bends in the middle of nowhere does not keep another one from being cut
-    both = kernel_of(
-        (64, 1024),
-        lambda i, x: op(
-            "add",
-            load("in0", [i * 1024 + mod(x * 5, as_expr(511))], F32),
-            load("in0", [i * 1024 + mod(x + 3, as_expr(1024))], F32),
-        ),
-    )
-    assert len(pieces_of(both)) == 2

@@ -24,7 +24,7 @@ from coilwork_ir.kernels.cores.nodes import (
     accumulate_of,
     factors_of,
 )
-from coilwork_ir.kernels.cores.refuse import check_core_taken
+from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel

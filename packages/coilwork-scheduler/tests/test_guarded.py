@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, as_int, const, floordiv, mod, substitute, symbol
-from coilwork_ir.scalar import Op, index_value, load, loads, op
+from coilwork_ir.scalar import Op, index_value, load, op
 from coilwork_ir.scalar import const as literal
 from coilwork_scheduler.inlining.guarded import COMPARISONS, Guards, share
 
@@ -99,20 +99,6 @@ def test_a_mask_about_one_known_place_that_does_not_hold_stays():
 def test_what_data_says_stays():
     mask = op("lt", load("lengths", (COLUMN,), DType.I64), literal(3, DType.I64))
     assert guards(64).needed(mask, "x", (ROW,)) is mask
-
-
-def test_a_value_per_row_below_padded_columns(build, compare):
-    """Rows of 30 are padded to 32 in memory; what is made of them and of a value per row, too."""
-    build.input("x", 6, 32)
-    build.input("scale", 6)
-
-    def scaled(i, j):
-        return op("exp", op("mul", load("x", (i, j), F64), load("scale", (i,), F64)))
-
-    build.pointwise("y", [6, 31], scaled)
-    build.pointwise("z", [6, 32], lambda i, j: load("y", (i, j), F64, mask=below(j, 31), other=0.0))
-    (kernel,) = compare(build.graph("z")).kernels
-    assert [access.mask for access in loads([kernel.stores[0].value])] == [None, None]
 
 
 @pytest.mark.parametrize("limit, expected", [(512, 0.5), (1024, 1.0), (0, 0.0), (256, 0.25)])

@@ -56,64 +56,6 @@ def kernel_of(made, members):
     return found
 
 
-def test_a_list_of_tensors_is_one_launch_per_kind_of_size(build, compare):
-    made = compare(updates(build, [16, 1, 64, 33, 0, 48, 7]))
-    # multiples of 16; other sizes; one element; none
-    assert sorted(launches(made)) == [1, 1, 2, 3]
-    body = kernel_of(made, 3).combined.body
-    assert repr(body.ranges[0].symbol.extent) == "16*n0" and body.sizes[0].hi == 4
-    assert [as_int(m.sizes[0]) for m in kernel_of(made, 3).combined.members] == [1, 4, 3]
-    assert [as_int(m.sizes[0]) for m in kernel_of(made, 2).combined.members] == [33, 7]
-
-
-def test_tensors_that_are_alike_need_no_size(build, compare):
-    made = compare(updates(build, [32] * 5))
-    kernel = kernel_of(made, 5)
-    assert launches(made) == [5] and kernel.combined.body.sizes == ()
-    assert as_int(kernel.combined.body.ranges[0].symbol.extent) == 32
-
-
-def test_single_elements_share_a_launch_whether_or_not_they_have_a_dimension(build, compare):
-    for k in range(4):
-        build.input(f"s{k}")
-        build.pointwise(f"t{k}", [], lambda k=k: op("exp", build.at(f"s{k}")), into=f"s{k}")
-    assert launches(compare(build.graph())) == [4]
-
-
-def test_types_are_kept_apart(build, compare):
-    made = compare(updates(build, [32] * 6, dtypes=(DType.F64, DType.F32, DType.BF16)))
-    assert launches(made) == [2, 2, 2]
-
-
-def test_sizes_that_are_not_known(build, compare):
-    one, two = symbol("s0", lo=0, hi=1000), symbol("s1", lo=0, hi=1000)
-    graph = updates(build, [one, two, one])
-    graph = type(graph)(name="g", symbols=(one, two), inputs=graph.inputs, nodes=graph.nodes, outputs=())
-    for sizes in ({"s0": 3, "s1": 5}, {"s0": 0, "s1": 1}):
-        made = compare(graph, sizes=sizes)
-        assert launches(made) == [3]
-        # the size that two of them have is passed once
-        assert len(kernel_of(made, 3).sizes) == 2
-
-
-def test_what_waits_for_another_stays_behind_it(build, compare):
-    build.input("x", 32)
-    for k in range(3):
-        build.pointwise(f"y{k}", [32], lambda i, k=k: op("exp", build.at(f"n{k - 1}" if k else "x", i)))
-        build.extern("test.neg", [f"y{k}"], [build.buffer(f"n{k}", 32)])
-    assert launches(compare(build.graph("n2"))) == [1, 1, 1]
-
-
-def test_what_another_one_reads_is_not_overwritten_beside_it(build, compare):
-    build.input("p", 32)
-    build.input("q", 32)
-    build.extern("test.neg", ["p"], [build.buffer("n", 32)])
-    # both are of one kind, and the second overwrites what the first reads
-    build.pointwise("a", [32], lambda i: op("mul", build.at("p", i), build.at("p", i)), into="q")
-    build.pointwise("b", [32], lambda i: op("mul", build.at("n", i), build.at("n", i)), into="p")
-    assert launches(compare(build.graph())) == [1, 1]
-
-
 def chained(build, count, size):
     """Values that each become small in an external call; all of them at once are `count` times as large."""
     for k in range(count):

@@ -10,10 +10,8 @@ from declared import schedule
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpret import interpret_schedule
-from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.scalar import cast, const, op
+from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleOptions
 
 F32, F64 = DType.F32, DType.F64
 H200 = target("sm_90")
@@ -42,47 +40,6 @@ def losses(build, rows, columns, term, *, dtype=F64, inputs=("x",), log="rsqrt")
     return build.graph("loss")
 
 
-@pytest.mark.parametrize("kept", [(), (1,), (0,)])
-def test_a_sum_over_rows_is_one_of_sums_of_rows(build, compare, kept):
-    """As of a cross-entropy with soft labels, or a divergence, whose mean is taken."""
-    at, shape = build.at, (3, 4, 37)
-    for name in ("x", "w"):
-        build.input(name, *shape, dtype=F64)
-    build.reduce("top", "max", shape[:2], shape[2:], lambda *i: at("x", *i), dtype=F64)
-    build.pointwise("log", shape[:2], lambda *i: op("rsqrt", op("abs", at("top", *i))), dtype=F64)
-    along = [k for k in (0, 1) if k not in kept]
-
-    def term(*i):
-        place = dict(zip([*kept, *along, 2], i, strict=True))
-        p = tuple(place[k] for k in range(3))
-        return op("mul", at("w", *p), op("sub", at("x", *p), at("log", *p[:2])))
-
-    build.reduce(
-        "loss", "sum", [shape[k] for k in kept], [*(shape[k] for k in along), shape[2]], term, dtype=F64
-    )
-    made = compare(build.graph("loss"), name=H200, kept_bytes=SHORT)
-    (decision,) = decided(made)
-    assert decision.accepted
-    longest = max(
-        math.prod(r.symbol.extent.value for r in kernel.ranges if r.kind == "reduction")
-        for kernel in made.kernels
-    )
-    assert longest == 37
-
-
-def test_what_is_rounded_on_the_way_is_not(build):
-    """A log-softmax in 16 bits, times weights."""
-    graph = losses(
-        build,
-        6,
-        37,
-        lambda i, c, l: op("mul", cast(cast(l, DType.BF16), F32), cast(build.at("w", i, c), F32)),
-        dtype=F32,
-        inputs=("x", "w"),
-    )
-    assert decided(schedule(graph, H200, kept_bytes=SHORT))
-
-
 def decided(made):
     return [d for d in made.decisions if d.rule == "linear-sums"]
 
@@ -95,41 +52,6 @@ TERMS = {
     "labels last": lambda at: lambda i, c, l: op("mul", l, op("exp", at("w", i, c))),
     "both": lambda at: lambda i, c, l: op("sub", op("mul", at("w", i, c), l), l),
 }
-WEIGHTED = ("soft labels", "labels last", "both")
-
-
-@pytest.mark.parametrize("name", TERMS)
-def test_rows_are_read_once(build, compare, name):
-    graph = losses(build, 6, 37, TERMS[name](build.at), inputs=("x", "w") if name in WEIGHTED else ("x",))
-    made = compare(graph, name=H200, kept_bytes=SHORT)
-    (decision,) = decided(made)
-    assert decision.accepted and decision.subjects == ("loss",)
-    verify_schedule(made)
-
-
-@pytest.mark.parametrize(
-    ("options", "kept_bytes"),
-    [
-        (ScheduleOptions(), None),
-        (ScheduleOptions(numerics="strict"), SHORT),
-        (ScheduleOptions(fuse=False), SHORT),
-    ],
-    ids=["rows that stay on chip", "as it is written", "nothing shares a kernel"],
-)
-def test_others_stay_as_they_are(build, options, kept_bytes):
-    graph = losses(build, 6, 37, TERMS["smoothed"](build.at))
-    assert not decided(schedule(graph, H200, options, kept_bytes=kept_bytes))
-
-
-def test_cpus_do_as_before(build):
-    graph = losses(build, 6, 37, TERMS["smoothed"](build.at))
-    assert not decided(schedule(graph, target("x86-64-avx2"), kept_bytes=SHORT))
-
-
-def test_what_waits_for_statistics_in_any_case_stays(build):
-    """An entropy: the weights are probabilities."""
-    graph = losses(build, 6, 37, lambda i, c, l: op("mul", op("exp", l), l))
-    assert not decided(schedule(graph, H200, kept_bytes=SHORT))
 
 
 @pytest.mark.parametrize(

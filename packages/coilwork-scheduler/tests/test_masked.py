@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from declared import schedule
-
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import const, floordiv, mod, symbol
 from coilwork_ir.scalar import const as literal
-from coilwork_ir.scalar import index_value, load, op
-from coilwork_ir.target import target
+from coilwork_ir.scalar import index_value, op
 from coilwork_scheduler.kernels.masked import index_where
 
 ROW = symbol("i", lo=0, extent=const(4096))
@@ -42,23 +39,3 @@ def test_what_may_be_negative_is_divided():
     signed = symbol("s", lo=-8)
     index = mod(signed, const(16))
     assert index_where(index, below(signed, 16)) is index
-
-
-def test_padding_a_flattened_slice_is_in_place(build, compare):
-    """Rows 0 to 2 of each 4, flattened to 6 rows, padded back to 8: the element read is the
-    element written.
-    """
-    build.input("x", 8, 5)
-
-    def body(i, j):
-        place = mod(i, const(4))
-        row = 3 * floordiv(i, const(4)) + place
-        # as a slice is flattened: row r of the six is row r // 3 * 4 + r % 3 of the eight
-        source = 4 * floordiv(row, const(3)) + mod(row, const(3))
-        mask = below(place, 3)
-        return op("exp", load("x", (source, j), DType.F64, mask=mask, other=0.0))
-
-    build.pointwise("y", [8, 5], body)
-    made = compare(build.graph("y"))
-    assert made.kernels[0].aliasing
-    assert schedule(build.graph("y"), target("sm_90")).kernels[0].aliasing

@@ -89,3 +89,10 @@ def test_memory_that_is_taken_over_counts_once():
         position=1, before=(0,), allocates=(("b", 50),), touches=("a", "b"), in_place=(("b", "a"),)
     )
     assert live_bytes([first, other_size], (0, 1), Held()) == [100, 150]
+
+
+def test_random_calls_keep_their_order_and_are_not_removed(build, compare):
+    for k in range(3):
+        build.extern(f"test.draw{k}", [], [build.buffer(f"d{k}", 4)], random=True)
+    made = compare(build.graph("d2"))
+    assert [s.target for s in made.steps] == ["test.draw0", "test.draw1", "test.draw2"]

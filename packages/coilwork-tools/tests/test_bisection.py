@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from coilwork_ir.loc import Origin
-from coilwork_tools.op_fallback.bisection import Budget, find_smallest_calls, find_smallest_cure
+from coilwork_tools.op_fallback.faults import Budget, find_smallest_calls, find_smallest_cure
 
 PLENTY = 10_000
 

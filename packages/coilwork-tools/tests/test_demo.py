@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from coilwork_tools.demo.__main__ import Checks, inference_table
-from coilwork_tools.demo.text import TEXT, byte_tokens
-from coilwork_tools.demo.worker import INFERENCE_TOKENS, Error, Findings, error_of, within_bounds
+from coilwork_tools.demo.worker import (
+    INFERENCE_TOKENS,
+    TEXT,
+    Error,
+    Findings,
+    byte_tokens,
+    error_of,
+    within_bounds,
+)
 
 
 def test_tokens_are_the_texts_bytes() -> None:

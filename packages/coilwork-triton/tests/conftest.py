@@ -15,12 +15,7 @@ from kernel_bench import TritonProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--refresh-goldens` rewrites the expected texts of this package; `--random-triton-mappings N` draws
-    more mappings.
-    """
-    parser.addoption(
-        "--refresh-goldens", action="store_true", help="rewrite golden texts instead of comparing"
-    )
+    """`--random-triton-mappings N` draws more mappings."""
     parser.addoption(
         "--random-triton-mappings", type=int, default=16, help="how many mappings are drawn, run and compared"
     )

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, evaluate, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, evaluate, substitute, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
-from coilwork_ir.kernels import Range, TensorArg
+from coilwork_ir.kernels import Kernel, Range, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, RangeKind
+from coilwork_ir.scalar import const, index_value, op, substitute_ranges
 from coilwork_triton.text.types import TRITON_TYPES
 
 POINTERS = {
@@ -46,6 +47,23 @@ def arg(name: str, dtype: DType, span: Expr | int, *, aligned: bool = True) -> T
     """A tensor argument whose role follows from its name: `in0`, `out0`, `io0`."""
     role: ArgRole = "out" if name.startswith("out") else "inout" if name.startswith("io") else "in"
     return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span), aligned=aligned)
+
+
+def declare_topk_range(kernel: Kernel, first: Expr | None) -> Kernel:
+    """`kernel` for the interpreter, whose IR has no range of the `first` elements of sorted rows: they are
+    stored along rows, under a mask.
+    """
+    if first is None:
+        return kernel
+    row, stores = kernel.ranges[-1].symbol, []
+    for store in kernel.stores:
+        (value,) = substitute_ranges([store.value], {first: row})
+        index = substitute(store.index, {first: row})
+        mask = store.mask
+        if first in store.index.free_symbols:
+            mask = op("lt", index_value(row), const(as_int(first.extent), DType.I64))
+        stores.append(replace(store, value=value, index=index, mask=mask))
+    return replace(kernel, stores=tuple(stores))
 
 
 class TritonProcess:

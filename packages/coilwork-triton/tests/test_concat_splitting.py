@@ -10,15 +10,11 @@ import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Combined, Kernel, Member, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, loads, op, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.kernel_passes.concat_splitting import split_concat
-
-GRIDS = target("sm_90").machine.grids
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 ROWS = 5
@@ -61,16 +57,6 @@ def found(kernel: Kernel) -> tuple[Load, ...]:
     return loads([store.value for store in kernel.stores])
 
 
-def test_a_point_of_a_part_stores_into_all_of_them() -> None:
-    kernel = joined(64)
-    one = split_concat(kernel, GRIDS)
-    assert one is not None
-    assert [r.symbol.extent for r in one.ranges] == [as_expr(ROWS), as_expr(64)]
-    assert len(one.stores) == 2
-    assert len(found(kernel)) == 4
-    assert len(found(one)) == 3 and all(access.mask is None for access in found(one))
-
-
 UNCHANGED: dict[str, Callable[[], Kernel]] = {
     "parts of other sizes": lambda: joined(64, first=60),
     "copies": lambda: joined(64, computed=False),
@@ -83,11 +69,6 @@ def masked(kernel: Kernel) -> Kernel:
     (store,) = kernel.stores
     mask = op("lt", index_value(kernel.ranges[0].symbol), const(3, I64))
     return replace(kernel, stores=(replace(store, mask=mask),))
-
-
-@pytest.mark.parametrize("name", UNCHANGED)
-def test_what_stays_as_it_is(name: str) -> None:
-    assert split_concat(UNCHANGED[name](), GRIDS) is None
 
 
 @pytest.mark.parametrize("over", [False, True])

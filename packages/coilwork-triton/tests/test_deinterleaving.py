@@ -9,13 +9,11 @@ import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import const, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.kernel_passes.deinterleaving import deinterleave
 
 F32 = DType.F32
 ROWS, LENGTH = 8, 256
@@ -43,25 +41,11 @@ def emitted(kernel: Kernel) -> KernelSource:
     return TritonCodegen().emit(kernel, target("sm_90"), {})
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_point_reads_all_neighbours(count: int) -> None:
-    found = deinterleave(dealt(count))
-    assert found is not None
-    assert [r.symbol.extent for r in found.ranges] == [as_expr(ROWS), as_expr(LENGTH)]
-    assert {r.tile for r in found.ranges} == {"x"}
-    assert len(found.stores) == count
-
-
 UNCHANGED: dict[str, Callable[[], Kernel]] = {
     "three neighbours": lambda: dealt(3),
     "more than lie between points": lambda: dealt(2, step=4),
     "a transposition": lambda: dealt(64),
 }
-
-
-@pytest.mark.parametrize("name", UNCHANGED)
-def test_what_stays_as_it_is(name: str) -> None:
-    assert deinterleave(UNCHANGED[name]()) is None
 
 
 def test_rows_that_are_not_of_whole_steps_stay_tiles() -> None:

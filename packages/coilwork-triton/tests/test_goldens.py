@@ -1,6 +1,6 @@
 """Generated text is reviewed text: `tests/goldens` holds what the samples must give, to the byte.
 
-After a change that is meant, run with `--refresh-goldens` and read the difference.
+After a change that is meant, run with `--update` and read the difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_text_is_the_reviewed_one(name: str, request: pytest.FixtureRequest) -> 
     lines = [line for line in source.text.splitlines() if not line.startswith("# ")]
     text = "\n".join(lines) + "\n" + "\n".join(launch) + "\n"
     file = GOLDENS / f"{name}.py"
-    if request.config.getoption("--refresh-goldens"):
+    if request.config.getoption("--update", default=False):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8")

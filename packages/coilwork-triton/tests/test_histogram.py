@@ -31,9 +31,7 @@ from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.kernel_passes.histogram import find_bins, privatize_histogram
-
-GRIDS = target("sm_90").machine.grids
+from coilwork_triton.kernel_passes.histogram import find_bins
 
 I64, I32, F32 = DType.I64, DType.I32, DType.F32
 POINTS = 20000
@@ -100,10 +98,6 @@ def flat(points: int = POINTS) -> Range:
 
 def emitted(kernel: Kernel, name: str = "sm_90", **options: object) -> KernelSource:
     return TritonCodegen().emit(kernel, target(name), options)
-
-
-def counts_in(kernel: Kernel, **options: object) -> bool:
-    return "tl.histogram" in emitted(kernel, **options).text
 
 
 def numbers(points: int, bins: int, dtype: DType = I64, *, least: int = 0) -> Tensor:
@@ -286,17 +280,6 @@ def test_where_a_number_is_known_to_lie() -> None:
     assert found is not None and found.count == 256 and found.certain
 
 
-def test_what_may_be_negative_in_a_row_is_not_counted() -> None:
-    x0, x1 = along("x0", 4), along("x1", 8192)
-    kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=400)
-    assert counts_in(kernel)
-    number = kernel.stores[0].indirect[0]
-    for condition in (op("lt", number, const(100, I64)), op("ge", number, const(0, I64))):
-        half = replace(kernel, checks=(Check(condition=condition, message="out of range"),))
-        assert not counts_in(half)
-    assert not counts_in(replace(kernel, checks=()))
-
-
 def test_narrowed_and_signed_numbers_are_not_certain() -> None:
     x = flat()
     for dtype, narrow in ((I64, DType.U8), (DType.I8, DType.U8), (DType.I8, I64)):
@@ -311,49 +294,6 @@ def test_narrowed_and_signed_numbers_are_not_certain() -> None:
         found = find_bins(kernel, store)
         # a byte by its own type is one
         assert found is not None and found.count == 200 and not found.certain
-
-
-def test_other_updates_stay() -> None:
-    kernel = kernel_of(flat())
-    (store,) = kernel.stores
-    x = kernel.ranges[0].symbol
-    assert counts_in(kernel)
-    different = [
-        replace(store, mode="max"),
-        replace(store, value=load("in0", [x], I64)),
-        replace(store, index=2 * AT),
-        replace(store, index=AT + x),
-        replace(store, indirect=(load("in0", [as_expr(0)], I64),)),
-    ]
-    for other in different:
-        assert privatize_histogram(replace(kernel, stores=(other,), checks=()), GRIDS) is None
-        # and so does what could be counted beside them
-        assert privatize_histogram(replace(kernel, stores=(store, other)), GRIDS) is None
-    of_floats = replace(store, value=const(1.0, F32))
-    args = (kernel.args[0], arg("io0", F32, 100))
-    assert privatize_histogram(replace(kernel, args=args, stores=(of_floats,)), GRIDS) is None
-    assert privatize_histogram(replace(kernel, stores=()), GRIDS) is None
-
-
-@pytest.mark.parametrize(
-    ("bins", "points", "counted"), [(1024, 1 << 20, True), (1025, 1 << 20, False), (64, 8192, False)]
-)
-def test_few_bins_and_many_points_are_counted(bins: int, points: int, counted: bool) -> None:
-    assert counts_in(kernel_of(flat(points), bins=bins)) == counted
-
-
-@pytest.mark.parametrize(("row", "counted"), [(1024, False), (2048, True)])
-def test_short_rows_are_not_counted(row: int, counted: bool) -> None:
-    x0, x1 = along("x0", 1000), along("x1", row)
-    assert counts_in(kernel_of(x0, x1, rows=100 * x0.symbol, span=100000)) == counted
-
-
-@pytest.mark.parametrize(("likely", "counted"), [((), False), ((100,), False), ((8192,), True)])
-def test_open_lengths_of_rows_are_what_they_likely_are(likely: tuple[int, ...], counted: bool) -> None:
-    n0 = symbol("n0", lo=0)
-    x0, x1 = along("x0", 64), along("x1", n0)
-    kernel = kernel_of(x0, x1, rows=100 * x0.symbol, span=6400, sizes=(n0,))
-    assert counts_in(kernel, likely=likely) == counted
 
 
 # Launches

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_bench import along, arg
+from kernel_bench import along, arg, declare_topk_range
 from torch import Tensor
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, maximum, minimum, mod, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -30,11 +30,10 @@ from coilwork_ir.scalar import (
     placeholder,
     reduce,
     sort,
-    substitute_ranges,
     where,
 )
 from coilwork_ir.target import target
-from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEMBER_PASSES, Draft, begin_draft
+from coilwork_triton.kernel_passes.table import KERNEL_PASSES, LEGALIZATION, MEMBER_PASSES, begin_draft
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 TYPES = {BF16: torch.bfloat16, F32: torch.float32, I64: torch.int64, DType.I32: torch.int32}
@@ -230,20 +229,6 @@ def computed(kernel: Kernel, seed: int) -> dict[str, Tensor]:
     return memory
 
 
-def with_declared_ranges(draft: Draft) -> Kernel:
-    """The kernel of `draft` with first elements stored along rows: the IR has no range of their own."""
-    if draft.topk is None:
-        return draft.kernel
-    row, first = draft.kernel.ranges[-1].symbol, as_int(draft.topk.extent)
-    stores = []
-    for store in draft.kernel.stores:
-        (value,) = substitute_ranges([store.value], {draft.topk: row})
-        mask = op("lt", index_value(row), const(first, I64))
-        index = substitute(store.index, {draft.topk: row})
-        stores.append(replace(store, value=value, index=index, mask=mask))
-    return replace(draft.kernel, stores=tuple(stores))
-
-
 DRAWN: dict[str, Callable[[random.Random], Kernel]] = {
     "split-topk-range": draw_topk,
     "split-concat": draw_joined,
@@ -264,7 +249,7 @@ def test_a_pass_computes_the_same_and_reads_nothing_else(name: str) -> None:
             continue
         changed += 1
         paired += name == "coarsen" and after.kernel.ranges[-2].symbol is not kernel.ranges[-2].symbol
-        again = with_declared_ranges(after)
+        again = declare_topk_range(after.kernel, after.topk)
         verify_kernel(without_idle_arguments(again))
         wanted, got = computed(kernel, seed), computed(again, seed)
         for buffer in wanted:
@@ -281,7 +266,7 @@ def test_all_passes_in_turn_compute_the_same() -> None:
         draft = KERNEL_PASSES.run(
             begin_draft(kernel), H200, observe=lambda name, a, b: seen.add(name) if b is not a else None
         )
-        wanted, got = computed(kernel, seed), computed(with_declared_ranges(draft), seed)
+        wanted, got = computed(kernel, seed), computed(declare_topk_range(draft.kernel, draft.topk), seed)
         for buffer in wanted:
             assert torch.equal(got[buffer].nan_to_num(), wanted[buffer].nan_to_num())
     assert seen == set(KERNEL_PASSES.names)

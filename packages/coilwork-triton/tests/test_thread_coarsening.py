@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +15,6 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import (
-    Const,
     Load,
     cast,
     const,
@@ -24,7 +22,6 @@ from coilwork_ir.scalar import (
     load,
     loads,
     op,
-    placeholder,
     where,
 )
 from coilwork_ir.target import target
@@ -50,132 +47,6 @@ def points(kernel: Kernel) -> int:
 
 def found_loads(kernel: Kernel) -> tuple[Load, ...]:
     return loads([store.value for store in kernel.stores])
-
-
-def lengths(kernel: Kernel) -> Counter[int]:
-    """How many loads a step has of each number of elements."""
-    steps = coarsen(kernel, GRIDS)
-    assert steps is not None
-    found = found_loads(steps.kernel)
-    runs = load_runs(found, steps.kernel.ranges[-1].symbol)
-    return Counter([len(run) for run in set(runs.values())] + [1 for one in found if one not in runs])
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wanted"), [(DType.U8, 16), (BF16, 8), (F32, 4), (DType.F64, 2), (DType.I64, 2)]
-)
-def test_a_step_stores_16_bytes(dtype: DType, wanted: int) -> None:
-    kernel = nearest(dtype, 64, 64)
-    steps = coarsen(kernel, GRIDS)
-    assert steps is not None and steps.points == wanted
-    extent = steps.kernel.ranges[-1].symbol.extent
-    assert extent is not None and as_int(extent) == 128 // wanted
-    assert len(steps.kernel.stores) == wanted
-    assert lengths(kernel) == Counter({wanted // 2: 1})
-
-
-@pytest.mark.parametrize(("columns", "wanted"), [(64, 8), (62, 4), (63, 2)])
-def test_rows_are_of_whole_steps(columns: int, wanted: int) -> None:
-    assert points(nearest(BF16, 64, columns)) == wanted
-
-
-def test_neighbours_share_what_lies_between_them() -> None:
-    # a run of four, the element before it, that behind it, and the second one for the row's first point, of
-    # each of two rows
-    assert lengths(bilinear(BF16, 64, 64)) == Counter({4: 2, 1: 6})
-
-
-def test_bounds_that_hold_within_a_step_are_no_bounds() -> None:
-    kernel = pooled(BF16, 64, 64)
-    assert lengths(kernel) == Counter({8: 2, 1: 1})
-    steps = coarsen(kernel, GRIDS)
-    assert steps is not None
-    assert sum(one.mask is not None for one in found_loads(steps.kernel)) == 1
-
-
-def test_windows_that_slide_share_all_but_their_ends() -> None:
-    kernel = windows(BF16, 8, 64)
-    assert lengths(kernel) == Counter({8: 1, 1: 2})
-    steps = coarsen(kernel, GRIDS)
-    assert steps is not None
-    assert [r.symbol.name for r in steps.kernel.ranges] == ["x0", "x2"]
-    assert len(steps.kernel.stores) == 3 * 8
-    # nothing is before the first element of a row, or behind the last one
-    assert sum(one.mask is not None for one in found_loads(steps.kernel)) == 2
-
-
-def test_weights_are_constants_but_for_the_first_of_a_row() -> None:
-    steps = coarsen(bilinear(F32, 32, 32), GRIDS)
-    assert steps is not None
-    for number, store in enumerate(steps.kernel.stores):
-        (product,) = (o for o in store.value.operands[0].operands if not isinstance(o, Load))
-        weight = product.operands[1]
-        if number % 4 == 0:
-            assert not isinstance(weight, Const)
-        else:
-            assert isinstance(weight, Const) and weight.value == (0.25 if number % 2 else 0.75)
-
-
-def strided(step: int) -> Kernel:
-    x0, x1 = along("x0", 64), along("x1", 128)
-    value = op("neg", load("in0", [(x0.symbol * 128 + x1.symbol) * step], F32))
-    return kernel_over((x0, x1), [value], [arg("in0", F32, 64 * 128 * step)], columns=128)
-
-
-def misplaced() -> Kernel:
-    kernel = nearest(BF16, 64, 64)
-    (store,) = kernel.stores
-    args = tuple(replace(a, span=a.span + 1) for a in kernel.args)
-    return replace(kernel, args=args, stores=(replace(store, index=store.index + 1),))
-
-
-def masked() -> Kernel:
-    kernel = nearest(BF16, 64, 64)
-    (store,) = kernel.stores
-    mask = op("lt", index_value(kernel.ranges[1].symbol), const(100, I64))
-    return replace(kernel, stores=(replace(store, mask=mask),))
-
-
-def of_unknown_rows() -> Kernel:
-    x0, x1 = along("x0", 64), along("x1", symbol("n0", lo=1) * 8)
-    value = load("in0", [x0.symbol * 800 + floordiv(x1.symbol, 2)], BF16)
-    kernel = kernel_over((x0, x1), [value], [arg("in0", BF16, 64 * 800)], columns=1600)
-    return replace(kernel, sizes=(symbol("n0", lo=1),))
-
-
-def looked_up() -> Kernel:
-    x0, x1 = along("x0", 64), along("x1", 128)
-    at = load("in1", [floordiv(x1.symbol * 3, 2)], I64)
-    value = load("in0", [x0.symbol * 128 + placeholder(0)], F32, indirect=[at])
-    return kernel_over((x0, x1), [value], [arg("in0", F32, 64 * 128), arg("in1", I64, 192)], columns=128)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        # 16 bytes at a time as it is; far apart; one after the other
-        lambda: strided(1),
-        lambda: strided(64),
-        lambda: nearest(BF16, 64, 64, times=1),
-        lambda: nearest(BF16, 64, 64, aligned=False),
-        # windows that do not slide; of which there are too many; of rows of no whole steps
-        lambda: windows(BF16, 8, 64, apart=2),
-        lambda: windows(BF16, 8, 64, length=16),
-        lambda: windows(BF16, 8, 63),
-        # rows of no whole steps; too few points
-        lambda: nearest(BF16, 64, 51, times=3),
-        lambda: nearest(BF16, 4, 16),
-        lambda: nearest(DType.BOOL, 64, 64),
-        misplaced,
-        masked,
-        of_unknown_rows,
-        looked_up,
-    ],
-)
-def test_what_stays_as_it_is(make: Callable[[], Kernel]) -> None:
-    kernel = make()
-    assert coarsen(kernel, GRIDS) is None
-    assert "joined_" not in emitted(kernel).text
 
 
 def run(engine: TritonProcess, kernel: Kernel, *tensors: torch.Tensor) -> list[list[torch.Tensor]]:

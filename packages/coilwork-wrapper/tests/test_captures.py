@@ -12,7 +12,7 @@ from coilwork_ir.program.regions import inline_regions, straight
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_native
-from coilwork_wrapper.native.captures import mark_captures
+from coilwork_wrapper.native.emit import mark_captures
 from coilwork_wrapper.native.encoding import Code
 
 GPU = "@cuda:0"

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from coilwork_lowering import AddedGuard
-from coilwork_tools.explain.added_guards import CONDITION, SHOWN, announce
+from coilwork_tools.explain.report import CONDITION, SHOWN, announce
 
 
 def guards(count: int, condition: str) -> list[AddedGuard]:

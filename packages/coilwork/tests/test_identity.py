@@ -6,7 +6,7 @@ from pathlib import Path
 
 import coilwork_triton
 from coilwork.caches import COMPONENTS
-from coilwork_cache.identity import compiler_identity, sources_digest
+from coilwork_cache.key import compiler_identity, sources_digest
 from coilwork_triton.text.device_library import device_functions
 
 

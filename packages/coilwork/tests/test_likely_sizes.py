@@ -22,7 +22,7 @@ from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 
 PLAIN = CompileOptions()

@@ -13,7 +13,7 @@ from coilwork.targets import declare
 from coilwork_ir.program.nodes import Launch
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 
 

@@ -1,8 +1,8 @@
 """Coilwork's store of compiled results, on local disk or in Redis, and the typed caches over it.
 
 Open `store.py` first: it says what a store is, and `key.py` what its keys are. `local.py`, `memory.py`,
-`redis_store.py` (extra `coilwork-cache[redis]`) and `tiered.py` are stores; `typed.py`, `graphs.py` and
-`kernels.py` are caches.
+`redis_store.py` (extra `coilwork-cache[redis]`) and `tiered.py` are stores; `typed.py` and `graphs.py`
+are caches.
 """
 
 from coilwork_cache.archive import ArchiveReport, export_archive, import_archive
@@ -30,18 +30,14 @@ from coilwork_cache.errors import (
 )
 from coilwork_cache.folder import default_root
 from coilwork_cache.graphs import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_cache.identity import compiler_identity
 from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
-from coilwork_cache.kernels import KernelCache, TuningCache
-from coilwork_cache.key import content_key
+from coilwork_cache.key import compiler_identity, content_key
 from coilwork_cache.local import LocalStore, open_local_store
-from coilwork_cache.memory import MemoryStore
-from coilwork_cache.null import NullStore
-from coilwork_cache.shared import connect_shared, open_store
+from coilwork_cache.memory import MemoryStore, NullStore
 from coilwork_cache.stats import StoreStats
 from coilwork_cache.store import EntryInfo, InspectableStore, Store
-from coilwork_cache.tiered import TieredStore
-from coilwork_cache.typed import TypedCache
+from coilwork_cache.tiered import TieredStore, connect_shared, open_store
+from coilwork_cache.typed import KernelCache, TuningCache, TypedCache
 
 __version__ = "0.1.0"
 

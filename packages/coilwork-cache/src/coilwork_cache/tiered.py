@@ -1,11 +1,16 @@
-"""A fast store in front of a slow one: local disk before Redis, memory before disk."""
+"""A fast store in front of a slow one: memory before disk, and local disk before a Redis server that machines
+share, as a compiler opens them.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 
+from coilwork_cache.local import open_local_store
 from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import EntryInfo, InspectableStore
+from coilwork_cache.store import EntryInfo, InspectableStore, Store
 
 
 class TieredStore:
@@ -56,3 +61,30 @@ class TieredStore:
 
     def stats(self) -> StoreStats:
         return self._tally.snapshot()
+
+
+def open_store(folder: str = "", *, shared: InspectableStore | None = None) -> Store:
+    """The store in `folder`, before the `shared` one, if there is one.
+
+    Default: the platform's user cache folder. One that cannot be used is warned of, and nothing is cached
+    there.
+    """
+    local = open_local_store(Path(folder) if folder else None)
+    return local if shared is None else TieredStore(local, shared)
+
+
+@functools.cache
+def connect_shared(url: str, secret: str) -> InspectableStore:
+    """The store on the server at `url`, which is asked at first use: one that is down costs a warning and a
+    timeout.
+
+    One per server and process: after a failure it leaves the server alone for a while, whoever asks.
+
+    Raises:
+        MissingExtraError: the package `redis` is missing.
+        InvalidSettingError: the secret is too short, or `url` is malformed.
+    """
+    # an extra: most installations do without
+    from coilwork_cache.redis_store import RedisStore
+
+    return RedisStore.connect(url, signing_key=secret.encode())

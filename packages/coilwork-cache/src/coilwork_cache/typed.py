@@ -2,20 +2,26 @@
 
 They add to a store the kind's own key space, a codec, and counters. An entry that is intact but doesn't
 decode (another version wrote it, say) is treated like a damaged one: warning, removal, miss.
+
+What building and measuring kernels leaves: their machine code, and how they run best.
+
+Whoever builds and measures says in its keys what an entry was made from, and in its own records what an entry
+means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from coilwork_cache.announce import announce
-from coilwork_cache.codec import Codec
+from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue
 from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning
 from coilwork_cache.frame import frame_head, strip_head
 from coilwork_cache.key import check_kind, content_key
+from coilwork_cache.memory import NullStore
 from coilwork_cache.stats import StoreStats, Tally
-from coilwork_cache.store import Store
+from coilwork_cache.store import InspectableStore, Store
 
 T = TypeVar("T")
 
@@ -83,3 +89,25 @@ class TypedCache(Generic[T]):
     def stats(self) -> StoreStats:
         """Counters of this view; the store's own also count its other users."""
         return self._tally.snapshot()
+
+
+class KernelCache(TypedCache[bytes]):
+    """Built kernels and extension modules. Without a store, nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        super().__init__(NullStore() if store is None else store, kind="kernel", codec=BytesCodec())
+
+
+class TuningCache(TypedCache[dict[str, JsonValue]]):
+    """What was measured of kernels, as JSON objects. Without a store, nothing is kept."""
+
+    def __init__(self, store: Store | None) -> None:
+        super().__init__(NullStore() if store is None else store, kind="tuning", codec=JsonCodec())
+
+    def list(self) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+        """All records by key, of a store that can be listed."""
+        if isinstance(self.store, InspectableStore):
+            for entry in self.store.entries():
+                record = self.get(entry.key) if entry.kind == self.kind else None
+                if record is not None:
+                    yield entry.key, record

@@ -1,5 +1,7 @@
 """Each instruction of a program as C++ statements. Total: a new instruction has to be added here to be
 emitted.
+
+Which operations and source lines a piece of emitted code implements.
 """
 
 from __future__ import annotations
@@ -11,13 +13,12 @@ from typing import Final
 from coilwork_cpp_wrapper.arithmetic import read_size_code
 from coilwork_cpp_wrapper.calls import emit_call
 from coilwork_cpp_wrapper.control import emit_cond, emit_while
-from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
-from coilwork_ir.loc import UNKNOWN
+from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -57,6 +58,45 @@ from coilwork_ir.syntax.cpp import (
 from coilwork_ir.syntax.cpp import Comment as Remark
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest
 from coilwork_runtime.manifest.size_code import SizeCode
+
+MOST_LINES: Final = 6
+
+
+def origin_lines(origins: tuple[Origin, ...]) -> tuple[str, ...]:
+    """Comment lines: one per source line, naming its operations; at most `MOST_LINES`, then how many more
+    there are.
+    """
+    groups: dict[tuple[str, int, str, str], list[str]] = {}
+    for origin in origins:
+        ops = groups.setdefault((origin.file, origin.line, origin.code, origin.module), [])
+        if origin.op not in ops:
+            ops.append(origin.op)
+    lines = [_line(key, ops) for key, ops in groups.items()]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more source lines"]
+    return tuple(lines)
+
+
+def _line(key: tuple[str, int, str, str], ops: list[str]) -> str:
+    file, number, code, module = key
+    parts = [", ".join(ops)]
+    if file:
+        parts.append(f"{file.rsplit('/', 1)[-1]}:{number}")
+    if module:
+        parts.append(f"[{module}]")
+    if code:
+        parts.append(code)
+    return "  ".join(parts)
+
+
+def error_lines(what: str, origins: tuple[Origin, ...]) -> str:
+    """Return what a failing instruction adds to its message: what it is, and up to three source lines."""
+    lines = [f"  node    {what}"]
+    for origin in origins[:3]:
+        where = f"{origin.file}:{origin.line}" if origin.file else "unknown"
+        lines.append(f"  source  {where}   {origin.code or origin.op}")
+    return "\n".join(lines)
+
 
 RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 

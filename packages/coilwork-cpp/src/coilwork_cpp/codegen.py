@@ -10,7 +10,7 @@ from coilwork_cpp.options import options_from
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.refuse import check_core_taken
+from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.target import Target
 
 

@@ -10,7 +10,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.refuse import check_core_taken
+from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives

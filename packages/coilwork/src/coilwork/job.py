@@ -24,7 +24,7 @@ from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
 from coilwork_runtime import bind_roles, collect_kinds
 from coilwork_runtime.executor.choice import Loadable
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace, open_trace
 
 

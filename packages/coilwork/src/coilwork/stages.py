@@ -36,7 +36,7 @@ from coilwork_scheduler.contractions.brought import collect_implementations
 from coilwork_scheduler.make_program import ProgramContext, make_program
 from coilwork_scheduler.memory import PlanOptions
 from coilwork_tools.check_mode.batch_invariance import check_batch_invariant
-from coilwork_tools.explain.clock import StageClock
+from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import MAPPING_SUFFIX, Trace
 from coilwork_wrapper.module_wrapper import write_graph
 

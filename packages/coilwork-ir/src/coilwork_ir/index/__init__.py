@@ -12,8 +12,6 @@ from coilwork_ir.index.expression import Expr, as_expr, as_int, const, extent_of
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.interval import Interval, bounds
 from coilwork_ir.index.magnitude import largest_operands, magnitude
-from coilwork_ir.index.parsing import parse_expr
-from coilwork_ir.index.printing import format_expr
 from coilwork_ir.index.proofs import (
     provably_divisible,
     provably_eq,
@@ -25,6 +23,7 @@ from coilwork_ir.index.proofs import (
 from coilwork_ir.index.recombination import recombine
 from coilwork_ir.index.ring import product, total
 from coilwork_ir.index.substitution import evaluate, substitute
+from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (
     Add,
     Const,

@@ -9,18 +9,31 @@ Invariants (kept by the constructors in this package, assumed everywhere):
 - `_monos` is sorted by `_key`, without repetition; `_coeffs` are the matching non-zero coefficients;
 - an expression with one monomial, coefficient 1 and constant 0 *is* that monomial;
 - two live expressions with equal structure are the same object.
+
+Symbols are ordered by their names as a reader would count them: `i2` before `i10`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
 
 from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.natural_order import natural
 from coilwork_ir.interning import InternTable, MemoTable
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def natural(name: str) -> str:
+    """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
+    stem = name.rstrip("0123456789")
+    if stem.isalpha():  # the common case, without the regular expression
+        return f"{stem}{chr(0x30 + len(name) - len(stem))}{name[len(stem) :]}"
+    return _DIGITS.sub(lambda run: chr(0x30 + len(run[0])) + run[0], name)
+
 
 CONST: Final = 0
 SYMBOL: Final = 1

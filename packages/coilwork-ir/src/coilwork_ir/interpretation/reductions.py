@@ -1,8 +1,11 @@
-"""The meaning of every reduction and scan, and of sorting, as torch functions along the last dimension."""
+"""The meaning of every reduction and scan, and of sorting, as torch functions along the last dimension.
+
+A scan by a function applies it to what came before and the next point, one point after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -10,8 +13,9 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.interpret_ops import bits, order_integers, restore_order, unbits
+from coilwork_ir.interpret_ops import apply_op, bits, literal, order_integers, restore_order, unbits
 from coilwork_ir.ops import ReduceKind, ScanKind
+from coilwork_ir.scalar import Combine, Combining, Const, Op, Parameter, Scalar, postorder
 
 Reducer: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]
 
@@ -195,3 +199,39 @@ def sort_last(value: Tensor, *, descending: bool) -> tuple[Tensor, Tensor]:
     """The values along the last dimension in order, equal ones as they were, and where they were."""
     values, positions = torch.sort(order_integers(value), dim=-1, descending=descending, stable=True)
     return (restore_order(values, value.dtype), positions)
+
+
+def scan_all(kind: Combining, values: Sequence[Tensor], *, reverse: bool) -> tuple[Tensor, ...]:
+    """All results of the inclusive running `kind` of `values` along the last dimension, from the end if
+    `reverse`.
+    """
+    if not isinstance(kind, Combine):
+        (value,) = values
+        return scan_last(kind, value, reverse=reverse)
+    wide = torch.broadcast_tensors(*values)
+    count = wide[0].shape[-1]
+    points = range(count - 1, -1, -1) if reverse else range(count)
+    results = tuple(torch.empty(value.shape, dtype=value.dtype) for value in wide)
+    running: list[Tensor] = []
+    for point in points:
+        element = [value[..., point] for value in wide]
+        running = combine(kind, [*running, *element]) if running else element
+        for result, value in zip(results, running, strict=True):
+            result[..., point] = value
+    return results
+
+
+def combine(function: Combine, given: Sequence[Tensor]) -> list[Tensor]:
+    """The results of `function` for two tuples of values, one behind the other."""
+    done: dict[Scalar, Tensor] = {}
+    for node in postorder(function.results):
+        match node:
+            case Const():
+                done[node] = literal(node.value, node.dtype)
+            case Parameter():
+                done[node] = given[node.position]
+            case Op():
+                done[node] = apply_op(node.op, [done[operand] for operand in node.operands], node.dtype)
+            case _:
+                raise TypeError(f"not a scalar of a function: {node!r}")
+    return [done[result] for result in function.results]

@@ -14,9 +14,8 @@ from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
 from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dtype
-from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.reductions import reduce_last, sort_last
+from coilwork_ir.interpretation.reductions import reduce_last, scan_all, sort_last
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import (
     Const,
@@ -31,7 +30,7 @@ from coilwork_ir.scalar import (
     Sort,
     postorder,
 )
-from coilwork_ir.scalar.checks import Check, CheckError
+from coilwork_ir.scalar.nodes import Check, CheckError
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
     {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}

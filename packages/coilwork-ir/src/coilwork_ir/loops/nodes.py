@@ -21,8 +21,8 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Combining, Scalar
-from coilwork_ir.scalar.checks import Check as Check
-from coilwork_ir.scalar.checks import CheckError as CheckError
+from coilwork_ir.scalar.nodes import Check as Check
+from coilwork_ir.scalar.nodes import CheckError as CheckError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

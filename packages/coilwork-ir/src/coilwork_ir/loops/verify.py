@@ -39,6 +39,7 @@ from coilwork_ir.loops.verify_computed import (
     check_axes,
     check_bodies,
     check_contraction,
+    check_convolution,
     check_count,
     check_domain,
     check_dtype,
@@ -49,7 +50,6 @@ from coilwork_ir.loops.verify_computed import (
     check_split,
     define_computed,
 )
-from coilwork_ir.loops.verify_convolutions import check_convolution
 from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight, check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scalars import SCALAR_RULES

@@ -10,12 +10,15 @@ Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph no
 
 A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines
 what has no name. The epilogue of a contraction is a body that is given the sum as its only `Parameter`.
+
+A `Check` is a condition over scalars that loop nodes and kernels hold, and the error that a run ends with
+where it fails.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
@@ -181,3 +184,22 @@ Key: TypeAlias = tuple[object, ...]
 
 # One table for all kinds: the key starts with the class.
 SCALARS: Final[InternTable[Key, Scalar]] = InternTable()
+
+
+CheckError: TypeAlias = Literal["IndexError", "RuntimeError", "ZeroDivisionError"]
+"""Exceptions that failed checks are raised as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A run-time check: for every point of the domain `condition` (bool) holds, else `message` is raised as
+    `error`."""
+
+    condition: Scalar
+    message: str
+    error: CheckError = "RuntimeError"
+
+    @property
+    def text(self) -> str:
+        """`error: message`, the form of `KernelSource.checks`."""
+        return f"{self.error}: {self.message}"

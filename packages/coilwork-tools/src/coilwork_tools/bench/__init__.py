@@ -1,4 +1,4 @@
 """A function of the user's under several back ends, each in a process of its own.
 
-Open `comparison.py` first: the side that asks. `worker.py` measures, `command.py` is the command.
+Open `command.py` first: the command, and the side that asks. `worker.py` measures.
 """

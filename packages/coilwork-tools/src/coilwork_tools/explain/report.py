@@ -1,16 +1,76 @@
-"""What one compilation did, as data: written to the trace, and returned by the tools."""
+"""What one compilation did, as data: written to the trace, and returned by the tools.
+
+How long the stages of one compilation took.
+
+Demands on sizes that compiling added: the report has them all, the log as much as can be read.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Protocol
 
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_runtime.executor.choice import Driven
+
+
+@dataclass(slots=True)
+class StageClock:
+    """Wall seconds by stage, of one compilation."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the body under `name`; times of one name add up."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+log = logging.getLogger("coilwork")
+# Sizes of windows within windows have conditions of thousands of characters, dozens of them.
+SHOWN: Final = 5
+CONDITION: Final = 240
+
+
+class AddedGuard(Protocol):
+    """A demand on sizes; its text has the condition, and which operator it is for."""
+
+    @property
+    def condition(self) -> str: ...
+
+
+def announce(graph_id: str, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
+    """The guards as the report has them. The log warns of the first `SHOWN`, in at most `CONDITION`
+    characters of each.
+    """
+    for guard in guards[:SHOWN]:
+        log.warning("graph %s: compiling added a guard: %s", graph_id, _shorten(guard))
+    if len(guards) > SHOWN:
+        log.warning(
+            "graph %s: compiling added %d more guards: report.json of the option `trace` has all",
+            graph_id,
+            len(guards) - SHOWN,
+        )
+    return tuple(str(guard) for guard in guards)
+
+
+def _shorten(guard: AddedGuard) -> str:
+    condition = guard.condition
+    if len(condition) <= CONDITION:
+        return str(guard)
+    half = (CONDITION - 5) // 2
+    return str(guard).replace(condition, f"{condition[:half]} ... {condition[-half:]}", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

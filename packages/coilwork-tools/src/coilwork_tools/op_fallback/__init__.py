@@ -1,2 +1,2 @@
 """Compiling around a fault of the compiler's: which calls are left to ATen. Open `retries.py` first;
-`bisection.py` finds the few at fault."""
+`faults.py` finds the few at fault."""

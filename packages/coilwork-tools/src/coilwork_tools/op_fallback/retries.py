@@ -18,8 +18,7 @@ from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkFallbackWarning, OptionError, describe
 from coilwork_frontend.user_warnings import warn_user
 from coilwork_ir.loc import Origin
-from coilwork_tools.op_fallback.bisection import Budget, find_smallest_calls
-from coilwork_tools.op_fallback.faults import FaultKinds, list_named_calls
+from coilwork_tools.op_fallback.faults import Budget, FaultKinds, find_smallest_calls, list_named_calls
 
 _C = TypeVar("_C")
 _D = TypeVar("_D")

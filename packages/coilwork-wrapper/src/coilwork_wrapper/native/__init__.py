@@ -1,7 +1,7 @@
 """A program as bytes, which `coilwork_runtime.executor` runs natively or in Python.
 
-Open `emit.py` first. `encoding.py` describes the form, `instructions.py` has a case for each instruction,
-`captures.py` finds stretches that may be replayed.
+Open `emit.py` first. `encoding.py` describes the form, `instructions.py` has a case for each instruction.
+`emit.py` also finds stretches that may be replayed.
 """
 
 from coilwork_wrapper.native.emit import EncodedProgram, emit_native, encode_program

@@ -1,34 +1,113 @@
-"""One program, or one nested in it, in binary form."""
+"""One program, or one nested in it, in binary form.
+
+Arguments of operator calls in binary form. What they mean to an operator's schema is found out where they
+are read.
+
+Which buffers are plain memory: only kernels and further views touch them, so no tensor has to stand for
+them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    GraphInput,
+    Item,
+    ListValue,
+    Ref,
+    TorchValue,
+    references,
+)
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.nodes import AllocPool, Instruction, Program
+from coilwork_ir.program.nodes import AllocPool, CondCall, ExternCall, Instruction, Program, Return, WhileCall
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import buffers
-from coilwork_ir.streams import OWN
-from coilwork_wrapper.native.arguments import argument_bytes
+from coilwork_ir.streams import OWN, Copy
 from coilwork_wrapper.native.encoding import (
     Code,
     Input,
     Numbers,
     Ordering,
     Strings,
+    Tag,
     encode_list,
+    f64,
+    i64,
     u8,
     u32,
     u32s,
 )
-from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
-from coilwork_wrapper.native.uses import tensors_needed
+from coilwork_wrapper.native.registers import LARGEST, SMALLEST, Registers, compute_bytes, constants_bytes
+
+
+def argument_bytes(
+    value: Argument, ref: Callable[[str], bytes], register: Callable[[Expr], int], text: Callable[[str], int]
+) -> bytes:
+    """`value`; the functions tell of buffers and number sizes and strings."""
+    match value:
+        case None:
+            return u8(Tag.NONE)
+        case Ref(name):
+            return u8(Tag.REF) + ref(name)
+        case Item(name):
+            return u8(Tag.ITEM) + ref(name)
+        case Expr():
+            known = as_int(value)
+            if known is None or not SMALLEST <= known <= LARGEST:
+                return u8(Tag.SIZE) + u32(register(value))
+            return u8(Tag.INT) + i64(known)
+        case bool():
+            return u8(Tag.BOOL) + u8(value)
+        case int():
+            return argument_bytes(as_expr(value), ref, register, text)
+        case float():
+            return u8(Tag.FLOAT) + f64(value)
+        case complex():
+            return u8(Tag.COMPLEX) + f64(value.real) + f64(value.imag)
+        case str():
+            return u8(Tag.STR) + u32(text(value))
+        case DType():
+            return u8(Tag.DTYPE) + u32(text(value.torch_name))
+        case TorchValue(attribute):
+            return u8(Tag.TORCH) + u32(text(attribute))
+        case DeviceValue(device):
+            return u8(Tag.DEVICE) + u32(text(device))
+        case ListValue(items):
+            return u8(Tag.LIST) + encode_list(items, lambda item: argument_bytes(item, ref, register, text))
+
+
+def tensors_needed(program: Program) -> frozenset[str]:
+    """Names of the buffers of `program` that operators, nested programs and the caller are given."""
+    names: set[str] = set()
+    for instruction in straight(program.instructions):
+        match instruction:
+            case ExternCall():
+                arguments: tuple[Argument, ...] = (
+                    *instruction.args,
+                    *(value for _, value in instruction.kwargs),
+                    *(Ref(name) for _, name in instruction.out),
+                )
+            case CondCall():
+                arguments = (Ref(instruction.predicate), *instruction.operands)
+            case WhileCall():
+                arguments = (*instruction.carried, *instruction.extra)
+            case Copy():
+                arguments = (Ref(instruction.source), Ref(instruction.target))
+            case Return():
+                arguments = instruction.values
+            case _:
+                continue
+        names.update(name for argument in arguments for name in references(argument))
+    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

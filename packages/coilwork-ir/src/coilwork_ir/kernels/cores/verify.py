@@ -1,4 +1,7 @@
-"""Rules of kernels with a core: its ranges are the kernel's, its bodies fit, the stores are its epilogue."""
+"""Rules of kernels with a core: its ranges are the kernel's, its bodies fit, the stores are its epilogue.
+
+How a generator refuses the core of a kernel that it has no template for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coilwork_ir.capabilities import Capabilities
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
 from coilwork_ir.kernels.cores.nodes import (
     AttentionGradientCore,
@@ -203,3 +208,21 @@ def _check_store(store: Store, core: Core, check: CheckScalar, place: Place) -> 
         place.fail(
             "core-stores", f"{store.buffer} is stored at places along {s.name}, which its gradient is not"
         )
+
+
+def check_core_taken(kernel: Kernel, capabilities: Capabilities, generator: str) -> None:
+    """Refuse `kernel` if it has a core of a kind that is not declared in `capabilities` of the `generator`.
+
+    Raises:
+        EmitError: named by the kind.
+    """
+    if kernel.core is None or kernel.core.kind in capabilities.cores:
+        return
+    raise EmitError(
+        kernel.core.kind,
+        f"{generator} has no template for the core `{kernel.core.kind}`",
+        node=f"kernel @{kernel.name}",
+        origins=kernel.origins,
+        reason="its declared capabilities (`Capabilities.cores`) do not name it",
+        remedy="schedule for what the generator declares, so that a library or loops compute it",
+    )
