@@ -15,7 +15,7 @@ from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
-from coilwork.job import Job, open_job
+from coilwork.job import DECIDED, Job, open_job
 from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import targets_text
@@ -24,12 +24,13 @@ from coilwork_frontend.calling_convention.convention import Role, Roles
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
-from coilwork_frontend.capture.eager_fallback import box_graph, judge_fault, warn_of_driver
+from coilwork_frontend.capture.eager_fallback import box_graph, judge_fault, warn_of_driver, warn_of_graph
 from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_lowering.sizes.added_guards import list_guards
+from coilwork_lowering.uncallable import list_uncallable
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
@@ -44,6 +45,7 @@ from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, read_report, report_program
+from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, join_reports
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
@@ -102,8 +104,9 @@ def compile_graph(
         reports_strides=role == "forward",
         is_refused=is_refused,
     )
+    uncallable = list_uncallable(job.gm)
     try:
-        compiled = _compile(job)
+        compiled = _in_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
     # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
@@ -116,7 +119,8 @@ def compile_graph(
             raise
         if fault is not None:
             raise fault from error
-        compiled = _eager(job, error)
+        cuts = cut_around(job.gm, job.graph_id, error)
+        compiled = _eager(job, error) if cuts is None else _in_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
     compiled = _with_roles(compiled, job.call_roles(shared, prepared))
     if guards:
@@ -264,8 +268,18 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
+def _in_parts(job: Job, cuts: Cuts) -> CompiledGraph:
+    """The captured graph, compiled in the parts that `cuts` leaves."""
+    layout = None if job.role == "inference" else DECIDED
+    compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
+    call, parts = compile_cut(job.gm, job.example_inputs, cuts, compile_part)
+    whole = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
+    return CompiledGraph(job.as_captured(call), join_reports(whole, parts, cuts))
+
+
 def _eager(job: Job, error: Exception) -> CompiledGraph:
-    """The captured graph as it is."""
+    """The captured graph as it is, with a warning."""
+    warn_of_graph(error, job.graph_id)
     reason = str(error) or type(error).__name__
     report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
     call = job.as_captured(box_graph(job.gm))

@@ -38,6 +38,8 @@ class CompileReport:
             captured, by position.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
             line; there should be none.
+        parts: how many programs compute the graph, if Python makes calls between them; else 0.
+        called: the calls that Python makes: of each the operator, the reason, and the user's line.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.
     """
 
@@ -58,6 +60,8 @@ class CompileReport:
     mappings: Mapping[str, str] = field(default_factory=dict)
     saved_strides: list[tuple[int, list[int]]] = field(default_factory=list)
     guards: str = ""
+    parts: int = 0
+    called: list[dict[str, str]] = field(default_factory=list)
     fallback: str = ""
 
     @property
@@ -86,9 +90,11 @@ class CompileReport:
         counts = ", ".join(f"{item['name']} x{item['count']}" for item in self.rewrites)
         rewritten = f"; rewrites: {counts}" if counts else ""
         kept = "from the cache, " if self.cache_hit else ""
+        called = ", ".join(f"{call['op']} ({call['reason']})" for call in self.called)
+        cut = f"; {self.parts} parts, and Python calls {called}" if called else ""
         return (
             f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
-            f"{self.extern_calls} operator calls{rewritten}; seconds: {seconds}"
+            f"{self.extern_calls} operator calls{cut}{rewritten}; seconds: {seconds}"
         )
 
 
