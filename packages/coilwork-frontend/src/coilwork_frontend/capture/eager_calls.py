@@ -8,14 +8,18 @@ user asks for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
 from coilwork_frontend.user_warnings import warn_user
+
+# What torch's interpreter of graphs adds to an error that a call raises.
+_EXECUTING: Final = re.compile(r"While executing %(\w+) :")
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -45,6 +49,15 @@ def compile_around(
         forward, backend=compiler, dynamic=True if has_open_sizes else None
     )
     return in_parts
+
+
+def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
+    """Return the call of `captured` at which tracing stopped with `error`, by its name; None if `error` does
+    not name one, or if the call is the only one.
+    """
+    calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
+    return named[-1] if named and len(calls) > 1 else None
 
 
 def _listed(calls: Collection[str]) -> str:

@@ -34,7 +34,7 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
     """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
     rejected by the call.
     """
-    said = error if isinstance(error, CompileError) else _not_traced(error)
+    said = error if isinstance(error, CompileError) else explain_untraced(error)
     warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
@@ -73,8 +73,10 @@ def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None
     """Say that `graph` is compiled in parts, between which `calls` run in eager mode, because of `error`; at
     the user's line of the first of them that has one."""
     named = ", ".join(dict.fromkeys(call.op for call in calls))
-    how = f"{named} run in eager mode between parts of graph {graph}" if named else f"graph {graph} is parted"
-    text = f'{how}: {describe(error)}\n  try     options={{"strict": True}} for the traceback, to report it'
+    text = (
+        f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
+        f'  try     options={{"strict": True}} for the traceback, to report it'
+    )
     place = next((call for call in calls if call.file), None)
     if place is None:
         warn_user(text, CoilworkFallbackWarning)
@@ -94,7 +96,8 @@ def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     return call
 
 
-def _not_traced(error: Exception) -> CompileError:
+def explain_untraced(error: Exception) -> CompileError:
+    """What the user is told of a graph that torch does not trace because of `error`."""
     return CompileError(
         "not-traced",
         "torch cannot trace a graph that it captured",

@@ -6,13 +6,15 @@ What Python calls with graphs, as the rounds of a loop, it gets compiled as well
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
 
+from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
 from coilwork_frontend.capture.eager_fallback import warn_of_parts
 from coilwork_frontend.errors import describe
@@ -21,20 +23,11 @@ from coilwork_frontend.torch_compat.operators import called_with_effects, makes_
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.op_fallback.compiled_graph import CompiledGraph
 from coilwork_tools.op_fallback.faults import FaultKinds
-from coilwork_tools.op_fallback.splitting import Level, Part, halve, split_at
+from coilwork_tools.op_fallback.splitting import Level, Part, split_at
 
-
-class CompiledPart(Protocol):
-    """A part, called with one list of inputs, which it empties."""
-
-    @property
-    def report(self) -> CompileReport: ...
-
-    def __call__(self, args: list[Any], /) -> Sequence[Any]: ...
-
-
-CompilePart = Callable[[fx.GraphModule, Sequence[Any]], CompiledPart]
+CompilePart = Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +51,8 @@ def cut_at(gm: fx.GraphModule, reasons: Mapping[Origin, str]) -> Cuts:
 
 
 def cut_around(gm: fx.GraphModule, graph_id: str, error: Exception) -> Cuts | None:
-    """Split `gm`, which cannot be compiled because of `error`, at the calls that it names, or else in two,
-    with a warning; None if there is nothing to split.
+    """Split `gm`, which cannot be compiled because of `error`, at the calls that it names, with a warning;
+    None if it names none.
 
     The calls of a graph that `gm` calls are named by the call of that graph.
     """
@@ -69,11 +62,10 @@ def cut_around(gm: fx.GraphModule, graph_id: str, error: Exception) -> Cuts | No
     places = _list_places(gm)
     named = error.origins if isinstance(error, CoilworkIRError) else ()
     found = {replace(one, node=places[one.node]): describe(error) for one in named if one.node in places}
-    halves = () if found else halve(gm)
-    if not found and not halves:
+    if not found:
         return None
     warn_of_parts(error, graph_id, list(found))
-    return cut_at(gm, found) if found else Cuts(levels=halves, reasons={})
+    return cut_at(gm, found)
 
 
 def _list_places(gm: fx.GraphModule) -> dict[str, str]:
@@ -177,7 +169,7 @@ class _Held(torch.nn.Module):
 class _Unboxed:
     """A compiled part, called with its inputs one by one."""
 
-    def __init__(self, compiled: CompiledPart) -> None:
+    def __init__(self, compiled: CompiledGraph) -> None:
         self._compiled = compiled
         self.__name__ = compiled.report.graph_id
 
@@ -200,16 +192,14 @@ def _is_returned(node: fx.Node) -> bool:
 
 
 def compile_cut(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], cuts: Cuts, compile_part: CompilePart
-) -> tuple[Call, tuple[CompileReport, ...]]:
-    """What computes `gm`, split at `cuts`, by one list of inputs, which it empties; and the reports of its
-    parts.
-
-    `compile_part` compiles one part.
+    graph: AtenGraph, whole: CompileReport, cuts: Cuts, compile_part: CompilePart
+) -> CompiledGraph:
+    """What computes `graph`, split at `cuts`; `whole` is what is known of it. `compile_part` compiles one
+    part.
     """
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    examples = dict(zip(placeholders, example_inputs, strict=True))
-    driver = _Driver(gm=gm, examples=examples, compile=compile_part)
+    placeholders = graph.gm.graph.find_nodes(op="placeholder")
+    examples = dict(zip(placeholders, graph.example_inputs, strict=True))
+    driver = _Driver(gm=graph.gm, examples=examples, compile=compile_part)
     for node in placeholders:
         driver.copies[node] = driver.graph.placeholder(node.name)
     for level in cuts.levels:
@@ -217,27 +207,27 @@ def compile_cut(
             driver.add_part(level.part)
         for node in level.calls:
             driver.add_call(node)
-    return driver.finish(), tuple(driver.reports)
+    return CompiledGraph(graph.as_captured(driver.finish()), _join_reports(whole, driver.reports, cuts))
 
 
-def join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
+def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
     """The report of a graph that was split at `cuts` and compiled in `parts`."""
-    seconds: dict[str, float] = dict(whole.seconds)
-    for part in parts:
-        for stage, taken in part.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + taken
     made = {node.name for level in cuts.levels for node in level.calls}
     called = [_describe_call(one, why) for one, why in cuts.reasons.items() if one.node in made]
+    seconds = Counter(dict(whole.seconds))
+    for part in parts:
+        seconds.update(part.seconds)
     return replace(
         whole,
         kernels=sum(part.kernels for part in parts),
         distinct_kernels=sum(part.distinct_kernels for part in parts),
         extern_calls=sum(part.extern_calls for part in parts),
         executor="parts",
-        seconds=seconds,
+        seconds=dict(seconds),
         python_calls={name: reason for part in parts for name, reason in part.python_calls.items()},
+        operators=[call for part in parts for call in part.operators],
         called=[*called, *(call for part in parts for call in part.called)],
-        parts=len(parts),
+        parts=[part.graph_id for part in parts],
         fallback="; ".join(part.fallback for part in parts if part.fallback),
     )
 

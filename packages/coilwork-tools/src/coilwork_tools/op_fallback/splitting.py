@@ -107,18 +107,6 @@ def split_at(gm: fx.GraphModule, cut: Collection[str]) -> tuple[Level, ...]:
     return _list_levels(gm, placement.level, placement.cut)
 
 
-def halve(gm: fx.GraphModule) -> tuple[Level, ...]:
-    """Split `gm` into two parts, of as many calls each; nothing if there are less than two."""
-    calls = _calls(gm)
-    level: dict[fx.Node, int] = {}
-    for number, node in enumerate(calls):
-        # what takes a result apart stays with the call
-        source = node.args[0] if node.target is operator.getitem else None
-        is_item = isinstance(source, fx.Node) and source in level
-        level[node] = level[source] if is_item and isinstance(source, fx.Node) else 2 * number // len(calls)
-    return _list_levels(gm, level, frozenset()) if len(set(level.values())) == 2 else ()
-
-
 def _calls(gm: fx.GraphModule) -> list[fx.Node]:
     """The calls of `gm`, without those that make tokens or keep them: a part makes its own."""
     return [
