@@ -55,6 +55,7 @@ from coilwork_frontend.capture.refused_calls import (
 )
 from coilwork_frontend.capture.refused_outputs import writes_other_types
 from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
+from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
 from coilwork_frontend.capture.shared_memory import with_shared_memory
@@ -379,6 +380,8 @@ def _uncompiled_calls(
     if error is None:
         calls = writes_to_repeats(gm)
         error = repeated_elements(calls[0]) if calls else None
+    if error is None:
+        calls, error = find_region_effects(captured)
     if error is None:
         return None
     if stages.promises.only_compiled:

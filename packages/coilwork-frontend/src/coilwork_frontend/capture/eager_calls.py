@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -43,12 +44,22 @@ def compile_around(
         )
         if node.name in calls:
             node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
-    captured.recompile()
-    forward: Callable[..., Any] = captured.forward
-    in_parts: Callable[..., Any] = torch.compile(
-        forward, backend=compiler, dynamic=True if has_open_sizes else None
-    )
-    return in_parts
+
+    @cache
+    def open_parts() -> Callable[..., Any]:
+        # Dynamo traces no code that was made while it compiled what is around it
+        captured.recompile()
+        forward: Callable[..., Any] = captured.forward
+        in_parts: Callable[..., Any] = torch.compile(
+            forward, backend=compiler, dynamic=True if has_open_sizes else None
+        )
+        return in_parts
+
+    def call(*args: Any) -> Any:
+        # nor what it takes out of a compiled function that it is handed
+        return open_parts()(*args)
+
+    return call
 
 
 def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
