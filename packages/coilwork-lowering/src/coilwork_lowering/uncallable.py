@@ -7,6 +7,7 @@ A program is cut at these calls: Python makes them, between programs of what lie
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -46,20 +47,21 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
             taken = next(filter(None, (_explain_value(gm, one) for one in node.all_input_nodes)), "")
             reason = f"it takes {taken}" if taken else ""
         if reason:
-            found[origin_of(node)] = reason
+            found[replace(origin_of(node), op=_called_name(node))] = reason
     return found
+
+
+def _called_name(node: fx.Node) -> str:
+    """The operator that `node` calls, also of one that is tied to others by tokens."""
+    is_tied = node.op == "call_function" and operator_name(node) == "with_effects"
+    return name_of_target(node.args[1]) if is_tied else operator_name(node)
 
 
 def _explain_call(gm: fx.GraphModule, node: fx.Node) -> str:
     """Return why no program makes the call `node`; nothing if one may."""
     if node.op != "call_function" or isinstance(node.target, Overload):
         return ""
-    called: object = node.target
-    name = operator_name(node)
-    if name == "with_effects":
-        called, name = node.args[1], name_of_target(node.args[1])
-        if isinstance(called, Overload):
-            return ""
+    name = _called_name(node)
     if name in _DRIVEN_BY_PYTHON:
         return f"{name} is driven by Python"
     for region in _regions(gm, node):
