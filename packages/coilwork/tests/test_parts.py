@@ -41,6 +41,16 @@ def _(text: str) -> None:
 _register_effectful_op(torch.ops.coilwork_parts.log.default, _EffectType.ORDERED)
 
 
+@torch.library.custom_op("coilwork_parts::unpack", mutates_args=())
+def unpack(packed: Tensor) -> Tensor:
+    return packed.view(torch.uint8).clone().view(2, 4).t()
+
+
+@unpack.register_fake
+def _(packed: Tensor) -> Tensor:
+    return packed.new_empty((4, 2), dtype=torch.uint8)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """`run`, what it is given, and the calls that Python makes in its graphs."""
@@ -304,6 +314,17 @@ def test_a_kernel_of_the_users_is_called_between_parts(reports: list[CompileRepo
     torch.testing.assert_close(compiled([value])[0], value.sin() * 6)
     assert [call["op"] for call in compiled.report.called] == ["triton_kernel_wrapper_functional"]
     assert compiled.report.kernels >= 2
+
+
+def test_a_call_may_return_other_strides_than_captured(reports: list[CompileReport]) -> None:
+    def program(packed: Tensor) -> Tensor:
+        return torch.ops.coilwork_parts.unpack(packed) * 2 + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="coilwork", fullgraph=True, options={"strict": True})
+    packed = _bytes(torch.uint6)
+    torch.testing.assert_close(compiled(packed), program(packed))
+    assert [call["op"] for call in reports[0].called] == ["coilwork_parts.unpack.default"]
 
 
 def test_a_part_overwrites_inputs_behind_all_that_reads_them(reports: list[CompileReport]) -> None:

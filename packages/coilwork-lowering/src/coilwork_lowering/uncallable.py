@@ -41,11 +41,14 @@ def list_uncallable(gm: fx.GraphModule) -> dict[Origin, str]:
     An input or attribute among them is a value that no program takes; a call is to be made by Python.
     """
     found: dict[Origin, str] = {}
+    foreign: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
-        reason = _explain_value(gm, node) or _explain_call(gm, node)
-        if not reason and node.op == "call_function":
-            taken = next(filter(None, (_explain_value(gm, one) for one in node.all_input_nodes)), "")
-            reason = f"it takes {taken}" if taken else ""
+        reason = _explain_value(gm, node)
+        if reason:
+            foreign[node] = reason
+        elif node.op == "call_function":
+            taken = next((foreign[one] for one in node.all_input_nodes if one in foreign), "")
+            reason = f"it takes {taken}" if taken else _explain_call(gm, node)
         if reason:
             found[replace(origin_of(node), op=_called_name(node))] = reason
     return found

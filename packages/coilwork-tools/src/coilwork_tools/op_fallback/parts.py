@@ -86,6 +86,7 @@ class _Driver:
 
     Attributes:
         copies: its nodes by those of the whole graph.
+        called: nodes of the whole graph that Python computes.
         held: what its nodes call, by name.
         reports: of the parts.
     """
@@ -95,6 +96,7 @@ class _Driver:
     compile: CompilePart
     graph: fx.Graph = field(default_factory=fx.Graph)
     copies: dict[fx.Node, Any] = field(default_factory=dict)
+    called: set[fx.Node] = field(default_factory=set)
     held: dict[str, Any] = field(default_factory=dict)
     reports: list[CompileReport] = field(default_factory=list)
 
@@ -103,9 +105,19 @@ class _Driver:
         with forget_tracing():
             compiled = self.compile(part.graph, inputs)
         self.reports.append(compiled.report)
-        made = self.graph.call_function(_Unboxed(compiled), tuple(self.copies[one] for one in part.inputs))
+        given = tuple(self._lay_out(one) for one in part.inputs)
+        made = self.graph.call_function(_Unboxed(compiled), given)
         for number, node in enumerate(part.results):
             self.copies[node] = self.graph.call_function(operator.getitem, (made, number))
+
+    def _lay_out(self, node: fx.Node) -> Any:
+        """The copy of `node` as a part takes it: what a call of Python's returned has the strides that were
+        captured."""
+        value, copy = node.meta.get("val"), self.copies[node]
+        is_tensor = isinstance(value, torch.Tensor) and value.layout == torch.strided
+        if node not in self.called or not is_tensor or not all(type(s) is int for s in value.stride()):
+            return copy
+        return self.graph.call_function(_with_strides, (copy, value.stride()))
 
     def add_call(self, node: fx.Node) -> None:
         for one in node.all_input_nodes:
@@ -113,6 +125,7 @@ class _Driver:
                 self.copies[one] = self._take_attribute(one)
             elif makes_token(one):
                 self.copies[one] = None
+        self.called.add(node)
         target = called_with_effects(node)
         if target is None:
             self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
@@ -179,6 +192,13 @@ class _Unboxed:
 
 def _first_of(call: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
     return lambda *args: call(*args)[0]
+
+
+def _with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`value`, or a copy of it with `strides`; what is captured of a call may not be how its result lies."""
+    if value.stride() == strides:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _call_without_token(target: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
