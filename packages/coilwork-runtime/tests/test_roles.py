@@ -80,6 +80,11 @@ def test_constants_are_what_they_were() -> None:
     assert math.isnan(parse_roles("takes 0\nout 0 constant nan\n").rows[0].constant)
 
 
+def test_results_may_be_made_of_nothing() -> None:
+    (row,) = parse_roles("takes 0\ncall empty takes  gives out 0, out 1\n").rows
+    assert row == Row(Act.MADE, name="empty", gives=((Place.OUT, 0), (Place.OUT, 1)))
+
+
 @pytest.mark.parametrize(
     "text",
     [

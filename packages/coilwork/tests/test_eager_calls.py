@@ -120,3 +120,92 @@ def test_what_is_around_is_compiled() -> None:
     (found,) = call(x)
     torch.testing.assert_close(found, program(x))
     assert parts == [["sin", "t"], ["cos"]]
+
+
+def count_parts(program: Callable[..., Any], *given: Any) -> tuple[Any, list[str], int]:
+    """The results, what was said, and how many graphs Dynamo captured."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = torch.compile(program, backend="coilwork", fullgraph=True)(*given)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    said = [str(w.message) for w in caught if issubclass(w.category, CoilworkFallbackWarning)]
+    return results, said, graphs
+
+
+def test_what_is_around_is_compiled_where_dynamo_calls_it() -> None:
+    x = expanded(3, gradients=False)[1]
+    results, said, graphs = count_parts(one_write, x)
+    assert len(said) == 1
+    # the whole, and what comes before and behind the write
+    assert graphs == 3
+    for one, other in zip(results, one_write(expanded(3, gradients=False)[1]), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def spaced(count: Tensor, x: Tensor) -> Tensor:
+    number = count.item()
+    y = x.sin() * 2
+    return torch.linspace(0, 1, number).cos() * 2 + y
+
+
+def chunks(count: Tensor, x: Tensor) -> Tensor:
+    number = count.item()
+    torch._check(number >= 4)
+    first, *_ = torch.arange(number).chunk(2)
+    return first.sin() + x.sum()
+
+
+@pytest.mark.parametrize(("program", "call"), [(spaced, "linspace"), (chunks, "chunk")])
+def test_a_call_that_torch_does_not_trace_costs_that_call(program: Callable[..., Tensor], call: str) -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        given = torch.tensor(6), torch.ones(6)
+        results, said, graphs = count_parts(program, *given)
+    torch.testing.assert_close(results, program(*given))
+    assert graphs == 3
+    assert len(said) == 1
+    assert said[0].startswith(f"{call} runs in eager mode, and the graph is compiled in parts")
+    assert "GuardOnDataDependentSymNode" in said[0]
+
+
+def says_in_a_branch(x: Tensor) -> Tensor:
+    def loud(y: Tensor) -> Tensor:
+        torch._higher_order_ops.print("in a branch {}", 1)
+        return y.sin() * 2
+
+    return torch.cond(x.sum() > -100, loud, torch.cos, (x.exp(),)) + 1
+
+
+def says_in_a_loop(x: Tensor) -> Tensor:
+    def loud(k: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        torch._higher_order_ops.print("in a loop {}", 2)
+        return k + 1, y.sin()
+
+    return torch._higher_order_ops.while_loop(lambda k, y: k < 3, loud, (torch.tensor(0), x * 2))[1] + 1
+
+
+def says_in_a_branch_of_a_branch(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > -100, says_in_a_branch, torch.cos, (x.exp(),)) + 1
+
+
+@pytest.mark.parametrize("program", [says_in_a_branch, says_in_a_loop, says_in_a_branch_of_a_branch])
+def test_effects_in_regions_are_not_lost(
+    program: Callable[[Tensor], Tensor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.ones(4)
+    wanted = program(x)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="coilwork", fullgraph=True)
+    with pytest.warns(CoilworkFallbackWarning, match="lost-effect"):
+        compiled(x)
+    capfd.readouterr()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), wanted)
+    printed = capfd.readouterr().out
+    program(x)
+    assert printed == capfd.readouterr().out * 2
+    torch._dynamo.reset()
+    strictly = torch.compile(program, backend="coilwork", options={"strict": True})
+    with pytest.raises(Exception, match="lost-effect"):
+        strictly(x)

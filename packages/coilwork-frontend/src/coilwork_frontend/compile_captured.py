@@ -30,8 +30,8 @@ from coilwork_frontend.calling_convention.shared_results import (
     result_objects,
 )
 from coilwork_frontend.capture.collectives_in_place import write_collectives_out
-from coilwork_frontend.capture.eager_calls import compile_around
-from coilwork_frontend.capture.eager_fallback import is_told, run_as_captured
+from coilwork_frontend.capture.eager_calls import compile_around, find_failing_call
+from coilwork_frontend.capture.eager_fallback import explain_untraced, is_told, run_as_captured
 from coilwork_frontend.capture.fake_shapes import broadcast_selections, sum_over_all
 from coilwork_frontend.capture.forward_mode import in_forward_mode
 from coilwork_frontend.capture.margin_loss import write_out_label_margins
@@ -55,6 +55,7 @@ from coilwork_frontend.capture.refused_calls import (
 )
 from coilwork_frontend.capture.refused_outputs import writes_other_types
 from coilwork_frontend.capture.refused_types import EagerKernels, has_refused_types
+from coilwork_frontend.capture.region_effects import find_region_effects
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.capture.scaled_products import restore_scaled_products
 from coilwork_frontend.capture.shared_memory import with_shared_memory
@@ -262,7 +263,7 @@ def _compile_given(
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is
     # wrong with it.
     except Exception as error:
-        uncompiled = _run_untraced(captured, example_inputs, error, trial, stages)
+        uncompiled = _run_untraced(captured, example_inputs, error, trial, stages, begin)
         if uncompiled is None:
             raise
         return uncompiled
@@ -380,14 +381,14 @@ def _uncompiled_calls(
         calls = writes_to_repeats(gm)
         error = repeated_elements(calls[0]) if calls else None
     if error is None:
+        calls, error = find_region_effects(captured)
+    if error is None:
         return None
     if stages.promises.only_compiled:
         raise error
     names = {node.name for node in calls}
     if names <= {node.name for node in captured.graph.nodes}:
-        return compile_around(
-            captured, names, error, lambda part, inputs: compile_captured(part, inputs, begin)
-        )
+        return compile_around(captured, names, error, _compile_part(begin))
     return stages.watch_in_eager(run_as_captured(captured, error))
 
 
@@ -397,6 +398,7 @@ def _run_untraced(
     error: Exception,
     trial: EagerTrial,
     stages: Stages,
+    begin: Callable[[], Stages],
 ) -> Callable[..., Any] | None:
     """The call that runs a graph that cannot be compiled because of `error`; None if that is to be raised."""
     only_compiled = stages.promises.only_compiled
@@ -410,7 +412,14 @@ def _run_untraced(
             return forward
     if only_compiled or is_told(error):
         return None
+    failing = find_failing_call(captured, error)
+    if failing is not None:
+        return compile_around(captured, {failing}, explain_untraced(error), _compile_part(begin))
     return stages.watch_in_eager(run_as_captured(captured, error))
+
+
+def _compile_part(begin: Callable[[], Stages]) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    return lambda part, inputs: compile_captured(part, inputs, begin)
 
 
 @dataclass(slots=True, kw_only=True)

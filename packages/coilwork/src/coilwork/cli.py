@@ -18,6 +18,7 @@ from coilwork_runtime import RuntimeFault
 from coilwork_tools.bench.command import bench
 from coilwork_tools.conform.command import make_conform_command
 from coilwork_tools.explain.commands import executor, make_info_command, make_options_command, mappings
+from coilwork_tools.explain.uncompiled import uncompiled
 
 PACKAGES = (*(name.replace("_", "-") for name in COMPONENTS), "torch", "triton")
 
@@ -53,6 +54,7 @@ for command in (
     executor,
     bench,
     cache,
+    uncompiled,
 ):
     main.add_command(command)
 

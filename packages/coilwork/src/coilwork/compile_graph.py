@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -15,26 +15,25 @@ from coilwork.backends.registry import backend_of_device, find_language
 from coilwork.caches import graph_key, open_caches
 from coilwork.compile_options import OPTIONS, CompileOptions
 from coilwork.errors import OptionError
-from coilwork.job import Job, open_job
+from coilwork.job import DECIDED, Job, open_job
 from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_frontend.calling_convention.convention import Role, Roles
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
-from coilwork_frontend.capture.eager_fallback import box_graph, judge_fault, warn_of_driver
+from coilwork_frontend.capture.eager_fallback import judge_fault, warn_of_driver
 from coilwork_frontend.capture.refused_calls import RefusedCallError
-from coilwork_frontend.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_lowering.sizes.added_guards import list_guards
+from coilwork_lowering.uncallable import list_uncallable
 from coilwork_runtime import (
     Builder,
     KernelBuildError,
     ProgramBytesError,
-    bind_roles,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
@@ -43,28 +42,11 @@ from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
+from coilwork_tools.op_fallback.compiled_graph import CompiledGraph, run_in_eager
+from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
-
-
-@dataclass(eq=False)
-class CompiledGraph:
-    """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
-
-    `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
-    yet, if there are such.
-    """
-
-    _boxed_call: ClassVar = True
-
-    call: Call
-    report: CompileReport
-    direct: Callable[..., Sequence[Any]] | None = None
-    roles: Roles | None = None
-
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
-        return self.call(args)
 
 
 def compile_graph(
@@ -79,7 +61,7 @@ def compile_graph(
     prepared: Prepared | None = None,
     shared: Sequence[SharedMemory] = (),
     is_refused: Callable[[], bool] = lambda: False,
-) -> BoxedCallable:
+) -> CompiledGraph:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
     `rewrites` have been done and `guards` added already; `layout` as in `open_job`. `shared` are
@@ -101,8 +83,9 @@ def compile_graph(
         reports_strides=role == "forward",
         is_refused=is_refused,
     )
+    uncallable = list_uncallable(job.gm)
     try:
-        compiled = _compile(job)
+        compiled = _in_parts(job, cut_at(job.gm, uncallable)) if uncallable else _compile(job)
     except (MistracedError, RefusedCallError, OptionError):
         raise
     # Whatever a stage raises is the compiler's fault, not the user's: here, and nowhere else, it becomes a
@@ -115,9 +98,10 @@ def compile_graph(
             raise
         if fault is not None:
             raise fault from error
-        compiled = _eager(job, error)
+        cuts = cut_around(job.gm, job.graph_id, error)
+        compiled = _eager(job, error) if cuts is None else _in_parts(job, cuts)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
-    compiled = _with_roles(compiled, job.call_roles(shared, prepared))
+    compiled = compiled.apply_roles(job.call_roles(shared, prepared))
     if guards:
         texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
@@ -128,13 +112,6 @@ def compile_graph(
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
-
-
-def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
-    """`compiled` with `outer` around it, and with its own roles: all of them are interpreted at once."""
-    roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
-    bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
-    return CompiledGraph(bound.call, compiled.report, bound.direct)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -263,9 +240,17 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
+def _in_parts(job: Job, cuts: Cuts) -> CompiledGraph:
+    """The captured graph, compiled in the parts that `cuts` leaves."""
+    layout = None if job.role == "inference" else DECIDED
+    compile_part = partial(compile_graph, role="inference", options=job.options, layout=layout)
+    whole = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds)
+    return compile_cut(job, whole, cuts, compile_part)
+
+
 def _eager(job: Job, error: Exception) -> CompiledGraph:
     """The captured graph as it is."""
     reason = str(error) or type(error).__name__
     report = CompileReport(graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=reason)
-    call = job.as_captured(box_graph(job.gm))
-    return CompiledGraph(watch_in_eager(call, job.options.checks, f"graph {job.graph_id}"), report)
+    made = run_in_eager(job, report, error)
+    return CompiledGraph(watch_in_eager(made.call, job.options.checks, f"graph {job.graph_id}"), report)

@@ -8,14 +8,19 @@ user asks for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from coilwork_frontend.errors import CoilworkFallbackWarning, CompileError
 from coilwork_frontend.user_warnings import warn_user
+
+# What torch's interpreter of graphs adds to an error that a call raises.
+_EXECUTING: Final = re.compile(r"While executing %(\w+) :")
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -39,12 +44,31 @@ def compile_around(
         )
         if node.name in calls:
             node.op, node.target = "call_function", _call_in_eager_mode(node.op, node.target)
-    captured.recompile()
-    forward: Callable[..., Any] = captured.forward
-    in_parts: Callable[..., Any] = torch.compile(
-        forward, backend=compiler, dynamic=True if has_open_sizes else None
-    )
-    return in_parts
+
+    @cache
+    def open_parts() -> Callable[..., Any]:
+        # Dynamo traces no code that was made while it compiled what is around it
+        captured.recompile()
+        forward: Callable[..., Any] = captured.forward
+        in_parts: Callable[..., Any] = torch.compile(
+            forward, backend=compiler, dynamic=True if has_open_sizes else None
+        )
+        return in_parts
+
+    def call(*args: Any) -> Any:
+        # nor what it takes out of a compiled function that it is handed
+        return open_parts()(*args)
+
+    return call
+
+
+def find_failing_call(captured: fx.GraphModule, error: Exception) -> str | None:
+    """Return the call of `captured` at which tracing stopped with `error`, by its name; None if `error` does
+    not name one, or if the call is the only one.
+    """
+    calls = [node.name for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    named = [name for name in _EXECUTING.findall(str(error)) if name in calls]
+    return named[-1] if named and len(calls) > 1 else None
 
 
 def _listed(calls: Collection[str]) -> str:

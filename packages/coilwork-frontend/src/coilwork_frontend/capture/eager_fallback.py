@@ -8,6 +8,7 @@ sizes from data than the program says. ATen graphs that no stage can compile run
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from coilwork_frontend.capture.refused_calls import RefusedCallError
 from coilwork_frontend.errors import CoilworkError, CoilworkFallbackWarning, CompileError, describe
 from coilwork_frontend.torch_compat.failures import FOR_DYNAMO
 from coilwork_frontend.user_warnings import warn_user
+from coilwork_ir.loc import Origin
 
 logger = logging.getLogger("coilwork")
 
@@ -32,7 +34,7 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
     """Return what runs `captured`, because of `error`, with a warning that says why. What eager rejects is
     rejected by the call.
     """
-    said = error if isinstance(error, CompileError) else _not_traced(error)
+    said = error if isinstance(error, CompileError) else explain_untraced(error)
     warn_user(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning)
     # a call of the module would print where an error is raised
     forward: Callable[..., Any] = captured.forward
@@ -42,8 +44,8 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
 def judge_fault(
     error: Exception, graph: str, *, only_compiled: bool, is_refused: Callable[[], bool]
 ) -> Exception | None:
-    """Return what is to be raised for `graph`, which cannot be compiled because of `error`; None if it runs
-    in eager mode, with a warning that says why.
+    """Return what is to be raised for `graph`, which cannot be compiled as a whole because of `error`; None
+    if some of it runs in eager mode.
 
     Raised is what eager refuses the call for that is compiled for (`is_refused`), and whatever it is if the
     graph is `only_compiled`.
@@ -54,13 +56,32 @@ def judge_fault(
         return error
     if only_compiled:
         return CompileError("graph-failed", f"graph {graph} cannot be compiled", reason=describe(error))
-    logger.debug("graph %s falls back to eager", graph, exc_info=True)
+    logger.debug("graph %s is not compiled as a whole", graph, exc_info=True)
+    return None
+
+
+def warn_of_graph(error: Exception, graph: str) -> None:
+    """Say that `graph` runs in eager mode, because of `error`."""
     warn_user(
         f"graph {graph} runs in eager mode: {describe(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
         CoilworkFallbackWarning,
     )
-    return None
+
+
+def warn_of_parts(error: Exception, graph: str, calls: Sequence[Origin]) -> None:
+    """Say that `graph` is compiled in parts, between which `calls` run in eager mode, because of `error`; at
+    the user's line of the first of them that has one."""
+    named = ", ".join(dict.fromkeys(call.op for call in calls))
+    text = (
+        f"{named} run in eager mode between compiled parts of graph {graph}: {describe(error)}\n"
+        f'  try     options={{"strict": True}} for the traceback, to report it'
+    )
+    place = next((call for call in calls if call.file), None)
+    if place is None:
+        warn_user(text, CoilworkFallbackWarning)
+    else:
+        warnings.warn_explicit(text, CoilworkFallbackWarning, place.file, place.line)
 
 
 def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
@@ -75,7 +96,8 @@ def box_graph(graph: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     return call
 
 
-def _not_traced(error: Exception) -> CompileError:
+def explain_untraced(error: Exception) -> CompileError:
+    """What the user is told of a graph that torch does not trace because of `error`."""
     return CompileError(
         "not-traced",
         "torch cannot trace a graph that it captured",

@@ -8,7 +8,7 @@ back end must bump; before 2.13 nothing says that checks of linear algebra have 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext
+from torch._guards import TracingContext, tracing
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -29,6 +29,12 @@ BoxedCallable = Callable[[list[Any]], Any]
 NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
 
 _OF_RESULT: Final = OutputType.alias_of_intermediate_base_is_user_output
+
+
+def forget_tracing() -> AbstractContextManager[object]:
+    """A context in which nothing is known of the graph that is being compiled, for a part of it."""
+    context: AbstractContextManager[object] = tracing(None)
+    return context
 
 
 class GraphCompiler(Protocol):

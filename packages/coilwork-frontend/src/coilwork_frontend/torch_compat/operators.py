@@ -103,3 +103,47 @@ def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
 def draws_numbers(target: object) -> bool:
     """True of an operator that reads a random generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def has_effects(node: torch.fx.Node) -> bool:
+    """Tell if a call may have to stay in its place among others of which this is true: it draws random
+    numbers, overwrites memory, or may do anything else that its results do not say.
+    """
+    if node.op != "call_function":
+        return True
+    if isinstance(node.target, HigherOrderOperator):
+        return True
+    if not isinstance(node.target, OpOverload):
+        # arithmetic on numbers, and items of lists
+        return False
+    is_ours = node.target.namespace in ("aten", "prims")
+    return not is_ours or node.target._schema.is_mutable or draws_numbers(node.target)
+
+
+def writes_memory(node: torch.fx.Node) -> bool:
+    """Tell if a call overwrites memory that others may read."""
+    if isinstance(node.target, OpOverload):
+        return bool(node.target._schema.is_mutable)
+    return isinstance(node.target, HigherOrderOperator) and "mutation" in node.target.name()
+
+
+def called_with_effects(node: torch.fx.Node) -> object:
+    """Return the operator that `node` ties to others by tokens; None if it ties none."""
+    is_tied = isinstance(node.target, HigherOrderOperator) and node.target.name() == "with_effects"
+    return node.args[1] if is_tied else None
+
+
+def make_token(graph: torch.fx.Graph) -> torch.fx.Node:
+    """A token, which ties a call with effects to those before it, of a call that is the first in its
+    graph."""
+    return graph.call_function(torch.ops.prims._make_token.default)
+
+
+def makes_token(node: torch.fx.Node) -> bool:
+    """Tell if `node` makes a token out of nothing."""
+    return node.target is torch.ops.prims._make_token.default
+
+
+def sinks_tokens(node: torch.fx.Node) -> bool:
+    """Tell if `node` keeps calls with effects whose results nobody reads; it does nothing."""
+    return node.target is torch.ops.prims._sink_tokens.default

@@ -63,7 +63,9 @@ def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
             if isinstance(size, torch.SymInt):
                 known = size.node.shape_env.backed_var_to_val
                 names = size.node.expr.free_symbols
-                found |= {name: int(known[name]) for name in names - found.keys() if name in known}
+                numbers = {name: known[name] for name in names - found.keys() if name in known}
+                # a ragged size, of rows that differ in length, was traced with none
+                found |= {name: int(one) for name, one in numbers.items() if getattr(one, "is_number", True)}
     return found
 
 
@@ -84,3 +86,21 @@ def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
 def is_from_data(size: int | torch.SymInt) -> bool:
     """Tell if a size depends on values that only run time knows."""
     return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def symbols_of(value: object, *, plain: bool = False) -> set[object]:
+    """Torch's symbols in a number, or in the sizes, strides and the place of a tensor, or in a list of these.
+
+    With `plain`, those that a size, or the number itself, is: who is given `value` knows them.
+    """
+    if isinstance(value, list | tuple):
+        return {symbol for one in value for symbol in symbols_of(one, plain=plain)}
+    if isinstance(value, torch.Tensor):
+        numbers: list[Any] = list(value.shape)
+        if value.layout == torch.strided and not plain:
+            numbers += [*value.stride(), value.storage_offset()]
+        return {symbol for one in numbers for symbol in symbols_of(one, plain=plain)}
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return set()
+    expression = value.node.expr
+    return set(expression.free_symbols) if not plain or expression.is_Symbol else set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_runtime.executor.choice import Driven
 
 
@@ -98,6 +99,10 @@ class CompileReport:
             captured, by position.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
             line; there should be none.
+        operators: the calls of torch's own operators: of each operator and line of the user's its name, how
+            many they are, the reason, and the line.
+        parts: the graphs that it was split into, if Python makes calls between them.
+        called: the calls that Python makes: of each the operator, the reason, and the user's line.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.
     """
 
@@ -118,6 +123,9 @@ class CompileReport:
     mappings: Mapping[str, str] = field(default_factory=dict)
     saved_strides: list[tuple[int, list[int]]] = field(default_factory=list)
     guards: str = ""
+    operators: list[dict[str, object]] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    called: list[dict[str, str]] = field(default_factory=list)
     fallback: str = ""
 
     @property
@@ -146,9 +154,11 @@ class CompileReport:
         counts = ", ".join(f"{item['name']} x{item['count']}" for item in self.rewrites)
         rewritten = f"; rewrites: {counts}" if counts else ""
         kept = "from the cache, " if self.cache_hit else ""
+        called = ", ".join(f"{call['op']} ({call['reason']})" for call in self.called)
+        cut = f"; {len(self.parts)} parts, and Python calls {called}" if called else ""
         return (
             f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
-            f"{self.extern_calls} operator calls{rewritten}; seconds: {seconds}"
+            f"{self.extern_calls} operator calls{cut}{rewritten}; seconds: {seconds}"
         )
 
 
@@ -160,8 +170,36 @@ def report_program(program: Program, *, graph_id: str, role: str) -> CompileRepo
         kernels=sum(isinstance(one, Launch) for one in program.instructions),
         distinct_kernels=len({kernel.name for kernel in all_kernels(program)}),
         extern_calls=sum(isinstance(one, ExternCall) for one in program.instructions),
+        operators=_list_operators(program),
         peak_bytes_predicted=None if program.peak_bytes is None else as_int(program.peak_bytes),
     )
+
+
+def _list_operators(program: Program) -> list[dict[str, object]]:
+    """The calls of torch's own operators in `program` and in what is nested in it."""
+    calls = Counter(
+        (one.target, _explain_operator(one), _find_line(one))
+        for part in walk(program)
+        for one in part.instructions
+        if isinstance(one, ExternCall)
+    )
+    return [
+        {"op": op, "count": count, "reason": reason, "source": source}
+        for (op, reason, source), count in calls.items()
+    ]
+
+
+def _explain_operator(call: ExternCall) -> str:
+    """Return why generated code does not compute `call`."""
+    if call.implements:
+        return f"a library computes this {call.implements}"
+    if call.in_flight or call.waits:
+        return "it communicates"
+    return "no kernel is generated for it"
+
+
+def _find_line(call: ExternCall) -> str:
+    return next((f"{one.file}:{one.line}" for one in call.origins if one.file), "")
 
 
 def read_report(facts: Mapping[str, Any]) -> CompileReport:

@@ -1,0 +1,256 @@
+"""A graph that no one program computes: its parts are compiled, and Python makes the calls between them.
+
+What Python calls with graphs, as the rounds of a loop, it gets compiled as well.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from coilwork_frontend.calling_convention.aten_graph import AtenGraph
+from coilwork_frontend.calling_convention.operator_call import Call, operator_call
+from coilwork_frontend.capture.eager_fallback import warn_of_parts
+from coilwork_frontend.errors import describe
+from coilwork_frontend.torch_compat.autograd import forget_tracing
+from coilwork_frontend.torch_compat.operators import called_with_effects, makes_token
+from coilwork_ir.errors import CoilworkIRError
+from coilwork_ir.loc import Origin
+from coilwork_tools.explain.report import CompileReport
+from coilwork_tools.op_fallback.compiled_graph import CompiledGraph
+from coilwork_tools.op_fallback.faults import FaultKinds
+from coilwork_tools.op_fallback.splitting import Level, Part, split_at
+
+CompilePart = Callable[[fx.GraphModule, Sequence[Any]], CompiledGraph]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """Where a graph is split.
+
+    Attributes:
+        levels: parts, and the calls between them.
+        reasons: why no program makes a call, by the call.
+    """
+
+    levels: tuple[Level, ...]
+    reasons: Mapping[Origin, str]
+
+
+def cut_at(gm: fx.GraphModule, reasons: Mapping[Origin, str]) -> Cuts:
+    """Split `gm` at the calls that have a reason, and at those that take the inputs and attributes which
+    have one.
+    """
+    return Cuts(levels=split_at(gm, {origin.node for origin in reasons}), reasons=reasons)
+
+
+def cut_around(gm: fx.GraphModule, graph_id: str, error: Exception) -> Cuts | None:
+    """Split `gm`, which cannot be compiled because of `error`, at the calls that it names, with a warning;
+    None if it names none.
+
+    The calls of a graph that `gm` calls are named by the call of that graph.
+    """
+    if not FaultKinds().is_of_calls(error):
+        # no part of a graph can be compiled either
+        return None
+    places = _list_places(gm)
+    named = error.origins if isinstance(error, CoilworkIRError) else ()
+    found = {replace(one, node=places[one.node]): describe(error) for one in named if one.node in places}
+    if not found:
+        return None
+    warn_of_parts(error, graph_id, list(found))
+    return cut_at(gm, found)
+
+
+def _list_places(gm: fx.GraphModule) -> dict[str, str]:
+    """The nodes of `gm` by name; those of a graph that `gm` calls as the call."""
+    found: dict[str, str] = {}
+    for node in gm.graph.nodes:
+        for one in node.all_input_nodes:
+            held = getattr(gm, str(one.target), None) if one.op == "get_attr" else None
+            if isinstance(held, fx.GraphModule):
+                found.update(dict.fromkeys(_list_places(held), node.name))
+    found.update({node.name: node.name for node in gm.graph.nodes if node.op != "output"})
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Driver:
+    """The graph of calls of parts and of what lies between them, as it is made.
+
+    Attributes:
+        copies: its nodes by those of the whole graph.
+        called: nodes of the whole graph that Python computes.
+        held: what its nodes call, by name.
+        reports: of the parts.
+    """
+
+    gm: fx.GraphModule
+    examples: Mapping[fx.Node, Any]
+    compile: CompilePart
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    copies: dict[fx.Node, Any] = field(default_factory=dict)
+    called: set[fx.Node] = field(default_factory=set)
+    held: dict[str, Any] = field(default_factory=dict)
+    reports: list[CompileReport] = field(default_factory=list)
+
+    def add_part(self, part: Part) -> None:
+        inputs = [self.examples.get(node, node.meta.get("val")) for node in part.inputs]
+        with forget_tracing():
+            compiled = self.compile(part.graph, inputs)
+        self.reports.append(compiled.report)
+        given = tuple(self._lay_out(one) for one in part.inputs)
+        made = self.graph.call_function(_Unboxed(compiled), given)
+        for number, node in enumerate(part.results):
+            self.copies[node] = self.graph.call_function(operator.getitem, (made, number))
+
+    def _lay_out(self, node: fx.Node) -> Any:
+        """The copy of `node` as a part takes it: what a call of Python's returned has the strides that were
+        captured."""
+        value, copy = node.meta.get("val"), self.copies[node]
+        is_tensor = isinstance(value, torch.Tensor) and value.layout == torch.strided
+        if node not in self.called or not is_tensor or not all(type(s) is int for s in value.stride()):
+            return copy
+        return self.graph.call_function(_with_strides, (copy, value.stride()))
+
+    def add_call(self, node: fx.Node) -> None:
+        for one in node.all_input_nodes:
+            if one.op == "get_attr" and one not in self.copies:
+                self.copies[one] = self._take_attribute(one)
+            elif makes_token(one):
+                self.copies[one] = None
+        self.called.add(node)
+        target = called_with_effects(node)
+        if target is None:
+            self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+            return
+        arguments, keywords = fx.map_arg((node.args[1:], node.kwargs), self.copies.__getitem__)
+        self.copies[node] = self.graph.call_function(_call_without_token, arguments, keywords)
+
+    def _take_attribute(self, node: fx.Node) -> fx.Node:
+        """An attribute of the whole graph; a graph among them is compiled."""
+        value: Any = self.gm
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if isinstance(value, fx.GraphModule):
+            value = self._compile_region(value)
+        name = f"held_{len(self.held)}"
+        self.held[name] = value
+        return self.graph.get_attr(name)
+
+    def _compile_region(self, region: fx.GraphModule) -> Callable[..., Any]:
+        """What calls `region`, compiled, with its inputs one by one."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        graph.graph_copy(region.graph, copies)
+        (results,) = fx.map_arg(region.graph.output_node().args, copies.__getitem__)
+        is_one = not isinstance(results, list | tuple)
+        graph.output((results,) if is_one else tuple(results))
+        inputs = [node.meta.get("val") for node in region.graph.find_nodes(op="placeholder")]
+        with forget_tracing():
+            compiled = self.compile(fx.GraphModule(region, graph), inputs)
+        self.reports.append(compiled.report)
+        return _first_of(_Unboxed(compiled)) if is_one else _Unboxed(compiled)
+
+    def finish(self) -> Call:
+        """What drives the graph, with one list of inputs, which it empties."""
+        for node in self.gm.graph.nodes:
+            if node.op == "get_attr" and node not in self.copies:
+                self.copies[node] = self._take_attribute(node) if _is_returned(node) else None
+        last = self.gm.graph.output_node()
+        (results,) = last.args
+        self.graph.output(fx.map_arg(results, self.copies.get))
+        return operator_call(fx.GraphModule(_Held(self.held), self.graph))
+
+
+class _Held(torch.nn.Module):
+    """What the nodes of a graph call and read, by name."""
+
+    def __init__(self, held: Mapping[str, Any]) -> None:
+        super().__init__()
+        for name, value in held.items():
+            # not as buffers, which a constant is none of
+            object.__setattr__(self, name, value)
+
+
+class _Unboxed:
+    """A compiled part, called with its inputs one by one."""
+
+    def __init__(self, compiled: CompiledGraph) -> None:
+        self._compiled = compiled
+        self.__name__ = compiled.report.graph_id
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        return tuple(self._compiled(list(args)))
+
+
+def _first_of(call: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    return lambda *args: call(*args)[0]
+
+
+def _with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`value`, or a copy of it with `strides`; what is captured of a call may not be how its result lies."""
+    if value.stride() == strides:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _call_without_token(target: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """The results of a call with effects, behind what would be its token."""
+    results = target(*args, **kwargs)
+    return (None, *results) if isinstance(results, tuple) else (None, results)
+
+
+def _is_returned(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def compile_cut(
+    graph: AtenGraph, whole: CompileReport, cuts: Cuts, compile_part: CompilePart
+) -> CompiledGraph:
+    """What computes `graph`, split at `cuts`; `whole` is what is known of it. `compile_part` compiles one
+    part.
+    """
+    placeholders = graph.gm.graph.find_nodes(op="placeholder")
+    examples = dict(zip(placeholders, graph.example_inputs, strict=True))
+    driver = _Driver(gm=graph.gm, examples=examples, compile=compile_part)
+    for node in placeholders:
+        driver.copies[node] = driver.graph.placeholder(node.name)
+    for level in cuts.levels:
+        if level.part is not None:
+            driver.add_part(level.part)
+        for node in level.calls:
+            driver.add_call(node)
+    return CompiledGraph(graph.as_captured(driver.finish()), _join_reports(whole, driver.reports, cuts))
+
+
+def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cuts) -> CompileReport:
+    """The report of a graph that was split at `cuts` and compiled in `parts`."""
+    made = {node.name for level in cuts.levels for node in level.calls}
+    called = [_describe_call(one, why) for one, why in cuts.reasons.items() if one.node in made]
+    seconds = Counter(dict(whole.seconds))
+    for part in parts:
+        seconds.update(part.seconds)
+    return replace(
+        whole,
+        kernels=sum(part.kernels for part in parts),
+        distinct_kernels=sum(part.distinct_kernels for part in parts),
+        extern_calls=sum(part.extern_calls for part in parts),
+        executor="parts",
+        seconds=dict(seconds),
+        python_calls={name: reason for part in parts for name, reason in part.python_calls.items()},
+        operators=[call for part in parts for call in part.operators],
+        called=[*called, *(call for part in parts for call in part.called)],
+        parts=[part.graph_id for part in parts],
+        fallback="; ".join(part.fallback for part in parts if part.fallback),
+    )
+
+
+def _describe_call(call: Origin, reason: str) -> dict[str, str]:
+    return {"op": call.op, "reason": reason, "source": f"{call.file}:{call.line}" if call.file else ""}
