@@ -42,7 +42,7 @@ def test_softmax_is_one_kernel(build, compare):
     (call,) = calls(made)
     assert call.args == ("x", "y")
     assert call.kernel.startswith("softmax_")
-    assert [r.tile for r in made.kernels[0].ranges] == ["x", "r"]
+    assert [r.kind for r in made.kernels[0].ranges] == ["parallel", "reduction"]
 
 
 def test_softmax_of_symbolic_size_is_one_kernel(build, compare):
