@@ -41,12 +41,8 @@ class Case:
 
 
 def ranges(parallel: list[int], reduced: list[int]) -> tuple[tuple[Range, ...], list[Expr]]:
-    made = [
-        Range(symbol=symbol(f"x{k}", extent=e), kind="parallel") for k, e in enumerate(parallel)
-    ]
-    made += [
-        Range(symbol=symbol(f"r{k}", extent=e), kind="reduction") for k, e in enumerate(reduced)
-    ]
+    made = [Range(symbol=symbol(f"x{k}", extent=e), kind="parallel") for k, e in enumerate(parallel)]
+    made += [Range(symbol=symbol(f"r{k}", extent=e), kind="reduction") for k, e in enumerate(reduced)]
     return tuple(made), [r.symbol for r in made]
 
 
