@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -47,6 +50,22 @@ def present_target() -> Target:
     return target("x86-64-avx2")
 
 
+@functools.cache
+def empty_torch() -> Path:
+    """A folder with an empty library of the name that torch's has.
+
+    Kernels are linked against it: reading all symbols of torch's own took three quarters of a build. When a
+    kernel is loaded, the name stands for torch's library, which is in the process already.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="coilwork-cpp-")
+    atexit.register(folder.cleanup)
+    name = "libtorch_cpu.so"
+    library = Path(folder.name) / name
+    command = ["g++", "-shared", f"-Wl,-soname,{name}", "-x", "c++", "/dev/null", "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library.parent
+
+
 def build(source: KernelSource, folder: Path, optimize: str = "-O3") -> ctypes.CDLL:
     """Compile and load one kernel."""
     number = len(
@@ -55,7 +74,6 @@ def build(source: KernelSource, folder: Path, optimize: str = "-O3") -> ctypes.C
     text = folder / f"{source.name}_{number}.cpp"
     text.write_text(source.text)
     library = text.with_suffix(".so")
-    lib = Path(torch.__file__).parent / "lib"
     arch = [FLAGS[feature] for feature in source.features if feature in FLAGS]
     command = [
         "g++", optimize, "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
@@ -64,7 +82,7 @@ def build(source: KernelSource, folder: Path, optimize: str = "-O3") -> ctypes.C
         "-mprefer-vector-width=512" if "avx512f" in source.features else "-mprefer-vector-width=256",
         *arch, "-Wall", "-Wno-unused-variable", "-Wno-unknown-pragmas", str(text), "-o", str(library),
         "-lmvec", "-lm",
-        f"-L{lib}", "-ltorch_cpu",
+        "-Wl,--no-as-needed", f"-L{empty_torch()}", "-ltorch_cpu",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, f"{done.stderr}\n{source.text}"
