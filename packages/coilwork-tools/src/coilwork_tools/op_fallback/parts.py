@@ -113,11 +113,14 @@ class _Driver:
     def _lay_out(self, node: fx.Node) -> Any:
         """The copy of `node` as a part takes it: what a call of Python's returned has the strides that were
         captured."""
-        value, copy = node.meta.get("val"), self.copies[node]
-        is_tensor = isinstance(value, torch.Tensor) and value.layout == torch.strided
-        if node not in self.called or not is_tensor or not all(type(s) is int for s in value.stride()):
+        value: object = node.meta.get("val")
+        copy = self.copies[node]
+        if node not in self.called or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             return copy
-        return self.graph.call_function(_with_strides, (copy, value.stride()))
+        strides = value.stride()
+        if not all(type(stride) is int for stride in strides):
+            return copy
+        return self.graph.call_function(_with_strides, (copy, strides))
 
     def add_call(self, node: fx.Node) -> None:
         for one in node.all_input_nodes:
@@ -149,7 +152,7 @@ class _Driver:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         graph.graph_copy(region.graph, copies)
-        (results,) = fx.map_arg(region.graph.output_node().args, copies.__getitem__)
+        results: Any = fx.map_arg(region.graph.output_node().args[0], copies.__getitem__)
         is_one = not isinstance(results, list | tuple)
         graph.output((results,) if is_one else tuple(results))
         inputs = [node.meta.get("val") for node in region.graph.find_nodes(op="placeholder")]

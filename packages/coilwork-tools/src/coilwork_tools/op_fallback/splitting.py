@@ -186,7 +186,7 @@ def _is_token(node: fx.Node) -> bool:
         return True
     source = node.args[0] if node.target is operator.getitem else None
     is_tied = isinstance(source, fx.Node) and called_with_effects(source) is not None
-    return is_tied and node.args[1] == 0
+    return is_tied and bool(node.args[1] == 0)
 
 
 def _list_tellers(
