@@ -196,14 +196,14 @@ class _Fills:
     def __init__(self, kernel: Kernel, numbers: Sequence[Sequence[int]]) -> None:
         # by direction, and for large numbers by place
         classes: dict[tuple[tuple[int, ...], int | None], list[tuple[int, int]]] = {}
-        for place, column in enumerate(zip(*numbers, strict=True)):
-            steps = [value - column[0] for value in column]
+        for place, given in enumerate(zip(*numbers, strict=True)):
+            steps = [value - given[0] for value in given]
             factor = gcd(*steps)
             if factor:
                 first = next(step for step in steps if step)
                 factor = factor if first > 0 else -factor
                 direction = tuple(step // factor for step in steps)
-                own = place if any(abs(value) >= _LARGE for value in column) else None
+                own = place if any(abs(value) >= _LARGE for value in given) else None
                 classes.setdefault((direction, own), []).append((place, factor))
         self.by_place: dict[int, str] = {}
         found: list[Expr] = []
