@@ -94,6 +94,7 @@ def load_native(
     products: ProductLibrary | None = None,
     convolutions: ConvolutionLibrary | None = None,
     graphs: DriverGraphs | None = None,
+    may_build: bool = True,
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
@@ -103,7 +104,8 @@ def load_native(
     tensors are refused, and a user's mode sees what a program calls. `store` keeps the extension.
     `watch(event, program, instruction, name, tensor, place)` is told of each allocation, view, result and
     free, at a price. `products` does matrix products that fit it, `convolutions` convolutions; ATen does the
-    others. With `graphs`, work that is the same in call after call is given to the driver as graphs.
+    others. With `graphs`, work that is the same in call after call is given to the driver as graphs. Without
+    `may_build`, the extension is one that is at hand: of the wheel, the store, or this process.
 
     Raises:
         ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required
@@ -111,7 +113,7 @@ def load_native(
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
     """
-    extension = executor_extension(store)
+    extension = executor_extension(store, may_build=may_build)
     tables = read_tables(data)
     product_library, convolution_library = _opened(products, extension), _opened(convolutions, extension)
     plans = tuple(
@@ -177,8 +179,8 @@ def _opened(library: CalledLibrary | None, extension: Any) -> int:
         ) from error
 
 
-def executor_extension(store: Store | None) -> Any:
-    """The extension module.
+def executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
+    """The extension module, built here if it is not at hand and `may_build`.
 
     Raises:
         ExecutorUnavailableError: there is neither a stored one nor what it takes to build it.
@@ -188,11 +190,18 @@ def executor_extension(store: Store | None) -> Any:
             "other-system", f"the native executor runs on Linux, not {sys.platform}"
         )
     try:
-        extension = load_own_extension(EXECUTOR, store)
+        extension = load_own_extension(EXECUTOR, store, may_build=may_build)
     except ImportError as error:
         raise ExecutorUnavailableError(
             "executor-import", "the native executor does not load", reason=str(error)
         ) from error
+    if extension is None and not may_build:
+        raise ExecutorUnavailableError(
+            "executor-absent",
+            "the native executor is not at hand",
+            reason="building it takes longer than most loads, and nothing would keep it",
+            remedy="give a store, or install a wheel that brings the executor",
+        )
     if extension is None:
         raise ExecutorUnavailableError(
             "executor-build",
