@@ -20,10 +20,10 @@ from coilwork_runtime import (
     Builder,
     ExecutorUnavailableError,
     LayoutError,
+    extensions,
     load_artifact,
     save_artifact,
 )
-from coilwork_runtime import extensions
 from coilwork_runtime.artifact import records
 from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.executor import choice
@@ -164,7 +164,9 @@ def test_without_the_executor_python_runs(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(choice, "load_native", unavailable)
     path = save(tmp_path / "a.coil")
     assert check(path, MemoryStore()) == "python"
-    with pytest.warns(UserWarning, match=r"artefact sample is driven by Python instead of the native.*there is none"):
+    with pytest.warns(
+        UserWarning, match=r"artefact sample is driven by Python instead of the native.*there is none"
+    ):
         check(path, MemoryStore(), ExecutorOptions(executor="native"))
     with pytest.raises(ExecutorUnavailableError, match="there is none"):
         load_artifact(path, store=MemoryStore(), options=ExecutorOptions(executor="native", strict=True))

@@ -1,6 +1,6 @@
 """Loop IR: one node per operation of the captured graph."""
 
-from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Body,

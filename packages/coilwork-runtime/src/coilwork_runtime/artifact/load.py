@@ -27,7 +27,7 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
 )
 from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
-from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.loader import Call
 from coilwork_runtime.manifest.encoding import decode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec

@@ -13,12 +13,12 @@ from coilwork_cache import Store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ExecutorUnavailableError
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 

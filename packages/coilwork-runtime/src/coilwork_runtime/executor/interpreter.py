@@ -21,7 +21,6 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.executor.callbacks import find_operator
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
 from coilwork_runtime.executor.recorded_parts import (
     CONSTANT,
@@ -33,6 +32,7 @@ from coilwork_runtime.executor.recorded_parts import (
     Step,
     read_program,
 )
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
     ALIGNMENT_BYTES,

@@ -19,7 +19,6 @@ from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
@@ -27,6 +26,7 @@ from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.tensor_kinds import (
     MARKS,
     ON_CPU,

@@ -22,7 +22,7 @@ from coilwork_ir.loops.attention.library_form import (
     LibraryAttention,
     library_attention_of,
 )
-from coilwork_ir.loops.attention.nodes import StateForm
+from coilwork_ir.loops.attention_nodes import StateForm
 from coilwork_ir.scalar import Parameter, Scalar, cast, load, rewrite
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings

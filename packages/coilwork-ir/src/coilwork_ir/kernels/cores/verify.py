@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
-from coilwork_ir.kernels.cores.nodes import (
+from coilwork_ir.kernels.core_nodes import (
     AttentionGradientCore,
     ConvolutionCore,
     Core,
