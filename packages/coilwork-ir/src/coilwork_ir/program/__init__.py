@@ -18,6 +18,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
@@ -44,6 +45,7 @@ __all__ = [
     "Reinterpret",
     "Return",
     "Reuse",
+    "SubprogramCall",
     "WaitEvent",
     "WhileCall",
 ]

@@ -39,6 +39,7 @@ class Code(IntEnum):
     SETTLE = 16
     STREAM = 32
     REGION = 33
+    RUN = 34
 
 
 class Kind(IntEnum):
@@ -275,6 +276,9 @@ class _PartReader:
     def _while(self) -> tuple[Any, ...]:
         return self._nested(), self._nested(), self._in.listing(self._slot_and_layout)
 
+    def _run(self) -> tuple[Any, ...]:
+        return self._nested(), self._in.listing(self._slot_and_layout)
+
     def _stream(self) -> tuple[Any, ...]:
         return self._in.below_byte(6), self._in.u32(), self._in.u32(), self._in.text()
 
@@ -297,6 +301,7 @@ _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
     Code.RETURN: lambda part: (part._in.listing(lambda: part._value(part._register)),),
     Code.SETTLE: _PartReader._place,
     Code.STREAM: _PartReader._stream,
+    Code.RUN: _PartReader._run,
     Code.REGION: lambda part: (part._flag(),),
 }
 """By code, what reads its operands."""

@@ -16,6 +16,7 @@ from coilwork_ir.program.regions import (
     inline_nested_regions,
     make_region,
 )
+from coilwork_ir.program.subprograms import outline_regions
 from coilwork_ir.program.walk import buffers
 
 LEAST_WORK: Final = 4
@@ -23,7 +24,9 @@ LEAST_WORK: Final = 4
 
 
 def mark_captures(program: Program) -> Program:
-    """`program` with capture regions where work can be replayed. Its own stay, nested programs' go."""
+    """`program` with capture regions where work can be replayed. Its own stay, nested programs' go, and
+    those of other kinds are calls."""
+    program = outline_regions(program)
     if any(isinstance(instruction, Region) for instruction in program.instructions):
         return replace(program, instructions=tuple(map(inline_nested_regions, program.instructions)))
     return replace(program, instructions=tuple(_Stretches(program).split()))

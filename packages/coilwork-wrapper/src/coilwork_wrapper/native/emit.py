@@ -18,7 +18,7 @@ from coilwork_ir.program.nodes import (
     Return,
 )
 from coilwork_ir.program.symbols import check_bound
-from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_ir.program.walk import all_kernels, distinct_programs
 from coilwork_wrapper.native.captures import mark_captures
 from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, listing, u32
 from coilwork_wrapper.native.instructions import write_instruction
@@ -62,7 +62,7 @@ def encode_program(program: Program) -> EncodedProgram:
     check_bound(program)
     program = mark_captures(program)
     # a program that two instructions share is written once
-    programs = list({id(part): part for part in walk(program)}.values())
+    programs = distinct_programs(program)
     for one in programs:
         if not one.instructions or not isinstance(one.instructions[-1], Return):
             raise EmitError("no-return", f"program @{one.name} does not end in a return")

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from coilwork_ir.buffers import Argument, Ref, references
-from coilwork_ir.program.nodes import CondCall, ExternCall, Program, Return, WhileCall
+from coilwork_ir.program.nodes import CondCall, ExternCall, Program, Return, SubprogramCall, WhileCall
 from coilwork_ir.program.regions import straight
 from coilwork_ir.streams import Copy
 
@@ -25,6 +25,8 @@ def tensors_needed(program: Program) -> frozenset[str]:
                 arguments = (Ref(instruction.predicate), *instruction.operands)
             case WhileCall():
                 arguments = (*instruction.carried, *instruction.extra)
+            case SubprogramCall():
+                arguments = instruction.operands
             case Copy():
                 arguments = (Ref(instruction.source), Ref(instruction.target))
             case Return():

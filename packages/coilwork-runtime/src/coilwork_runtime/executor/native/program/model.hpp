@@ -20,7 +20,9 @@ enum Code : uint8_t {
   // streams and events
   STREAM = 32,
   // where what a driver may replay begins and ends
-  REGION
+  REGION,
+  // a part that is called
+  RUN
 };
 enum Ordering : uint8_t { FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };

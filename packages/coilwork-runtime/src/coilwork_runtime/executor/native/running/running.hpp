@@ -173,6 +173,7 @@ class Runner {
         break;
       case COND:
       case WHILE:
+      case RUN:
         nest(step);
         break;
       case STREAM:
@@ -271,12 +272,18 @@ class Runner {
     // nested programs run any number of times
     const bool outermost = &frame_.part == &call_.program.parts[0];
     if (call_.backlog && outermost) call_.backlog->suspend(true);
-    step.code == COND ? choose(step) : loop(step);
+    if (step.code == WHILE)
+      loop(step);
+    else if (step.code == COND)
+      run_part(step, nested(truth(step.a) ? step.list : step.more), Memory::COPIED);
+    else
+      run_part(step, nested(step.list), Memory::ANYWHERE);
     if (call_.backlog && outermost) call_.backlog->suspend(false);
   }
 
-  void choose(const Step& step) {
-    const Nested inner = nested(truth(step.a) ? step.list : step.more);
+  // Runs a part once; its results are settled as `how` says.
+  template <typename How>
+  void run_part(const Step& step, const Nested& inner, How how) {
     Frame frame(call_.program.parts[inner.part]);
     hand_over(inner, frame);
     Runner runner(call_, frame);
@@ -285,7 +292,7 @@ class Runner {
     const uint32_t* results = frame.words(last.list);
     if (last.list.count < step.rest.count) throw Damaged{"a nested program has fewer results than are taken"};
     for (uint32_t k = 0; k < step.rest.count; ++k) take(results + 2 * k, runner, outputs[2 * k]);
-    settle_all(step);
+    settle_all(step, how);
   }
 
   void loop(const Step& step) {
@@ -318,7 +325,7 @@ class Runner {
       const uint32_t* results = frame.words(last.list);
       for (uint32_t k = 0; k < carried; ++k) take(results + 2 * k, runner, outputs[2 * k]);
     }
-    settle_all(step);
+    settle_all(step, Memory::COPIED);
   }
 
   // Hands operands over; of a loop, the first `carried` are what its results, in `outputs`, are at present.
@@ -355,11 +362,12 @@ class Runner {
     if (watched) tell(call_, memory_, frame_, "view", slot);
   }
 
-  // Results have memory of their own: a nested program may return its operand, or one tensor twice.
-  void settle_all(const Step& step) {
+  // Results have memory of their own: a branch or loop may return its operand, or one tensor twice, and is copied.
+  template <typename How>
+  void settle_all(const Step& step, How how) {
     const uint32_t* outputs = frame_.words(step.rest);
     for (uint32_t k = 0; k < step.rest.count; ++k) {
-      memory_.settle(outputs[2 * k], outputs[2 * k + 1], Memory::COPIED);
+      memory_.settle(outputs[2 * k], outputs[2 * k + 1], how);
       if (!call_.program.watch) continue;
       tell(call_, memory_, frame_, "taken", outputs[2 * k]);
       tell(call_, memory_, frame_, "result", outputs[2 * k]);
