@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -20,7 +20,7 @@ from coilwork.package_options import executor_options, search_of
 from coilwork.stages import Compiled
 from coilwork.targets import targets_text
 from coilwork_cache import Entry, GraphCache, GraphEntry, RemedyCache
-from coilwork_frontend.calling_convention.convention import Role, Roles
+from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.negated_inputs import resolve_constant
 from coilwork_frontend.calling_convention.saved_strides import report_chosen_strides
 from coilwork_frontend.calling_convention.shared_results import SharedMemory
@@ -34,7 +34,6 @@ from coilwork_runtime import (
     Builder,
     KernelBuildError,
     ProgramBytesError,
-    bind_roles,
     warm_executor,
 )
 from coilwork_runtime.executor.choice import Driven, Loadable, load
@@ -42,30 +41,12 @@ from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
 from coilwork_tools.explain.added_guards import announced
+from coilwork_tools.explain.compiled_graph import CompiledGraph
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, read_report, report_program
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
-
-
-@dataclass(eq=False)
-class CompiledGraph:
-    """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
-
-    `direct`, if there is one, takes the inputs one by one. `roles` are those around both that are not applied
-    yet, if there are such.
-    """
-
-    _boxed_call: ClassVar = True
-
-    call: Call
-    report: CompileReport
-    direct: Callable[..., Sequence[Any]] | None = None
-    roles: Roles | None = None
-
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
-        return self.call(args)
 
 
 def compile_graph(
@@ -118,24 +99,15 @@ def compile_graph(
             raise fault from error
         compiled = _eager(job, error)
     report_chosen_strides(job.gm, compiled.report.strides_by_position)
-    compiled = _with_roles(compiled, job.call_roles(shared, prepared))
+    compiled = compiled.apply_roles(job.call_roles(shared, prepared))
     if guards:
         texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
-        report = replace(compiled.report, guards="\n".join(texts))
-        compiled = CompiledGraph(compiled.call, report, compiled.direct)
+        compiled = compiled.change_report(guards="\n".join(texts))
     if prepared is not None:
-        told = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
-        compiled = CompiledGraph(compiled.call, told, compiled.direct)
+        compiled = compiled.change_report(prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
-
-
-def _with_roles(compiled: CompiledGraph, outer: Roles) -> CompiledGraph:
-    """`compiled` with `outer` around it, and with its own roles: all of them are interpreted at once."""
-    roles = outer if compiled.roles is None else compiled.roles.wrap(outer)
-    bound = bind_roles(compiled.call, str(roles.convention), roles.functions, direct=compiled.direct)
-    return CompiledGraph(bound.call, compiled.report, bound.direct)
 
 
 def _compile(job: Job) -> CompiledGraph:
