@@ -49,13 +49,13 @@ class GivenOptions(Generic[_O]):
                 others.
             NotBuiltYetWarning: a value of which a part has no effect yet; once per process.
         """
-        told = dict(self.around.get())
+        chosen = self.table.read_environment(os.environ if environ is None else environ)
+        chosen.update(self.around.get())
         if mode is not None:
-            told |= self.table.check({"mode": mode}, source="torch.compile")
-        told |= self.table.check(options or {}, source="options")
-        chosen = self.table.read_environment(os.environ if environ is None else environ) | told
+            chosen |= self.table.check({"mode": mode}, source="torch.compile")
+        chosen |= self.table.check(options or {}, source="options")
         settings = self.table.settle(self.table.cls(**chosen), chosen.keys())
-        self.table.warn(settings, chosen.keys(), told=told.keys())
+        self.table.warn(settings, chosen.keys())
         return settings
 
     @contextmanager

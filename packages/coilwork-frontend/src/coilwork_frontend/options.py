@@ -46,15 +46,12 @@ class Need:
         is_met: tells if the other options leave the option an effect.
         device_types: types of devices, one of which a graph has to be on.
         otherwise: why it has none, as a format of the options `o`, or of a graph's `devices`.
-        is_switch: what leaves it none switches it off on purpose, so that an option of the environment is not
-            worth a word.
     """
 
     who: str = ""
     is_met: Callable[[Any], bool] = lambda _: True
     device_types: tuple[str, ...] = ()
     otherwise: str
-    is_switch: bool = False
 
 
 class Kind(Protocol):
@@ -438,15 +435,14 @@ class OptionTable(Generic[_O]):
                 settings = replace(settings, **changed)
         return settings
 
-    def warn(self, settings: _O, chosen: Set[str], *, told: Set[str]) -> None:
-        """Warn of options that somebody has `chosen` and that have no effect, or none yet. `told` are those
-        of the call and of blocks around it; the others are the environment's."""
+    def warn(self, settings: _O, chosen: Set[str]) -> None:
+        """Warn of options that somebody has `chosen` and that have no effect, or none yet."""
         for one in fields(self.cls):
             about, value = one.metadata[_ABOUT], getattr(settings, one.name)
             if one.name in chosen and value not in about.quiet:
-                need = next((need for need in about.needs if not need.is_met(settings)), None)
-                if need is not None and (one.name in told or not need.is_switch):
-                    text = f"{one.name}={value!r} has no effect: {need.otherwise.format(o=settings)}"
+                why = next((n.otherwise for n in about.needs if not n.is_met(settings)), None)
+                if why is not None:
+                    text = f"{one.name}={value!r} has no effect: {why.format(o=settings)}"
                     warn_user(text, IgnoredOptionWarning)
             if about.unbuilt and value in about.unbuilt:
                 _announce(f'{one.name}="{value}": {about.unbuilt[value]}')

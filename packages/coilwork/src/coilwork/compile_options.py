@@ -62,7 +62,6 @@ _FUSED: Final = Need(
     is_met=lambda o: o.fusion,
     otherwise="fusion=False makes every operation a kernel of its own",
 )
-_CACHED: Final = Need(is_met=lambda o: o.cache, otherwise="cache=False keeps nothing", is_switch=True)
 _NO_GRAPHS: Final = "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as graphs in every mode"
 _UNBUILT: Final[Mapping[object, str]] = MappingProxyType(
     {
@@ -241,14 +240,11 @@ class CompileOptions(Options):
     )
     check_inf: CheckedValues = option("off", "the same for infinities")
     cache: bool = option(True, "use the on-disk caches")
-    cache_dir: str = option(
-        "", "folder of the caches; empty for the platform's user cache folder", needs=(_CACHED,)
-    )
+    cache_dir: str = option("", "folder of the caches; empty for the platform's user cache folder")
     redis_url: str = option(
         "",
         "Redis server (redis://, rediss://, unix://) behind the on-disk caches, for several machines; "
         "entries are signed with the secret in COILWORK_REDIS_KEY; needs coilwork[redis]",
-        needs=(_CACHED,),
     )
     trace: str = option("", "folder to write every stage's text to; empty for none")
     workers: int = option(0, "processes that build kernels; 0 for one per core, at most 16", least=0)
