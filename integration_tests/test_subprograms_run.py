@@ -60,8 +60,8 @@ def refuse() -> Any:
 def load(executor: str, data: bytes, replacements: Mapping[str, Any] = {}) -> Any:
     if executor == "python":
         return load_interpreted(data, launchers={}, constants={}, replacements=replacements)
-    store = open_local_store(None)
-    return load_native(data, launchers={}, constants={}, fallback=refuse, store=store).call
+    given: dict[str, Any] = {"fallback": refuse, "store": open_local_store(None)}
+    return load_native(data, launchers={}, constants={}, replacements=replacements, **given).call
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
@@ -78,7 +78,8 @@ def test_a_body_is_one_part_and_every_call_runs_it(executor: str, program: Progr
         assert torch.equal(found, wanted) and same is x
 
 
-def test_python_runs_something_else_in_place_of_a_part(program: Program) -> None:
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_something_else_runs_in_place_of_a_part(executor: str, program: Program) -> None:
     seen: list[int] = []
 
     def instead(args: list[Any]) -> tuple[torch.Tensor, ...]:
@@ -89,9 +90,26 @@ def test_python_runs_something_else_in_place_of_a_part(program: Program) -> None
 
     x = torch.randn(2, 4)
     data = emit_native(program)
-    found = load("python", data, {"mine": instead})([x])[0]
+    found = load(executor, data, {"mine": instead})([x])[0]
     b = (x.cos() * 2).cos() * 2
     torch.testing.assert_close(found, b + b.cos() * 2)
     assert seen == [2]
-    with pytest.raises(ValueError, match=r"no part yours.*layers, mine, nested"):
-        load("python", data, {"yours": instead})
+    with pytest.raises(ValueError, match=r"no part yours.*mine, nested"):
+        load(executor, data, {"yours": instead})
+    with pytest.raises(ValueError, match="no part layers"):
+        load(executor, data, {"layers": instead})
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_what_a_replacement_does_wrong_is_an_error(executor: str, program: Program) -> None:
+    def raises(args: list[Any]) -> tuple[torch.Tensor, ...]:
+        raise LookupError("nothing here")
+
+    def returns_nothing(args: list[Any]) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    data = emit_native(program)
+    with pytest.raises(LookupError, match="nothing here"):
+        load(executor, data, {"mine": raises})([torch.randn(2, 4)])
+    with pytest.raises(ValueError):
+        load(executor, data, {"mine": returns_nothing})([torch.randn(2, 4)])

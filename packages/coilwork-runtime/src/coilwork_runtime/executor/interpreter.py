@@ -30,6 +30,7 @@ from coilwork_runtime.executor.recorded_parts import (
     Nested,
     Part,
     Step,
+    check_replacements,
     read_program,
 )
 from coilwork_runtime.launch_forms import Launcher
@@ -94,9 +95,7 @@ def load_interpreted(
         ValueError: a replacement is for no part of the program.
     """
     tables, parts = read_program(data)
-    names = {part.name for part in parts}
-    if unknown := sorted(replacements.keys() - names):
-        raise ValueError(f"there is no part {unknown[0]}; there are {', '.join(sorted(names))}")
+    check_replacements(replacements, parts)
     calls = {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
     tensors = [constants[key] for key in tables.keys]
     runs: list[Call] = []

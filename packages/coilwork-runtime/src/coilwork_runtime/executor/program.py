@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -24,6 +25,7 @@ from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.executor.recorded_parts import check_replacements, read_program
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.launch_forms import Launcher
@@ -95,6 +97,7 @@ def load_native(
     convolutions: ConvolutionLibrary | None = None,
     graphs: DriverGraphs | None = None,
     may_build: bool = True,
+    replacements: Mapping[str, Call] = MappingProxyType({}),
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
@@ -106,13 +109,17 @@ def load_native(
     free, at a price. `products` does matrix products that fit it, `convolutions` convolutions; ATen does the
     others. With `graphs`, work that is the same in call after call is given to the driver as graphs. Without
     `may_build`, the extension is one that is at hand: of the wheel, the store, or this process.
+    `replacements` run in place of subprograms, as `load_interpreted` says.
 
     Raises:
         ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required
             and not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
+        ValueError: a replacement is for no part of the program.
     """
+    if replacements:
+        check_replacements(replacements, read_program(data)[1])
     extension = executor_extension(store, may_build=may_build)
     tables = read_tables(data)
     product_library, convolution_library = _opened(products, extension), _opened(convolutions, extension)
@@ -151,6 +158,7 @@ def load_native(
             convolution_library if "cuDNN" in asked else 0,
             None if convolutions is None else convolutions.settings,
             0 if graphs is None else graphs.open(extension),
+            dict(replacements) or None,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error

@@ -6,7 +6,7 @@ Who reads this knows that every number is within what the part has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -121,6 +121,18 @@ def read_program(data: bytes) -> tuple[Tables, tuple[Part, ...]]:
         if not parts or reader.left():
             raise ValueError("they hold no program, or something behind it")
         return tables, parts
+
+
+def check_replacements(replacements: Iterable[str], parts: Sequence[Part]) -> None:
+    """Refuse names that are no subprogram's.
+
+    Raises:
+        ValueError: one of `replacements` is the name of no part that another one calls.
+    """
+    names = sorted(part.name for part in parts[1:])
+    for name in replacements:
+        if name not in names:
+            raise ValueError(f"there is no part {name}; there are {', '.join(names) or 'none'}")
 
 
 class _PartReader:

@@ -284,7 +284,9 @@ class Runner {
   // Runs a part once; its results are settled as `how` says.
   template <typename How>
   void run_part(const Step& step, const Nested& inner, How how) {
-    Frame frame(call_.program.parts[inner.part]);
+    const Part& part = call_.program.parts[inner.part];
+    if (part.replacement) return run_replacement(step, inner, part, how);
+    Frame frame(part);
     hand_over(inner, frame);
     Runner runner(call_, frame);
     const Step& last = runner.run();
@@ -293,6 +295,39 @@ class Runner {
     if (last.list.count < step.rest.count) throw Damaged{"a nested program has fewer results than are taken"};
     for (uint32_t k = 0; k < step.rest.count; ++k) take(results + 2 * k, runner, outputs[2 * k]);
     settle_all(step, how);
+  }
+
+  // Calls what stands in the place of a part, with a list of its operands and the sizes that it is given.
+  template <typename How>
+  void run_replacement(const Step& step, const Nested& inner, const Part& part, How how) {
+    {
+      WithPython python(call_);
+      call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
+      const uint32_t* operands = frame_.words(inner.operands);
+      const uint32_t* sizes = frame_.words(inner.sizes);
+      const Reference list = checked(PyList_New(0));
+      for (uint32_t k = 0; k < inner.operands.count; ++k, operands += 2)
+        append(list, operands[0] ? number_of(operands[1]) : object_of(call_.program, memory_.tensor(operands[1])));
+      for (uint32_t k = 0; k < inner.sizes.count; ++k) append(list, number_of(sizes[k]));
+      const Reference results = checked(PyObject_CallOneArg(part.replacement, list.get()));
+      const uint32_t* outputs = frame_.words(step.rest);
+      if (PySequence_Size(results.get()) != static_cast<Py_ssize_t>(step.rest.count)) {
+        PyErr_Format(PyExc_ValueError, "what runs in place of %s returns other results than its %u",
+                     call_.program.text(part.name), step.rest.count);
+        throw_python();
+      }
+      for (uint32_t k = 0; k < step.rest.count; ++k) {
+        const Reference item = checked(PySequence_GetItem(results.get(), k));
+        define(outputs[2 * k], handle_of(call_.program, item.get()));
+      }
+    }
+    settle_all(step, how);
+  }
+
+  Reference number_of(uint32_t place) { return checked(PyLong_FromLongLong(frame_.registers[place])); }
+
+  static void append(const Reference& list, const Reference& item) {
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python();
   }
 
   void loop(const Step& step) {
