@@ -116,3 +116,47 @@ def test_no_common_space_of_a_sum_through_a_view_of_half():
     row = which * 16 + point
     shared = [((row // 64, row % 64, column), (i, j, k))]
     assert list(alignments(sums, makes, shared, "t")) == []
+
+
+def merged_pictures(images, height, width, piece, pieces):
+    """Sums of a channel over pieces of all points of all pictures, and what makes each point of them: the
+    coordinates at which both touch `[images, channels, height, width]`.
+    """
+    channel, which, point = symbol("c", extent=5), symbol("p", extent=pieces), symbol("r", extent=piece)
+    n, c, h, w = (symbol(f"i{k}", extent=e) for k, e in enumerate((images, 5, height, width)))
+    sums = Group(members=(), parallel=(which, channel), reduced=(point,))
+    makes = Group(members=(), parallel=(n, c, h, w), reduced=())
+    place = which * piece + point
+    read = (place // (height * width), channel, place // width % height, place % width)
+    return sums, makes, read, (n, c, h, w)
+
+
+@pytest.mark.parametrize(
+    ("images", "height", "width", "piece", "pieces"),
+    [
+        # pieces begin within pictures, within rows of them, and hold several pictures
+        (64, 14, 14, 256, 49),
+        (4, 3, 10, 5, 24),
+        (6, 2, 2, 12, 2),
+    ],
+)
+def test_a_sum_of_pieces_of_merged_pictures(images, height, width, piece, pieces):
+    sums, makes, read, written = merged_pictures(images, height, width, piece, pieces)
+    found = next(iter(alignments(sums, makes, [(read, written)], "t")))
+    assert (found.parallel, found.reduced, found.first) == (sums.parallel, sums.reduced, {})
+    assert tuple(substitute(b, found.second) for b in written) == read
+
+
+@pytest.mark.parametrize(
+    ("height", "pieces"),
+    [
+        # pieces end before the last picture, and rows are left out of each
+        (14, 48),
+        (15, 49),
+    ],
+)
+def test_no_common_space_with_pieces_of_other_pictures(height, pieces):
+    sums, makes, read, _ = merged_pictures(64, 14, 14, 256, pieces)
+    n, c, h, w = (symbol(f"i{k}", extent=e) for k, e in enumerate((64, 5, height, 14)))
+    makes = Group(members=(), parallel=(n, c, h, w), reduced=())
+    assert list(alignments(sums, makes, [(read, (n, c, h, w))], "t")) == []

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, coefficients, extent_of, extents_of, floordiv, symbol
+from coilwork_ir.index import Expr, as_expr, coefficients, extent_of, extents_of, floordiv, mod, symbol
 from coilwork_scheduler.group import Bound, Group
 
 _ONE: Final = as_expr(1)
@@ -160,13 +160,21 @@ def _paired(
         return None
     pairs: dict[Expr, Expr] = {}
     covered: set[Expr] = set()
+    digits: list[tuple[Expr, Expr]] = []
     for a, b in zip(ours, theirs, strict=True):
         if a.is_const and a is b:
             continue
         through = _through(a, b)
-        if not through or b in pairs or not covered.isdisjoint(through):
+        if b in pairs or not covered.isdisjoint(through):
             return None
+        if not through:
+            digits.append((a, b))
         pairs[b] = a
+        covered |= through
+    if digits:
+        through = _through_digits(digits)
+        if not through or not covered.isdisjoint(through):
+            return None
         covered |= through
     if set(pairs) != {*second.parallel, *second.reduced}:
         return None
@@ -186,16 +194,41 @@ def _through(a: Expr, b: Expr) -> frozenset[Expr]:
     """
     if not b.is_symbol or b.extent is None:
         return frozenset()
+    return _count_up(a, b.extent)
+
+
+def _count_up(a: Expr, extent: Expr) -> frozenset[Expr]:
+    """The one or two ranges with which `a` counts from 0 to `extent`; none if it does not."""
     if a.is_symbol:
-        return frozenset((a,)) if a.extent is b.extent else frozenset()
+        return frozenset((a,)) if a.extent is extent else frozenset()
     ranges = [s for s in a.free_symbols if s.extent is not None]
     if len(ranges) != 2:
         return frozenset()
     for outer, inner in (ranges, ranges[::-1]):
         size = extent_of(inner)
-        if outer * size + inner is a and extent_of(outer) * size is b.extent:
+        if outer * size + inner is a and extent_of(outer) * size is extent:
             return frozenset(ranges)
     return frozenset()
+
+
+def _through_digits(pairs: Sequence[tuple[Expr, Expr]]) -> frozenset[Expr]:
+    """The ranges with which the first ones of `pairs` go, as the digits of one number, through the range
+    symbols beside them; none if they do not.
+
+    Pieces of columns that were merged read so what has a range for each: pictures, rows and columns of them.
+    """
+    number, stride = as_expr(0), _ONE
+    for digit, whole in reversed(pairs):
+        if not whole.is_symbol or whole.extent is None:
+            return frozenset()
+        number, stride = number + digit * stride, stride * whole.extent
+    ranges = _count_up(number, stride)
+    place, found = number, []
+    for _, whole in reversed(pairs):
+        found.append(mod(place, extent_of(whole)))
+        place = floordiv(place, extent_of(whole))
+    digits = [digit for digit, _ in reversed(pairs)]
+    return ranges if all(a is b for a, b in zip(digits, found, strict=True)) else frozenset()
 
 
 def _orders(
