@@ -97,7 +97,7 @@ def outline_regions(program: Program) -> Program:
     """`program` with its nested and partition regions, and those of programs in it, as calls of
     subprograms."""
     if not any(
-        isinstance(one, Region) and one.kind != "capture"
+        one.kind != "capture"
         for part in distinct_programs(program)
         for one in _all_regions(part.instructions)
     ):
