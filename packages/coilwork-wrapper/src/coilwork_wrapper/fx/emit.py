@@ -462,7 +462,7 @@ class FxEmitter:
         )
         made = emitter.run()
         # it may write its operands: FX must not remove it for want of users
-        made._is_impure = True
+        made.__dict__["_is_impure"] = True
         return made
 
     def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
