@@ -414,6 +414,29 @@ def test_circle_of_folders_without_one_of_modules_is_caught(tmp_path: Path) -> N
     assert cycles.check_no_folder_cycles(plant(tmp_path / "apart", apart).sources) == []
 
 
+def test_circle_of_a_folder_and_a_module_beside_it_is_caught(tmp_path: Path) -> None:
+    base = "coilwork-ir/src/coilwork_ir"
+    files = {
+        f"{base}/part/__init__.py": "",
+        f"{base}/part/beside.py": "from coilwork_ir.part.room import nodes\n",
+        f"{base}/part/room/__init__.py": "",
+        f"{base}/part/room/nodes.py": "",
+        f"{base}/part/room/text.py": "from coilwork_ir.part import beside\n",
+    }
+    planted = plant(tmp_path, files).sources
+    assert cycles.check_no_import_cycles(planted) == []
+    (violation,) = cycles.check_no_folder_cycles(planted)
+    assert violation.message == (
+        "circle of folders: coilwork_ir.part.beside -> coilwork_ir.part.room -> coilwork_ir.part.beside"
+    )
+    below = {
+        **files,
+        f"{base}/part/beside.py": "from coilwork_ir.part import nodes\n",
+        f"{base}/part/nodes.py": "",
+    }
+    assert cycles.check_no_folder_cycles(plant(tmp_path / "below", below).sources) == []
+
+
 def test_declaring_a_package_above_is_caught(tmp_path: Path) -> None:
     tree = plant(tmp_path, {})
     project = tmp_path / "packages" / "coilwork-cpp" / "pyproject.toml"

@@ -1,9 +1,9 @@
-"""Import cycles between the modules of one package, and between its folders, counting imports inside
-functions."""
+"""Import cycles between the modules of one package, and between what lies side by side in its folders,
+counting imports inside functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from architecture.sources import ImportSite, Source, Violation
@@ -26,10 +26,11 @@ def check_no_import_cycles(sources: Sequence[Source]) -> list[Violation]:
 
 
 def check_no_folder_cycles(sources: Sequence[Source]) -> list[Violation]:
-    """Folders side by side may not reach each other in a circle: one can read a package folder by folder.
+    """What lies side by side, folders and modules, may not reach each other in a circle.
 
-    A folder stands for all that lies in it. Modules beside folders are no part of this: some are what
-    folders stand on, others what ties them together. One violation per circle, at an import that closes it.
+    A folder stands for all that lies in it, so a module beside folders is either what they stand on or what
+    ties them together, and one can read a package from the bottom up. Circles of modules alone are
+    `check_no_import_cycles`'s. One violation per circle, at an import that closes it.
     """
     found = []
     for by_module in packages_of(sources):
@@ -39,25 +40,26 @@ def check_no_folder_cycles(sources: Sequence[Source]) -> list[Violation]:
             between: dict[str, dict[str, int]] = {}
             importing: dict[tuple[str, str], tuple[str, int]] = {}
             for module in sorted(edges):
-                here = folder_in(parent, module, folders)
+                here = child_in(parent, module)
                 for target, line in sorted(edges[module].items()):
-                    there = folder_in(parent, target, folders)
+                    there = child_in(parent, target)
                     if here and there and here != there:
                         between.setdefault(here, {}).setdefault(there, line)
                         between.setdefault(there, {})
                         importing.setdefault((here, there), (module, line))
             for cycle in cycles_in(between):
+                if folders.isdisjoint(cycle):
+                    continue
                 module, line = importing[cycle[0], cycle[1]]
                 found.append(by_module[module].violation(line, "circle of folders: " + " -> ".join(cycle)))
     return sorted(found)
 
 
-def folder_in(parent: str, module: str, folders: Set[str]) -> str:
-    """The folder directly in `parent` that `module` lies in, or is; empty if there is none."""
+def child_in(parent: str, module: str) -> str:
+    """The folder or module directly in `parent` that `module` lies in, or is; empty if there is none."""
     if not module.startswith(f"{parent}."):
         return ""
-    child = f"{parent}.{module[len(parent) + 1 :].partition('.')[0]}"
-    return child if child in folders else ""
+    return f"{parent}.{module[len(parent) + 1 :].partition('.')[0]}"
 
 
 def packages_of(sources: Sequence[Source]) -> Iterator[Mapping[str, Source]]:

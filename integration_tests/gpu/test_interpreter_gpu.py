@@ -1,20 +1,25 @@
-"""Programs with GPU kernels interpreted in Python: eager's results, without a text of ours being executed."""
+"""Programs with GPU kernels interpreted in Python, and artefacts of them run by either executor: eager's
+results, without a text of ours being executed.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
 
 from coilwork.backend import backend
+from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, load_artifact, save_artifact
+from coilwork_runtime.executor.choice import Executor, ExecutorOptions
 
 pytestmark = pytest.mark.gpu
 # an audit hook stays for good, so there is one
 EXECUTED: list[str] = []
+EXECUTORS: Final[tuple[Executor, ...]] = ("native", "python")
 
 
 def hear(event: str, args: tuple[Any, ...]) -> None:
@@ -57,11 +62,13 @@ def test_training_and_artefacts_are_eager(tmp_path: Path) -> None:
         builder=Builder(),
         constants={},
     )
-    loaded = load_artifact(tmp_path / "model.coilwork")
-    assert loaded.executor == "python"
-    inputs = {True: (x, w.detach()), False: (w.detach(), x)}
-    # which of two inputs of one layout comes first is the graph's to say
-    results = [loaded(*given)[0] for given in inputs.values()]
-    expected = layers(x, w.detach())
-    assert any(torch.allclose(one, expected, rtol=1e-3, atol=1e-4) for one in results)
+    for executor in EXECUTORS:
+        options = ExecutorOptions(executor=executor, strict=True)
+        loaded = load_artifact(tmp_path / "model.coilwork", store=MemoryStore(), options=options)
+        assert loaded.executor == executor
+        # which of two inputs of one layout comes first is the graph's to say; repeated calls are replayed
+        for _ in range(12):
+            results = [loaded(*given)[0] for given in ((x, w.detach()), (w.detach(), x))]
+            expected = layers(x, w.detach())
+            assert any(torch.allclose(one, expected, rtol=1e-3, atol=1e-4) for one in results)
     assert EXECUTED == []

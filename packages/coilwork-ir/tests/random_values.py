@@ -59,7 +59,7 @@ from coilwork_ir.loops import (
     While,
     Window,
 )
-from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Weights
+from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Weights
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
 from coilwork_ir.program import (
     Alloc,
@@ -83,6 +83,7 @@ from coilwork_ir.program import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WaitEvent,
     WhileCall,
 )
@@ -664,7 +665,7 @@ class Maker:
 
     def instruction(self, depth: int) -> Instruction:
         rng = self.rng
-        match rng.randrange(15 if depth == 0 else 12):
+        match rng.randrange(16 if depth == 0 else 12):
             case 0:
                 what = rng.choice(("size", "stride"))
                 return BindSymbol(symbol=rng.choice(self.sizes), buffer="b1", dim=rng.randrange(3), what=what)
@@ -727,12 +728,20 @@ class Maker:
                     symbols=rng.choice(((), self.sizes[:2])),
                     body=tuple(self.instruction(depth) for _ in range(rng.randrange(3))),
                     why=rng.choice(STRINGS),
+                    name=rng.choice(("", "part")),
                 )
             case 13:
                 return CondCall(
                     predicate="b1",
                     then=self.program(2, depth + 1),
                     otherwise=self.program(1, depth + 1),
+                    operands=self.arguments(),
+                    outputs=(self.buffer(),),
+                    origins=self.origins(),
+                )
+            case 14:
+                return SubprogramCall(
+                    body=self.program(1, depth + 1),
                     operands=self.arguments(),
                     outputs=(self.buffer(),),
                     origins=self.origins(),

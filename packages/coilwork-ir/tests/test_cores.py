@@ -17,7 +17,7 @@ from coilwork_ir.index import evaluate, extents_of, symbol
 from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.nodes import (
+from coilwork_ir.kernels.core_nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,

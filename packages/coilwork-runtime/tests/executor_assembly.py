@@ -198,7 +198,7 @@ class Assembly:
         )
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
-        return b"coilwork" + u32(4) + u32(len(payload)) + payload
+        return b"coilwork" + u32(5) + u32(len(payload)) + payload
 
 
 class Captured(Assembly):

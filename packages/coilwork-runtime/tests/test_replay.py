@@ -22,9 +22,9 @@ from test_executor_convolutions import declared, shape_of
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ConvolutionLibrary, DriverGraphs, ProductLibrary, load_native
 from coilwork_runtime.executor import faults
-from coilwork_runtime.executor.forms import GpuEntry, Launcher, form_of, gpu_binding
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.generated import TritonKernel
+from coilwork_runtime.launch_forms import GpuEntry, Launcher, form_of, gpu_binding
 
 SPEC = TritonKernel(
     name="step",

@@ -9,6 +9,7 @@ from wrapper_programs import DOUBLE, RELU_ADD
 
 from coilwork_ir.program.nodes import Launch, Program, Region
 from coilwork_ir.program.regions import inline_regions, straight
+from coilwork_ir.program.subprograms import outline_regions
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_wrapper import emit_native
@@ -33,7 +34,7 @@ CUTS = {
     "copy %x to %h": "torch does a copy",
     "launch @double (%h) sizes [8]": "work on cpu",
     'fork %s "cuda:0"\n  join %s': "streams part or meet",
-    "region partition () {\n}": "a partition region",
+    "region partition () {\n}": "a subprogram is called",
     f"""cond %b (%x) defines (%c: f32[8] {GPU}) {{
       program @then {{ input %a: f32[8] {GPU} return (%a) }}
       program @otherwise {{ input %a: f32[8] {GPU} return (%a) }}
@@ -80,13 +81,14 @@ def test_work_without_a_cut_is_one_region_from_the_first_to_the_last() -> None:
 def test_what_the_host_takes_part_in_splits_regions_and_they_say_so(cut: str, why: str) -> None:
     before = program(LAUNCHES, cut, LAUNCHES)
     made = mark_captures(before)
-    if "region" in cut:
-        # a program that has regions keeps those
-        assert made == before
-        return
     verify_program(made)
     assert [region.why for region in regions(made)] == [why, "the program ends"]
-    assert inline_regions(made) == before
+    assert inline_regions(made) == outline_regions(before)
+
+
+def test_a_program_that_has_regions_keeps_those() -> None:
+    before = program(LAUNCHES, 'region capture () why "so" {\n}', LAUNCHES)
+    assert mark_captures(before) == before
 
 
 def test_other_devices_have_regions_of_their_own() -> None:

@@ -14,6 +14,8 @@ from wrapper_programs import check_agreement
 
 from coilwork_ir.program.nodes import Instruction, Program, RegionKind
 from coilwork_ir.program.regions import make_region
+from coilwork_ir.program.subprograms import find_outline_refusal
+from coilwork_ir.program.walk import buffers
 
 UNARY = ("aten.neg.default", "aten.exp.default", "aten.sin.default")
 BINARY = ("aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default")
@@ -240,13 +242,18 @@ def in_regions(program: Program, rng: Random) -> Program:
     """`program` with regions somewhere; none if it is to stay as it is."""
     *rest, last = program.instructions
     made: list[Instruction] = []
+    known = buffers(program)
     while rest and rng.random() < 0.8:
         start = rng.randrange(len(rest))
         end = rng.randint(start, len(rest))
         body = rest[start:end]
         kind: RegionKind = rng.choice(("partition", "nested"))
-        if kind == "partition" and rng.random() < 0.4:
-            body = [make_region("nested", body, "within")]
-        made += [*rest[:start], make_region(kind, body)]
+        region = make_region(kind, body)
+        if find_outline_refusal(region, known):
+            made += rest[:end]
+        elif kind == "partition" and rng.random() < 0.4:
+            made += [*rest[:start], make_region(kind, [make_region("nested", body, "within")])]
+        else:
+            made += [*rest[:start], region]
         rest = rest[end:]
     return replace(program, instructions=(*made, *rest, last))

@@ -14,6 +14,7 @@ from coilwork.cli import main
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
 from coilwork_cache import Bundle, BundleCodec, LocalStore, TypedCache
+from coilwork_ir.machine import TUNING, list_borrowed, read_entries
 from coilwork_runtime.generated import KernelVersion, TritonKernel
 from coilwork_runtime.triton_kernels.descent import Found, Trial
 from coilwork_runtime.triton_kernels.remembered import remember
@@ -37,6 +38,18 @@ def test_help_lists_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0
     assert all(f"  {command} " in result.output for command in ("info", "options", "bench", "cache"))
+
+
+def test_info_shows_figures_and_marks_borrowed_ones() -> None:
+    assert "figures of" not in run("info").output
+    found = run("info", "--figures").output
+    assert "figures of cpu" in found
+    borrowed, own = list_borrowed(TUNING / "cpu.toml"), read_entries(TUNING / "cpu.toml")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in found.splitlines() if "│" in line]
+    told = {row[0]: row[2] for row in rows if len(row) == 3 and "." in row[0]}
+    assert borrowed and own
+    for name in (*borrowed, *own):
+        assert told[name] == borrowed.get(name, "")
 
 
 def test_info_shows_versions_and_the_cpu() -> None:

@@ -24,6 +24,7 @@ import coilwork
 from coilwork.backend import backend
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, load_artifact, save_artifact
+from coilwork_runtime.executor.choice import ExecutorOptions
 
 seen = []
 sys.addaudithook(
@@ -105,8 +106,9 @@ save_artifact(
     builder=Builder(),
     constants={},
 )
-for store, runs in (None, "python"), (MemoryStore(), "native"):
-    loaded = load_artifact(trace / "model.coilwork", store=store)
+for runs in "python", "native":
+    options = ExecutorOptions(executor=runs)
+    loaded = load_artifact(trace / "model.coilwork", store=MemoryStore(), options=options)
     torch.testing.assert_close(loaded(x)[0], divided(x))
     assert loaded.executor == runs
 # torch.fx tells behind `from` where it made a text, which a folder's name may spoil

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork.targets import declare
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes, likely_texts, rounded
 from coilwork_ir.boundary import Boundary
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
@@ -46,7 +47,7 @@ def planned(
     lowered = lower(gm, name="g")
     return lower_to_program(
         lowered.graph,
-        declare(Targets(main=TARGETS[target])),
+        declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
         options,
         trace=Trace(None),
         clock=StageClock(),
@@ -130,7 +131,7 @@ def test_calls_of_other_sizes_give_the_same() -> None:
 
 def kernels_of(program: Program, gm: torch.fx.GraphModule, target: str) -> tuple[KernelSource, ...]:
     """What is emitted for `program`, made of `gm`."""
-    targets = declare(Targets(main=TARGETS[target]))
+    targets = declare_capabilities(Targets(main=TARGETS[target]), codegen_for)
     likely, options = likely_sizes(lower(gm, name="g").symbols, gm), CompileOptions()
     generation = open_generation(program, targets, options, likely)
     return tuple(emit_kernels(program, generation, options, Trace(None)).values())

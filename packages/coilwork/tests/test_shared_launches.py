@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.given_options import resolve
 from coilwork.stages import lower_to_program
-from coilwork.targets import declare
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.program.nodes import Launch
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
@@ -26,7 +27,7 @@ def add_one(*steps: torch.Tensor) -> tuple[()]:
 def launches(options: CompileOptions, target: str = "sm_90") -> int:
     inputs = [torch.zeros(64 * (k + 1)) for k in range(20)]
     graph = lower(make_fx(add_one, tracing_mode="fake")(*inputs), name="g").graph
-    targets = declare(Targets(main=TARGETS[target]))
+    targets = declare_capabilities(Targets(main=TARGETS[target]), codegen_for)
     program = lower_to_program(graph, targets, options, trace=Trace(None), clock=StageClock())
     return sum(isinstance(instruction, Launch) for instruction in program.instructions)
 

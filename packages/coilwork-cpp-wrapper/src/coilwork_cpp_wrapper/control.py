@@ -8,7 +8,7 @@ from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.nodes import CondCall, Program, Return, WhileCall
+from coilwork_ir.program.nodes import CondCall, Program, Return, SubprogramCall, WhileCall
 from coilwork_ir.syntax.cpp import (
     Assign,
     Binary,
@@ -69,6 +69,17 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
         yield Assign(Name(name), _settle_result(Name(name), output, scope))
 
 
+def emit_run(call: SubprogramCall, scope: Scope) -> Iterator[Statement]:
+    """Run a function; its results are memory of their own."""
+    results = f"results_{scope.number}"
+    yield DeclareArray("rt::Tensor", results, max(len(call.outputs), 1))
+    yield from _run(call.body, call.operands, results, call.origins, scope, suffix=f"_{scope.number}")
+    for position, output in enumerate(call.outputs):
+        given = Call("rt::move", (element(results, position),))
+        settled = Call("rt::with_layout", (given, *scope.layout(output), dtype_code(output.dtype)))
+        yield Declare("rt::Tensor", scope.name(output.name), settled)
+
+
 def _settle_result(value: Code, output: Buffer, scope: Scope) -> Code:
     """A result in memory of its own, whatever the nested program returned: its operand, or another layout."""
     return Call("rt::copied", (value, *scope.layout(output), dtype_code(output.dtype)))
@@ -80,8 +91,11 @@ def _run(
     results: str,
     origins: tuple[Origin, ...],
     scope: Scope,
+    *,
+    suffix: str = "",
 ) -> Iterator[Statement]:
-    """Call the function of `program`, which empties the array of its operands."""
+    """Call the function of `program`, which empties the array of its operands. `suffix` makes names of
+    arrays that no other call in the block has."""
     last = program.instructions[-1]
     if not isinstance(last, Return) or not all(isinstance(v, Ref) for v in last.values):
         refuse(
@@ -106,8 +120,8 @@ def _run(
                     "only tensors and integers are passed on",
                 )
     numbers += [scope.index(symbol) for symbol in scope.outer_symbols(program)]
-    given = f"operands_{scope.function(program)}"
-    extents = f"extents_{scope.function(program)}"
+    given = f"operands_{scope.function(program)}{suffix}"
+    extents = f"extents_{scope.function(program)}{suffix}"
     yield _array("rt::Tensor", given, tensors)
     yield _array("const int64_t", extents, numbers or [integer(0)])
     arguments = (Name("constants"), Name(given), Name(extents), Name(results), Name("nullptr"))

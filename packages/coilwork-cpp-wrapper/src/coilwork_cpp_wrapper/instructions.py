@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_cpp_wrapper.arithmetic import read_size_code
 from coilwork_cpp_wrapper.calls import emit_call
-from coilwork_cpp_wrapper.control import emit_cond, emit_while
+from coilwork_cpp_wrapper.control import emit_cond, emit_run, emit_while
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.dtypes import DType, parse_dtype
@@ -36,6 +36,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import as_call
@@ -146,7 +147,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             pass
         case Region():
             raise AssertionError("regions are inlined before a program is emitted")
-        case ExternCall() | Copy() | CondCall() | WhileCall():
+        case ExternCall() | Copy() | CondCall() | WhileCall() | SubprogramCall():
             yield from _call(instruction, scope)
         case Free(names=names):
             for name in names:
@@ -157,7 +158,9 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield from _return(instruction, scope)
 
 
-def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall | Copy) -> Statement:
+def _step(
+    what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall | SubprogramCall | Copy
+) -> Statement:
     """Return where a failure from here on comes from."""
     return Do(Call("rt::at", (string(error_lines(what, instruction.origins)),)))
 
@@ -234,7 +237,9 @@ def _scratch(manifest: KernelManifest) -> Iterator[tuple[DType, SizeCode]]:
             yield parse_dtype(arg.dtype), arg.elements
 
 
-def _call(instruction: ExternCall | Copy | CondCall | WhileCall, scope: Scope) -> Iterator[Statement]:
+def _call(
+    instruction: ExternCall | Copy | CondCall | WhileCall | SubprogramCall, scope: Scope
+) -> Iterator[Statement]:
     yield from (Remark(line) for line in origin_lines(instruction.origins))
     match instruction:
         case ExternCall() | Copy():
@@ -247,6 +252,9 @@ def _call(instruction: ExternCall | Copy | CondCall | WhileCall, scope: Scope) -
         case WhileCall():
             yield _step("while", instruction)
             yield from emit_while(instruction, scope)
+        case SubprogramCall():
+            yield _step(f"run {instruction.body.name}", instruction)
+            yield from emit_run(instruction, scope)
 
 
 def _return(instruction: Return, scope: Scope) -> Iterator[Statement]:

@@ -30,7 +30,8 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
 from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.walk import all_kernels, as_call, buffers, walk
+from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.walk import all_kernels, as_call, buffers, distinct_programs
 from coilwork_ir.syntax.cpp import Call, Declare, Function, Item, Source, Statement, Verbatim, element, string
 from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -95,8 +96,8 @@ def emit_cpp(program: Program, specs: Mapping[str, KernelSpec]) -> CppProgram:
         EmitError: `cpp-unsupported`, the program does what torch's C interface cannot do yet, or holds
             something that is not on the CPU; `missing-source`, a kernel has no C++ source.
     """
-    program = inline_regions(program)
-    parts = tuple(walk(program))
+    program = inline_regions(outline_regions(program))
+    parts = distinct_programs(program)
     _check_devices(parts)
     kernels = _kernel_units(program, specs)
     keys = tuple(dict.fromkeys(c.key for part in parts for c in part.constants))

@@ -26,7 +26,6 @@ from coilwork_runtime.errors import (
     ScratchFolderError,
 )
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
@@ -36,6 +35,7 @@ from coilwork_runtime.languages.cpp import CppCompiler
 from coilwork_runtime.languages.cpu_device import CpuDevice
 from coilwork_runtime.languages.protocol import Device, KernelCompiler, Language
 from coilwork_runtime.languages.registered import DeviceLanguage
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.loader import load_python
 from coilwork_runtime.manifest.kernel_manifest import KernelManifest, KernelSpec
 from coilwork_runtime.tensor_kinds import TensorKinds, collect_kinds, guard_call

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RuntimeFault(Exception):
     """Base of the runtime's own errors."""
@@ -64,6 +66,24 @@ class LayoutError(RuntimeFault, RuntimeError):
 
 class DeviceError(RuntimeFault):
     """A device is not there, or is not the one that an artifact was made for."""
+
+
+def refuse_device(device: str, served: Iterable[str]) -> DeviceError:
+    """The error of a `device` that no back end serves, where those that are installed serve others."""
+    if device.partition(":")[0] == "meta":
+        return DeviceError(
+            "unknown-device",
+            "meta tensors have no memory, and a kernel nothing to compute",
+            remedy="make them on another device, or keep what only asks for shapes out of the graph with "
+            "torch.compiler.disable",
+        )
+    return DeviceError(
+        "unknown-device",
+        f"no back end serves device {device!r}",
+        reason=f"those that are installed serve {', '.join(sorted(set(served)))}",
+        remedy="install a package that does, move what is to be compiled to another device, or leave it to "
+        "eager with torch.compiler.disable",
+    )
 
 
 class ArtifactError(RuntimeFault):

@@ -31,21 +31,27 @@ _LOADING: Final = ForkedLock()
 PACKAGE: Final = Path(__file__).parent
 
 
-def load_own_extension(name: str, store: Store | None) -> Any | None:
+def load_own_extension(name: str, store: Store | None, *, may_build: bool = True) -> Any | None:
     """An extension module of this package, by name: the one that the wheel brings, else as
     `load_extension`.
     """
-    return load_extension(name, extension_sources(PACKAGE, name), store, prebuilt=PACKAGE / PREBUILT)
+    sources = extension_sources(PACKAGE, name)
+    return load_extension(name, sources, store, prebuilt=PACKAGE / PREBUILT, may_build=may_build)
 
 
 def load_extension(
-    name: str, sources: Mapping[str, Path], store: Store | None, *, prebuilt: Path | None = None
+    name: str,
+    sources: Mapping[str, Path],
+    store: Store | None,
+    *,
+    prebuilt: Path | None = None,
+    may_build: bool = True,
 ) -> Any | None:
     """The module `name`; None where there is neither a stored one nor what it takes to build it.
 
     `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store`
     keeps what is built. `prebuilt` is a folder that may hold it, built from the same text for the same
-    Python.
+    Python. Nothing is built unless it `may_build`.
     """
     with _LOADING:
         loaded = sys.modules.get(name)
@@ -60,10 +66,10 @@ def load_extension(
                 except ImportError:
                     # made for another C or C++ library; build one for this machine
                     pass
-        return _load(name, texts, store)
+        return _load(name, texts, store, may_build)
 
 
-def _load(name: str, texts: Texts, store: Store | None) -> Any | None:
+def _load(name: str, texts: Texts, store: Store | None, may_build: bool) -> Any | None:
     tag = f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
     key = content_key("kernel", "extension", name, *(part for pair in texts for part in pair), tag)
     kernels = KernelCache(store)
@@ -74,7 +80,7 @@ def _load(name: str, texts: Texts, store: Store | None) -> Any | None:
         except ImportError:
             # not what was once stored; build it again
             kernels.delete(key)
-    data = _build(texts)
+    data = _build(texts) if may_build else None
     if data is None:
         return None
     kernels.put(key, data)

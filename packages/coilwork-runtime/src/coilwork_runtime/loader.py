@@ -11,7 +11,7 @@ import torch
 
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ModuleTextError, ProgramBytesError
-from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.manifest.encoding import decode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 

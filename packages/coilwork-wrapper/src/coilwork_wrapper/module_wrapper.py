@@ -48,11 +48,14 @@ class ModuleOptions(WrapOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleArtifact:
-    """A loaded module or program; `driven` says who is behind it."""
+    """A loaded module or program; `driven` says who is behind it, `rounds_freely` if its results may differ
+    from eager's in their last bits.
+    """
 
     driven: Driven
     graph: Loadable
     builder: Builder
+    rounds_freely: bool
 
     def __call__(self, args: list[Any], /) -> Sequence[Any]:
         return self.driven.call(args)
@@ -70,6 +73,7 @@ class ModuleArtifact:
             refusal=self.graph.refusal,
             kernels=self.graph.kernels,
             module_text=self.graph.module,
+            rounds_freely=self.rounds_freely,
         )
 
 
@@ -111,7 +115,9 @@ class ModuleWrapper:
             store, warn = None, _warn
             settings = ExecutorOptions(executor=self.executor or "python", strict=True)
         driven = load(graph, options=settings, builder=builder, store=store, warn=warn)
-        return ModuleArtifact(driven=driven, graph=graph, builder=builder)
+        return ModuleArtifact(
+            driven=driven, graph=graph, builder=builder, rounds_freely=settings.rounds_freely
+        )
 
 
 PYTHON: Final = ModuleWrapper(name="python")

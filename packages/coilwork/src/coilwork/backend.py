@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final
 
 import torch
 
@@ -29,6 +29,7 @@ from coilwork_frontend.calling_convention.shared_results import SharedMemory
 from coilwork_frontend.capture.eager_fallback import warn_of_partition, warn_of_rewrites
 from coilwork_frontend.capture.refused_types import EagerKernels
 from coilwork_frontend.compile_captured import Halves, compile_captured
+from coilwork_frontend.compile_function import make_compile
 from coilwork_frontend.options import warn_of_unkeyed
 from coilwork_frontend.torch_compat.autograd import BoxedCallable, static_input_positions
 from coilwork_frontend.torch_compat.forked_compiles import free_compile_lock_in_children
@@ -51,8 +52,6 @@ from coilwork_tools.check_mode.captured_check import add_captured_check
 from coilwork_tools.check_mode.watch import watch_in_eager
 
 logger = logging.getLogger("coilwork")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 # Torch loads this module as its entry point, and then registers `backend`.
 allow_registering_again("coilwork")
@@ -95,46 +94,7 @@ def check_settings(mode: str | None, options: Mapping[str, object] | None) -> Co
     return settings
 
 
-@overload
-def compile(
-    function: Callable[_P, _R], /, *, fullgraph: bool = ..., dynamic: bool | None = ..., **options: object
-) -> Callable[_P, _R]: ...
-
-
-@overload
-def compile(
-    function: None = None, /, *, fullgraph: bool = ..., dynamic: bool | None = ..., **options: object
-) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
-
-
-def compile(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    **options: object,
-) -> Callable[..., Any]:
-    """`function`, or a module, compiled by Coilwork; without one, a decorator.
-
-    `fullgraph` and `dynamic` are `torch.compile`'s; all others are Coilwork's options by name, `mode` among
-    them. They are checked
-    now, where `torch.compile` hands them on at the first call. What `with coilwork.options(...)` says around
-    this call goes for the
-    compiled function, too.
-
-    Raises:
-        OptionError: unknown option, or a value that it cannot take; the message names the nearest known one.
-        UnsupportedTorchError: torch is outside the supported range.
-    """
-    if function is None:
-        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, **options)
-    given = {**GIVEN.around.get(), **options}
-    check_settings(None, given)
-    compiled: Callable[..., Any] = torch.compile(
-        function, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=given
-    )
-    return compiled
+compile: Final = make_compile(backend, GIVEN.around, partial(check_settings, None))
 
 
 class GraphStages:

@@ -40,10 +40,10 @@ from coilwork_runtime.executor.choice import Driven, Loadable, load
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.check_mode.watch import Watched, watch_call, watch_in_eager
+from coilwork_tools.explain.compiled_graph import CompiledGraph
 from coilwork_tools.explain.progress import log_progress, log_search
 from coilwork_tools.explain.report import CompileReport, announce, read_report, report_program
-from coilwork_tools.op_fallback.compiled_graph import CompiledGraph, run_in_eager
-from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at
+from coilwork_tools.op_fallback.parts import Cuts, compile_cut, cut_around, cut_at, run_in_eager
 from coilwork_tools.op_fallback.retries import build_with_retries
 
 log = logging.getLogger("coilwork")
@@ -104,11 +104,9 @@ def compile_graph(
     compiled = compiled.apply_roles(job.call_roles(shared, prepared))
     if guards:
         texts = [*announce(job.graph_id, guards), *filter(None, [compiled.report.guards])]
-        report = replace(compiled.report, guards="\n".join(texts))
-        compiled = CompiledGraph(compiled.call, report, compiled.direct)
+        compiled = compiled.change_report(guards="\n".join(texts))
     if prepared is not None:
-        told = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
-        compiled = CompiledGraph(compiled.call, told, compiled.direct)
+        compiled = compiled.change_report(prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled

@@ -257,7 +257,7 @@ class CompileOptions(Options):
         64,
         "configurations that max-autotune* may build per Triton kernel beyond the proposed ones; 0 for none",
         least=0,
-        needs=(_SEARCHING,),
+        needs=(_SEARCHING, _ON_GPUS),
     )
     mappings: tuple[tuple[str, str], ...] = option(
         (),

@@ -18,7 +18,7 @@ from coilwork_frontend.calling_convention.saved_strides import Strides
 from coilwork_frontend.graph_key import identify_graph
 from coilwork_frontend.torch_compat.operators import convolutions_use_tf32
 from coilwork_ir.device_traits import PROCESSOR, has_trait
-from coilwork_ir.operators import list_operators
+from coilwork_ir.operators import list_undetermined
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.options import Accumulation
 from coilwork_lowering.rewrites import Fired
@@ -129,10 +129,6 @@ def _bind(call: Call, roles: str, functions: Mapping[str, Callable[..., Any]]) -
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
     """`options` under `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
-    parallel = any(not has_trait(device, PROCESSOR) for device in list_devices(gm))
-    # which store wins where positions are equal is left open: torch's kernels sort, or raise
-    racing = [f"aten.{name}" for name in list_operators(lambda info: info.has_racing_stores)]
-    # `fill_uninitialized_memory` of torch.utils.deterministic gives these contents: ATen asks when it runs
-    uninitialized = [f"aten.{name}" for name in list_operators(lambda info: info.is_uninitialized)]
-    fallback = (*options.fallback, *uninitialized, *(racing if parallel else ()))
+    is_parallel = any(not has_trait(device, PROCESSOR) for device in list_devices(gm))
+    fallback = (*options.fallback, *list_undetermined(is_parallel=is_parallel))
     return replace(options, accumulation=accumulation, fallback=fallback)

@@ -9,7 +9,7 @@ import torch
 from coilwork.backends.registry import backend_of_device, codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork_frontend.calling_convention.aten_graph import list_devices
-from coilwork_ir.graph_targets import declare_capabilities, describe_targets
+from coilwork_ir.graph_targets import describe_targets
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel, find_like_model
 from coilwork_ir.target import TARGETS, Target, Targets
@@ -22,15 +22,6 @@ _INTERPRETED: Final = "sm_90"
 def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
     return describe_targets(graph, lambda device: target_of_device(device, options), codegen_for)
-
-
-def declare(targets: Targets) -> Targets:
-    """`targets` with what the generators of their kernels can do.
-
-    Raises:
-        CompileError: no generator supports one of them.
-    """
-    return declare_capabilities(targets, codegen_for)
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:

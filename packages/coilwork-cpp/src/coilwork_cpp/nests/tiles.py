@@ -12,9 +12,9 @@ from typing import Final
 from coilwork_cpp.nests.nest import Span
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import crosses
 from coilwork_cpp.values.elements import aligned_array, memory_type
 from coilwork_cpp.values.values import Block, from_memory
-from coilwork_cpp.vectors import crosses
 from coilwork_ir.index import Expr, as_expr, stride_of, substitute
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, Do, Element, Literal, Name

@@ -16,8 +16,8 @@ from coilwork_cpp.planning.passes import Pass, choose_saves, count_first_points,
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, Plan, plan_of
 from coilwork_cpp.planning.proposal import Proposal
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import lies_along
 from coilwork_cpp.values.reductions import is_positional, is_rounded
-from coilwork_cpp.vectors import lies_along
 from coilwork_ir.index import Expr, as_int, bounds, extent_of, product, stride_of, substitute
 from coilwork_ir.kernels.values import value_names
 from coilwork_ir.machine.model import Loops

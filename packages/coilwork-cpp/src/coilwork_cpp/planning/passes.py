@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Final
 
 from coilwork_cpp.facts import Facts, recompute_cost
+from coilwork_cpp.guards import compared
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.guards import compared
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of
 from coilwork_ir.kernels import Kernel, Store

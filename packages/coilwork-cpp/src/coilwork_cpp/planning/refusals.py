@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from coilwork_cpp.planning.passes import Pass
 from coilwork_cpp.planning.plan import FIXED_BLOCK, FIXED_LANES, PassPlan, Plan, refuse
 from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.planning.vectors import moves_only
 from coilwork_cpp.values.reductions import is_positional, is_rounded
-from coilwork_cpp.vectors import moves_only
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.scalar import Sort

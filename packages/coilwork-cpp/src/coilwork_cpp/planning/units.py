@@ -9,7 +9,7 @@ from __future__ import annotations
 from coilwork_cpp.facts import work
 from coilwork_cpp.planning.proposal import Proposal
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.vectors import (
+from coilwork_cpp.planning.vectors import (
     choose_transposition,
     choose_vector,
     has_many_points,

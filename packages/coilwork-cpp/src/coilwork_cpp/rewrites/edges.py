@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from coilwork_cpp.rewrites.guards import compared
+from coilwork_cpp.guards import compared
 from coilwork_cpp.rewrites.ranges import index_expressions
 from coilwork_ir.index import (
     Add,

@@ -20,8 +20,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from coilwork_cpp.guards import without_decided_guards
 from coilwork_cpp.rewrites.edges import bends, guard_changes, index_bends
-from coilwork_cpp.rewrites.guards import without_decided_guards
 from coilwork_cpp.rewrites.ranges import divisors, index_expressions, normalise, replace_ranges
 from coilwork_ir.index import Expr, as_int, extent_of, symbol
 from coilwork_ir.kernels import Kernel

@@ -395,4 +395,43 @@ WRAPPER_CASES: Final = (
         }""",
         calls=(lambda: (_row(5),), lambda: (_row(2),)),
     ),
+    WrapperCase(
+        name="subprograms",
+        text="""program @subprograms {
+          symbol s0 in [1, inf]
+          input %x: f32[s0, 4]
+          RELU_ADD
+          program @shift {
+            symbol s1 in [1, inf]
+            input %v: f32[s1, 4]
+            input size `s1`
+            RELU_ADD
+            alloc %w: f32[s1, 4]
+            launch @relu_add (%v, %v, %w) sizes [4 * s1]
+            return (%w)
+          }
+          program @twice_shifted {
+            symbol s1 in [1, inf]
+            input %v: f32[s1, 4]
+            input size `s1`
+            extern "aten.neg_.default" (%v) defines (_)
+            run @shift (%v, `s1`) defines (%a: f32[s1, 4])
+            run @shift (%a, `s1`) defines (%b: f32[s1, 4])
+            free (%a)
+            return (%b)
+          }
+          bind s0 in [1, inf] size %x 0
+          alloc %y: f32[s0, 4]
+          launch @relu_add (%x, %x, %y) sizes [4 * s0]
+          run @shift (%y, `s0`) defines (%p: f32[s0, 4])
+          run @twice_shifted (%y, `s0`) defines (%q: f32[s0, 4])
+          region partition @mine (%p, %q) sizes (s0 in [1, inf]) leaves (%r) why "as an example" {
+            alloc %r: f32[s0, 4]
+            launch @relu_add (%p, %q, %r) sizes [4 * s0]
+          }
+          free (%p, %q)
+          return (%r, %y)
+        }""",
+        calls=(lambda: (_row(20, 5, 4),), lambda: (_row(8, 2, 4),)),
+    ),
 )

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of
-from coilwork_ir.kernels.cores.nodes import Core
+from coilwork_ir.kernels.core_nodes import Core
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.ops import StoreMode

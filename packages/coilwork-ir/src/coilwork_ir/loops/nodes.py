@@ -18,7 +18,7 @@ from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOut
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.loops.attention.nodes import Attention, AttentionGradient
+from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.ops import ReduceKind, StoreMode
 from coilwork_ir.scalar import Combining, Scalar
 from coilwork_ir.scalar.nodes import Check as Check

@@ -15,7 +15,13 @@ from coilwork_ir.operators.info import (
     ScalarTypes,
     TypeClass,
 )
-from coilwork_ir.operators.table import OPERATORS, find_info, find_target_info, list_operators
+from coilwork_ir.operators.table import (
+    OPERATORS,
+    find_info,
+    find_target_info,
+    list_operators,
+    list_undetermined,
+)
 
 __all__ = [
     "OPERATORS",
@@ -29,4 +35,5 @@ __all__ = [
     "find_info",
     "find_target_info",
     "list_operators",
+    "list_undetermined",
 ]

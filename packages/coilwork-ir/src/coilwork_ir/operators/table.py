@@ -1186,6 +1186,14 @@ def list_operators(holds: Callable[[OpInfo], bool]) -> tuple[str, ...]:
     return tuple(row.name for row in _ROWS if "." not in row.name and holds(row))
 
 
+def list_undetermined(*, is_parallel: bool) -> tuple[str, ...]:
+    """Operators whose results are left open: which contents memory has, and, where a device `is_parallel`,
+    which store wins where positions are equal. Torch's deterministic algorithms decide them."""
+    uninitialized = list_operators(lambda info: info.is_uninitialized)
+    racing = list_operators(lambda info: info.has_racing_stores) if is_parallel else ()
+    return tuple(f"aten.{name}" for name in (*uninitialized, *racing))
+
+
 def find_target_info(target: str) -> OpInfo:
     """The facts about an overload, `"aten.add.Tensor"`: its own row's, else its operator's.
 

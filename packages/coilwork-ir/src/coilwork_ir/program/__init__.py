@@ -22,6 +22,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
@@ -48,6 +49,7 @@ __all__ = [
     "Reinterpret",
     "Return",
     "Reuse",
+    "SubprogramCall",
     "WaitEvent",
     "WhileCall",
 ]

@@ -40,12 +40,13 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
-Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall | Copy
+Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy
 LaunchKernel: TypeAlias = Callable[[Launch, Sequence[Tensor], Sequence[int]], None]
 Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
 
@@ -57,7 +58,7 @@ class Hooks:
     Attributes:
         launch: runs a kernel on the launch's tensors and sizes, in place of the interpreter of kernels.
         before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a
-            condition or loop, too, behind all that ran in it.
+            condition, loop or subprogram, too, behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
         turns: what is on streams runs in an order drawn from it, as late as the program's waits allow; else
             at once. Memory is then handed out again when it is freed.
@@ -146,6 +147,13 @@ class _Machine:
             case WhileCall():
                 self.queues.synchronize()
                 self._while(instruction)
+                self._is_through(instruction)
+            case SubprogramCall():
+                self.queues.synchronize()
+                values_ = self._nested(
+                    instruction.body, [argument_value(a, memory) for a in instruction.operands]
+                )
+                self._settle(instruction.outputs, values_)
                 self._is_through(instruction)
             case Region():
                 for inner in instruction.body:

@@ -24,6 +24,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import buffers, may_write_operands
@@ -125,6 +126,9 @@ def _find_uses(program: Program, kept: int | None) -> _Uses:
                 written.update(names)
             case WhileCall():
                 read.update(names := _operands(*instruction.carried, *instruction.extra))
+                written.update(names)
+            case SubprogramCall():
+                read.update(names := _operands(*instruction.operands))
                 written.update(names)
             case Copy(source=source, target=target):
                 read.update((source, target))

@@ -177,14 +177,31 @@ class WhileCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubprogramCall:
+    """Run `body` as a function of `operands`; `outputs` are its results.
+
+    The body uses nothing of its surroundings but its operands, and its results are memory of its own: no
+    operand, no constant, and no two the same. It may write its operands. Calls may share one body, which
+    drivers then have once. A driver may run something else in place of a body, by its name.
+    """
+
+    body: Program
+    operands: tuple[Argument, ...]
+    outputs: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """A stretch of instructions that somebody takes as one, with the names of its surroundings.
 
     Attributes:
         kind: `capture`, what a driver may replay as graphs: no host takes part. `partition`, what one
-            executor owns: another device, a part that Python drives, a module that the user marked.
-            `nested`, a part that runs as a function of its inputs, as a fallback does; branches and loops
-            hold programs instead, whose inputs are bound anew in each run.
+            executor owns, and may run otherwise: a part that Python drives, a module that the user marked.
+            `nested`, a part that runs as a function of its inputs, once for all that are alike. Drivers run
+            both of these as calls of subprograms (`outline_regions`); branches and loops hold programs,
+            whose inputs are bound anew in each run.
+        name: what drivers call a part; empty: a number.
         inputs: names from outside that the body uses, in the order of their first use.
         outputs: names that it defines and leaves alive, in order.
         symbols: sizes from outside that it uses, in order.
@@ -197,6 +214,7 @@ class Region:
     symbols: tuple[Expr, ...]
     body: tuple[Instruction, ...]
     why: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +251,7 @@ Instruction: TypeAlias = (
     | CheckSize
     | CondCall
     | WhileCall
+    | SubprogramCall
     | Copy
     | ForkStream
     | RecordEvent

@@ -26,6 +26,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.symbols import symbols_bound_by, used_symbols
@@ -33,7 +34,7 @@ from coilwork_ir.program.walk import defined_buffers, defined_values
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
 
-def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "") -> Region:
+def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "", *, name: str = "") -> Region:
     """The region of `body`, with its boundary."""
     inputs: dict[str, None] = {}
     alive: dict[str, None] = {}
@@ -44,10 +45,11 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "") ->
         for name in used_names(instruction):
             if name not in defined:
                 inputs[name] = None
+        # the results of a call may have the sizes that it binds
+        bound.update(symbol.name for symbol in symbols_bound_by(instruction))
         for symbol in used_symbols(instruction):
             if symbol.name not in bound:
                 symbols.setdefault(symbol.name, symbol)
-        bound.update(symbol.name for symbol in symbols_bound_by(instruction))
         made = [*(buffer.name for buffer in defined_buffers(instruction)), *defined_values(instruction)]
         defined.update(made)
         alive.update(dict.fromkeys(made))
@@ -60,6 +62,7 @@ def make_region(kind: RegionKind, body: Sequence[Instruction], why: str = "") ->
         symbols=tuple(symbols.values()),
         body=tuple(body),
         why=why,
+        name=name,
     )
 
 
@@ -83,6 +86,8 @@ def used_names(instruction: Instruction) -> tuple[str, ...]:
             return (instruction.predicate, *_list_references(instruction.operands))
         case WhileCall():
             return _list_references((*instruction.carried, *instruction.extra))
+        case SubprogramCall():
+            return _list_references(instruction.operands)
         case Copy():
             return (instruction.source, instruction.target, *_stream(instruction.stream))
         case ForkStream():
@@ -152,6 +157,8 @@ def find_capture_refusal(instruction: Instruction, buffers: Mapping[str, Buffer]
             return "torch does a copy"
         case CondCall() | WhileCall():
             return "the host decides on a branch or loop"
+        case SubprogramCall():
+            return "a subprogram is called"
         case BindSymbol() | CheckLayout():
             return "an input is looked at"
         case ForkStream() | RecordEvent() | WaitEvent() | JoinStream():
@@ -216,6 +223,9 @@ def inline_nested_regions(instruction: Instruction, *, remarks: bool = False) ->
             if condition is instruction.condition and body is instruction.body:
                 return instruction
             return replace(instruction, condition=condition, body=body)
+        case SubprogramCall():
+            inner = inline_regions(instruction.body, remarks=remarks)
+            return instruction if inner is instruction.body else replace(instruction, body=inner)
         case _:
             return instruction
 

@@ -21,6 +21,7 @@ from coilwork_ir.program.nodes import (
     Region,
     Reinterpret,
     Return,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import defined_buffers, nested_programs
@@ -113,7 +114,7 @@ def _expressions(instruction: Instruction, inputs: dict[str, Buffer]) -> Iterato
             yield from (instruction.lhs, instruction.rhs)
         case ExternCall():
             arguments = (*instruction.args, *(value for _, value in instruction.kwargs))
-        case CondCall():
+        case CondCall() | SubprogramCall():
             arguments = instruction.operands
         case WhileCall():
             arguments = (*instruction.carried, *instruction.extra)

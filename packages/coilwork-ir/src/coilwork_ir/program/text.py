@@ -10,6 +10,8 @@ program @norm {
   launch @sum_1f2e3d4c (%x, %y) sizes [s0]
   return (%y)
 }
+
+What is called as a subprogram stands once, behind the kernels of the outermost program.
 """
 
 from __future__ import annotations
@@ -44,8 +46,11 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
+from coilwork_ir.program.regions import straight
+from coilwork_ir.program.walk import distinct_programs
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     Symbols,
@@ -84,12 +89,31 @@ def format_program(program: Program, *, origins: bool = True, indent: str = "") 
     lines += format_header(program.symbols, program.inputs, program.constants, inner)
     lines += [format_kernel(kernel, origins=origins, indent=inner) for kernel in program.kernels]
     lines += format_proposals(program.proposals, inner)
+    if not indent:
+        lines += [format_program(body, origins=origins, indent=inner) for body in _subprograms(program)]
     if program.peak_bytes is not None:
         lines.append(f"{inner}peak `{format_expr(program.peak_bytes)}`")
     for instruction in program.instructions:
         lines.append(inner + _format(instruction, inner, origins))
     lines.append(indent + "}")
     return "\n".join(lines) + ("" if indent else "\n")
+
+
+def _subprograms(program: Program) -> list[Program]:
+    """All that is called in `program` and what it holds, each behind what it calls."""
+    parts = distinct_programs(program)
+    called = {
+        id(instruction.body)
+        for part in parts
+        for instruction in straight(part.instructions)
+        if isinstance(instruction, SubprogramCall)
+    }
+    return [part for part in reversed(parts) if id(part) in called]
+
+
+def format_instruction(instruction: Instruction) -> str:
+    """Text of `instruction` alone, without where it is from."""
+    return _format(instruction, "", origins=False)
 
 
 def _format(instruction: Instruction, indent: str, origins: bool) -> str:
@@ -130,7 +154,8 @@ def _format(instruction: Instruction, indent: str, origins: bool) -> str:
 
 def _format_region(region: Region, indent: str, origins: bool) -> str:
     inner = indent + "  "
-    head = f"region {region.kind} {format_list(f'%{name}' for name in region.inputs)}"
+    named = f" @{region.name}" if region.name else ""
+    head = f"region {region.kind}{named} {format_list(f'%{name}' for name in region.inputs)}"
     if region.symbols:
         head += f" sizes {format_list(map(format_symbol, region.symbols))}"
     if region.outputs:
@@ -142,7 +167,7 @@ def _format_region(region: Region, indent: str, origins: bool) -> str:
 
 
 def _format_work(
-    instruction: Reinterpret | Launch | ExternCall | CheckSize | CondCall | WhileCall,
+    instruction: Reinterpret | Launch | ExternCall | CheckSize | CondCall | WhileCall | SubprogramCall,
     indent: str,
     origins: bool,
 ) -> str:
@@ -183,6 +208,10 @@ def _format_work(
             extra = format_list(format_argument(a) for a in instruction.extra)
             outputs = format_list(format_buffer(b) for b in instruction.outputs)
             return f"while {carried} {extra} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
+        case SubprogramCall():
+            operands = format_list(format_argument(a) for a in instruction.operands)
+            outputs = format_list(format_buffer(b) for b in instruction.outputs)
+            return f"run @{instruction.body.name} {operands} defines {outputs}"
 
 
 def _branches(instruction: CondCall | WhileCall) -> tuple[Program, Program]:
@@ -227,13 +256,21 @@ def parse_program(text: str) -> Program:
     Raises:
         ParseError: with line, reason and a caret.
     """
-    reader = Reader(text)
+    reader = _ProgramReader(text)
     program = _read_program(reader, {})
     reader.finish()
     return program
 
 
-def _read_program(reader: Reader, outer: Symbols) -> Program:
+class _ProgramReader(Reader):
+    """A place in the text of a program, and the subprograms that stand before it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.subprograms: dict[str, Program] = {}
+
+
+def _read_program(reader: _ProgramReader, outer: Symbols) -> Program:
     reader.expect("program")
     reader.expect("@")
     name = reader.name()
@@ -244,6 +281,9 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
     while reader.peek("kernel"):
         kernels.append(read_kernel(reader))
     proposals = read_proposals(reader)
+    while reader.peek("program"):
+        body = _read_program(reader, {})
+        reader.subprograms[body.name] = body
     peak = _read_backquoted(reader, symbols) if reader.accept("peak") else None
     instructions = _read_instructions(reader, symbols)
     return Program(
@@ -258,7 +298,7 @@ def _read_program(reader: Reader, outer: Symbols) -> Program:
     )
 
 
-def _read_instructions(reader: Reader, symbols: Symbols) -> tuple[Instruction, ...]:
+def _read_instructions(reader: _ProgramReader, symbols: Symbols) -> tuple[Instruction, ...]:
     """Return what stands before the next closing brace."""
     instructions: list[Instruction] = []
     while not reader.accept("}"):
@@ -377,7 +417,7 @@ def _read_assert(reader: Reader, symbols: Symbols) -> Instruction:
     raise AssertionError(word)
 
 
-def _read_cond(reader: Reader, symbols: Symbols) -> Instruction:
+def _read_cond(reader: _ProgramReader, symbols: Symbols) -> Instruction:
     predicate = parse_ref(reader)
     operands = parse_list(reader, lambda: parse_argument(reader, symbols))
     reader.expect("defines")
@@ -397,7 +437,7 @@ def _read_cond(reader: Reader, symbols: Symbols) -> Instruction:
     )
 
 
-def _read_while(reader: Reader, symbols: Symbols) -> Instruction:
+def _read_while(reader: _ProgramReader, symbols: Symbols) -> Instruction:
     carried = parse_list(reader, lambda: parse_argument(reader, symbols))
     extra = parse_list(reader, lambda: parse_argument(reader, symbols))
     reader.expect("defines")
@@ -412,8 +452,22 @@ def _read_while(reader: Reader, symbols: Symbols) -> Instruction:
     )
 
 
-def _read_region(reader: Reader, symbols: Symbols) -> Instruction:
+def _read_run(reader: _ProgramReader, symbols: Symbols) -> Instruction:
+    at = reader.at
+    reader.expect("@")
+    name = reader.name()
+    if name not in reader.subprograms:
+        raise reader.error(f"there is no subprogram @{name}", at)
+    operands = parse_list(reader, lambda: parse_argument(reader, symbols))
+    reader.expect("defines")
+    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
+    body, origins = reader.subprograms[name], parse_origins(reader)
+    return SubprogramCall(body=body, operands=operands, outputs=outputs, origins=origins)
+
+
+def _read_region(reader: _ProgramReader, symbols: Symbols) -> Instruction:
     kind = reader.choice(("capture", "partition", "nested"), "a kind of region")
+    name = reader.name() if reader.accept("@") else ""
     inputs = parse_list(reader, lambda: parse_ref(reader))
     sizes: tuple[Expr, ...] = ()
     if reader.accept("sizes"):
@@ -424,7 +478,9 @@ def _read_region(reader: Reader, symbols: Symbols) -> Instruction:
     body = _read_instructions(reader, symbols)
     match kind:
         case "capture" | "partition" | "nested":
-            return Region(kind=kind, inputs=inputs, outputs=outputs, symbols=sizes, body=body, why=why)
+            return Region(
+                kind=kind, inputs=inputs, outputs=outputs, symbols=sizes, body=body, why=why, name=name
+            )
     raise AssertionError(kind)
 
 
@@ -444,7 +500,7 @@ def _ignore_symbols(read: Callable[[Reader], Instruction]) -> Callable[[Reader, 
     return lambda reader, symbols: read(reader)
 
 
-_READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = MappingProxyType(
+_READERS: Final[Mapping[str, Callable[[_ProgramReader, Symbols], Instruction]]] = MappingProxyType(
     {
         "bind": _read_bind,
         "check": _read_check,
@@ -458,6 +514,7 @@ _READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = Mappin
         "assert": _read_assert,
         "cond": _read_cond,
         "while": _read_while,
+        "run": _read_run,
         "region": _read_region,
         "free": _read_free,
         "comment": _read_comment,

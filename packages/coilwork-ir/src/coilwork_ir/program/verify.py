@@ -33,12 +33,14 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.regions import find_capture_refusal, find_device, make_region
-from coilwork_ir.program.text import format_program
+from coilwork_ir.program.regions import find_capture_refusal, find_device, make_region, straight
+from coilwork_ir.program.subprograms import find_outline_refusal, find_shared_result
+from coilwork_ir.program.text import format_instruction
 from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
-from coilwork_ir.program.walk import defined_buffers, defined_values
+from coilwork_ir.program.walk import defined_buffers, defined_values, distinct_programs
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.verification.results import check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
@@ -108,8 +110,19 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a driver can replay all that is in a capture region: one device's work on the call's own stream",
             "end the region before the instruction",
         ),
+        "region-outline": Rule(
+            "a nested or partition region is a function: it is given buffers, ends none of them, and what it "
+            "leaves is memory of its own",
+            "move what frees, reuses or waits out of the region",
+        ),
+        "unique-subprogram": Rule(
+            "subprograms that are called have different names", "call one body, or rename the other"
+        ),
+        "subprogram-results": Rule(
+            "a subprogram returns memory of its own, each result another", "copy what is returned"
+        ),
         "region-signature": Rule(
-            "operands and results of a branch or loop agree with the programs inside",
+            "operands and results of a branch, loop or subprogram agree with the programs inside",
             (
                 "give the inner program one input per operand and one result per output, of the same type "
                 "and rank"
@@ -125,6 +138,14 @@ def verify_program(program: Program) -> None:
     Raises:
         VerifyError: the first rule that is broken, with instruction, source line, reason and remedy.
     """
+    bodies: dict[str, Program] = {}
+    for part in distinct_programs(program):
+        for instruction in straight(part.instructions):
+            if isinstance(instruction, SubprogramCall):
+                body = instruction.body
+                if bodies.setdefault(body.name, body) != body:
+                    place = Place(describe=lambda: f"program @{program.name}", origins=UNKNOWN, rules=RULES)
+                    place.fail("unique-subprogram", f"@{body.name} stands for two programs")
     _Checker(program, None).run()
 
 
@@ -221,8 +242,7 @@ class _Checker:
 
     def _step(self, instruction: Instruction, position: int) -> None:
         def describe() -> str:
-            alone = Program(name="_", inputs=(), instructions=(instruction,))
-            return first_line(format_program(alone, origins=False).split("\n", 1)[1])
+            return first_line(format_instruction(instruction))
 
         place = self._place(describe, _origins(instruction))
         match instruction:
@@ -232,6 +252,8 @@ class _Checker:
                 self._extern(instruction, place)
             case CondCall() | WhileCall():
                 self._region_call(instruction, place)
+            case SubprogramCall():
+                self._subprogram(instruction, place)
             case Free():
                 for name in instruction.names:
                     self._free(name, place)
@@ -385,6 +407,10 @@ class _Checker:
                     "region-boundary",
                     f"{what}: ({', '.join(given)}), and its body says ({', '.join(wanted)})",
                 )
+        if region.kind != "capture":
+            refusal = find_outline_refusal(region, self.scope.buffers)
+            if refusal:
+                place.fail("region-outline", refusal)
         device = ""
         for inner in region.body:
             if isinstance(inner, Return):
@@ -418,9 +444,31 @@ class _Checker:
         for output in call.outputs:
             self._define(output, place)
 
+    def _subprogram(self, call: SubprogramCall, place: Place) -> None:
+        for operand in call.operands:
+            self._argument(operand, place)
+        self._check_nested(call.body, call.operands, call.outputs, place, is_apart=True)
+        *steps, last = call.body.instructions
+        assert isinstance(last, Return)
+        given = [entry.name for entry in call.body.inputs if isinstance(entry, Buffer)]
+        given += [constant.buffer.name for constant in call.body.constants]
+        results = [value.name for value in last.values if isinstance(value, Ref)]
+        if refusal := find_shared_result(steps, results, given):
+            place.fail("subprogram-results", f"@{call.body.name}: {refusal}")
+        for output in call.outputs:
+            self._define(output, place)
+
     def _check_nested(
-        self, program: Program, operands: Sequence[Argument], outputs: Sequence[Buffer] | None, place: Place
+        self,
+        program: Program,
+        operands: Sequence[Argument],
+        outputs: Sequence[Buffer] | None,
+        place: Place,
+        *,
+        is_apart: bool = False,
     ) -> None:
+        """Check a program that an instruction runs; one that `is_apart` uses no sizes of its
+        surroundings."""
         if len(program.inputs) != len(operands):
             place.fail(
                 "region-signature", f"@{program.name}: {len(program.inputs)} inputs, {len(operands)} operands"
@@ -430,7 +478,7 @@ class _Checker:
                 place.fail(
                     "region-signature", f"operand {position} does not fit input {position} of @{program.name}"
                 )
-        inner = _Checker(program, self.scope).run()
+        inner = _Checker(program, None if is_apart else self.scope).run()
         last = program.instructions[-1]
         assert isinstance(last, Return)
         results = [inner.buffers[v.name] if isinstance(v, Ref) else None for v in last.values]
@@ -457,7 +505,16 @@ class _Checker:
 
 def _origins(instruction: Instruction) -> tuple[Origin, ...]:
     match instruction:
-        case Reinterpret() | Launch() | ExternCall() | CheckSize() | CondCall() | WhileCall() | Copy():
+        case (
+            Reinterpret()
+            | Launch()
+            | ExternCall()
+            | CheckSize()
+            | CondCall()
+            | WhileCall()
+            | SubprogramCall()
+            | Copy()
+        ):
             return instruction.origins
         case _:
             return UNKNOWN

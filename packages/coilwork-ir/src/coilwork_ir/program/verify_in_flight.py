@@ -21,6 +21,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import defined_buffers, may_write_operands
@@ -108,10 +109,10 @@ class FlightChecker:
             case Free():
                 for name in instruction.names:
                     self._free(name, place, at_the_end=position >= self._rest)
-            case CondCall() | WhileCall():
-                # what collectives write is at rest before a branch or loop is given it
+            case CondCall() | WhileCall() | SubprogramCall():
+                # what collectives write is at rest before a branch, loop or subprogram is given it
                 for value in (
-                    instruction.operands if isinstance(instruction, CondCall) else instruction.carried
+                    instruction.carried if isinstance(instruction, WhileCall) else instruction.operands
                 ):
                     for name in references(value):
                         self._read(name, place)

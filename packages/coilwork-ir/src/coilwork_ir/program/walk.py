@@ -19,6 +19,7 @@ from coilwork_ir.program.nodes import (
     Region,
     Reinterpret,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.streams import Copy, ForkStream, RecordEvent
@@ -33,13 +34,14 @@ _NESTED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Program, ...]]]]
     {
         CondCall: lambda call: (call.then, call.otherwise),
         WhileCall: lambda call: (call.condition, call.body),
+        SubprogramCall: lambda call: (call.body,),
         Region: lambda region: tuple(nested for inner in region.body for nested in nested_programs(inner)),
     }
 )
 _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]] = MappingProxyType(
     {
         **dict.fromkeys((Alloc, PoolView, Reuse, Reinterpret), lambda instruction: (instruction.buffer,)),
-        **dict.fromkeys((CondCall, WhileCall), lambda call: call.outputs),
+        **dict.fromkeys((CondCall, WhileCall, SubprogramCall), lambda call: call.outputs),
         ExternCall: lambda call: tuple(one for one in call.outputs if isinstance(one, Buffer)),
         Region: lambda region: tuple(buffer for inner in region.body for buffer in defined_buffers(inner)),
     }
@@ -47,7 +49,7 @@ _DEFINED: Final[Mapping[type[Instruction], Callable[[Any], tuple[Buffer, ...]]]]
 
 
 def nested_programs(instruction: Instruction) -> tuple[Program, ...]:
-    """Programs inside a control-flow instruction."""
+    """Programs inside an instruction: branches, loops, and what is called."""
     find = _NESTED.get(type(instruction))
     return () if find is None else find(instruction)
 
@@ -58,6 +60,23 @@ def walk(program: Program) -> Iterator[Program]:
     for instruction in program.instructions:
         for nested in nested_programs(instruction):
             yield from walk(nested)
+
+
+def distinct_programs(program: Program) -> tuple[Program, ...]:
+    """`program` and every program nested in it, each once, before those nested in itself."""
+    found: list[Program] = []
+    seen: set[int] = set()
+
+    def visit(part: Program) -> None:
+        seen.add(id(part))
+        for instruction in reversed(part.instructions):
+            for nested in reversed(nested_programs(instruction)):
+                if id(nested) not in seen:
+                    visit(nested)
+        found.append(part)
+
+    visit(program)
+    return tuple(reversed(found))
 
 
 def defined_buffers(instruction: Instruction) -> tuple[Buffer, ...]:
@@ -117,7 +136,7 @@ def buffers(program: Program) -> dict[str, Buffer]:
 def all_kernels(program: Program) -> tuple[Kernel, ...]:
     """Kernels of `program` and of the programs nested in it, each name once."""
     found: dict[str, Kernel] = {}
-    for part in walk(program):
+    for part in distinct_programs(program):
         for kernel in part.kernels:
             found.setdefault(kernel.name, kernel)
     return tuple(found.values())

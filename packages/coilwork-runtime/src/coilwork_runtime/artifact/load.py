@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -20,15 +21,13 @@ from coilwork_runtime.devices import cpu_features, describe_gpu
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
-    ExecutorUnavailableError,
     KernelBuildError,
     MissingCompilerError,
     MissingTritonError,
     ProgramBytesError,
 )
-from coilwork_runtime.executor.forms import Launcher
-from coilwork_runtime.executor.interpreter import load_interpreted
-from coilwork_runtime.executor.program import NativeProgram, load_native
+from coilwork_runtime.executor.choice import Driven, ExecutorOptions, Loadable, drive
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.loader import Call
 from coilwork_runtime.manifest.encoding import decode_kernels
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
@@ -62,16 +61,21 @@ class LoadedArtifact:
         return tuple(self.call(list(inputs)))
 
 
-def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> LoadedArtifact:
+def load_artifact(
+    path: str | PathLike[str], *, store: Store | None = None, options: ExecutorOptions | None = None
+) -> LoadedArtifact:
     """Load what `save_artifact` wrote. An artefact is a program: load only what you would run.
 
     Kernels whose binaries do not fit this machine are built again from their sources, where there is a
-    compiler; `store` keeps what is built.
+    compiler; `store` keeps what is built. It is run as a compiled graph is, by the native executor where that
+    is to be had, which is built only for a store; `options` say otherwise.
 
     Raises:
         ArtifactError: the file is missing, damaged, or from another version.
         DeviceError: this machine lacks the device that it needs, or what is needed to build for the one it
             has.
+        ExecutorUnavailableError: `options` ask for the native executor and are strict, and it is not to be
+            had.
     """
     where = Path(path)
     records = read_records(where)
@@ -96,16 +100,15 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
             f"the artefact {where} has constants on a device that is not here",
             reason=str(error),
         ) from error
-
-    def in_python() -> Call:
-        return _interpreted(where, records, launchers, constants)
-
-    native = _native(records, launchers, constants, in_python, store)
+    if options is None:
+        options = ExecutorOptions(rounds_freely=facts["rounds_freely"])
+    options = replace(options, may_build=options.may_build and store is not None)
+    driven = _driven(where, records, launchers, constants, options, store)
     return LoadedArtifact(
         name=facts["name"],
         targets=tuple(facts["targets"]),
-        call=_with_roles(where, records, in_python() if native is None else native.call),
-        executor="python" if native is None else "native",
+        call=_with_roles(where, records, driven.call),
+        executor=driven.executor,
     )
 
 
@@ -118,14 +121,27 @@ def _with_roles(path: Path, records: Records, call: Call) -> Call:
         ) from error
 
 
-def _interpreted(
+def _driven(
     path: Path,
     records: Records,
     launchers: Mapping[str, Launcher],
     constants: Mapping[str, torch.Tensor],
-) -> Call:
+    options: ExecutorOptions,
+    store: Store | None,
+) -> Driven:
+    facts = records.facts
     try:
-        return load_interpreted(records.contents[PROGRAM], launchers=launchers, constants=constants)
+        graph = Loadable(
+            name=facts["name"],
+            module="",
+            kernels=records.contents[KERNELS],
+            program=records.contents[PROGRAM],
+            refusal=facts["refusal"],
+            constants=constants,
+            devices=facts["memory"],
+            is_stored=True,
+        )
+        return drive(graph, launchers=launchers, options=options, store=store, warn=_warn)
     except (KeyError, ProgramBytesError) as error:
         raise ArtifactError(
             "damaged-artifact",
@@ -135,27 +151,8 @@ def _interpreted(
         ) from error
 
 
-def _native(
-    records: Records,
-    launchers: Mapping[str, Launcher],
-    constants: Mapping[str, torch.Tensor],
-    fallback: Callable[[], Call],
-    store: Store | None,
-) -> NativeProgram | None:
-    """The program for the native executor, if that is to be had here and does not refuse it.
-
-    On GPUs Python interprets it, and where there is no store to keep the executor in: building that takes
-    longer than most loads.
-    """
-    facts = records.facts
-    if store is None or "gpu" in facts["devices"] or facts["refusal"]:
-        return None
-    data = records.contents[PROGRAM]
-    try:
-        return load_native(data, launchers=launchers, constants=constants, fallback=fallback, store=store)
-    except (ExecutorUnavailableError, ProgramBytesError):
-        # damaged bytes are refused by Python, in its words
-        return None
+def _warn(graph: str, wanted: str, reason: str) -> None:
+    warnings.warn(f"artefact {graph} is driven by Python instead of {wanted}: {reason}", stacklevel=5)
 
 
 def _kernels(path: Path, records: Records) -> tuple[KernelSpec, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from coilwork_runtime.errors import ArtifactError
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 # The record of the program as bytes.
 PROGRAM: Final = "program.bin"
 # Manifests of the kernels, with their texts.

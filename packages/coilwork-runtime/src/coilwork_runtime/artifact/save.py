@@ -14,7 +14,7 @@ from coilwork_runtime.artifact.constants import constant_bytes, describe_constan
 from coilwork_runtime.artifact.records import KERNELS, MODULE, PROGRAM, ROLES, Records, write_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ArtifactError
-from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.executor.recorded_parts import read_program
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.manifest.roles import parse_roles
 from coilwork_runtime.triton_kernels.binaries import encode_binary
@@ -32,13 +32,15 @@ def save_artifact(
     roles: str = "",
     refusal: str = "",
     module_text: str = "",
+    rounds_freely: bool = False,
 ) -> None:
     """Write a program with all it needs to `path`, for `load_artifact`.
 
     `program` and `kernels` are bytes as `coilwork_wrapper.encode_program` and `coilwork_ir.manifest` write
     them; `refusal` says why the native executor does not run the program, if it does not. `roles` are those
     of its inputs and results, as `coilwork_ir.roles` writes them. `module_text` is the same program for
-    people to read: nothing runs by it. Kernels are built through `builder`, and so come out of its store
+    people to read: nothing runs by it. With `rounds_freely`, libraries that the native executor calls itself may
+    differ from ATen in the last bits of results. Kernels are built through `builder`, and so come out of its store
     where they are there. Constants are copied.
 
     Raises:
@@ -46,7 +48,7 @@ def save_artifact(
         ProgramBytesError: the program or the kernels are damaged.
         KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the program.
     """
-    read_tables(program)
+    _, parts = read_program(program)
     specs = load_kernels(kernels)
     contents: dict[str, bytes] = {PROGRAM: program, KERNELS: kernels}
     if module_text:
@@ -73,6 +75,8 @@ def save_artifact(
         "machine": platform.machine(),
         "targets": sorted({spec.target for spec in specs if spec.target}),
         "devices": sorted({"gpu" if spec.is_triton else "cpu" for spec in specs}),
+        "memory": sorted({layout.device for part in parts for layout in part.layouts}),
+        "rounds_freely": rounds_freely,
         "kernels": built,
         "constants": described,
     }

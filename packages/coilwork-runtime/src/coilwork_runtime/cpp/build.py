@@ -22,8 +22,8 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
 )
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.folders import is_usable, new_folder, scratch_errors
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.manifest.kernel_manifest import KernelSpec
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.threads import ForkedLock

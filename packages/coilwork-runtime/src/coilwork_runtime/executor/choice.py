@@ -18,6 +18,7 @@ from coilwork_runtime.executor.interpreter import load_interpreted
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.loader import load_kernels
 from coilwork_runtime.tensor_kinds import PLAIN, Call, TensorKinds, guard_call, refuse_operators
 
@@ -43,6 +44,7 @@ class ExecutorOptions:
         replay: stretches of launches that repeat go to the driver as one graph.
         graph_devices: types of devices whose driver takes graphs. Default: `cuda`.
         library_devices: types of devices that the libraries called here compute on. Default: `cuda`.
+        may_build: build the native executor where neither a wheel nor the store has it.
     """
 
     executor: Executor = "auto"
@@ -54,6 +56,7 @@ class ExecutorOptions:
     replay: bool = True
     graph_devices: tuple[str, ...] = ("cuda",)
     library_devices: tuple[str, ...] = ("cuda",)
+    may_build: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +127,26 @@ def load(
         KernelBuildError: a kernel does not build.
         ExecutorUnavailableError: the native executor is wanted and not to be had, and `strict` is on.
     """
-    wanted = options.executor
     launchers = builder.build(load_kernels(graph.kernels))
+    return drive(graph, launchers=launchers, options=options, store=store, warn=warn)
+
+
+def drive(
+    graph: Loadable,
+    *,
+    launchers: Mapping[str, Launcher],
+    options: ExecutorOptions,
+    store: Store | None,
+    warn: Callable[[str, str, str], None],
+) -> Driven:
+    """Do as `load`, with a launcher for each kernel of `graph` by name.
+
+    Raises:
+        ProgramBytesError: the program is damaged.
+        KeyError: a launcher or a constant is missing.
+        ExecutorUnavailableError: as `load`.
+    """
+    wanted = options.executor
 
     def in_python() -> Call:
         return load_interpreted(graph.program, launchers=launchers, constants=graph.constants)
@@ -145,6 +166,7 @@ def load(
                 products=_products(graph, options),
                 convolutions=_convolutions(graph, options),
                 graphs=_graphs(graph, options),
+                may_build=options.may_build,
             )
             return _native(program)
         except ExecutorUnavailableError as error:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from coilwork_runtime.executor.call_streams import CallStreams
-from coilwork_runtime.executor.forms import Launcher
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.layouts import (
     Sizes,
     check_aligned_layout,

@@ -21,7 +21,6 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 from coilwork_runtime.executor.call_streams import CallStreams
 from coilwork_runtime.executor.callbacks import find_operator
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
 from coilwork_runtime.executor.recorded_parts import (
     CONSTANT,
@@ -31,8 +30,10 @@ from coilwork_runtime.executor.recorded_parts import (
     Nested,
     Part,
     Step,
+    check_replacements,
     read_program,
 )
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
     ALIGNMENT_BYTES,
@@ -79,22 +80,28 @@ def load_interpreted(
     *,
     launchers: Mapping[str, Callable[..., Any]],
     constants: Mapping[str, torch.Tensor],
+    replacements: Mapping[str, Call] = MappingProxyType({}),
 ) -> Call:
     """The program in `data`, as `coilwork_wrapper.native` writes it: a callable that takes one list, which it
     empties.
 
-    `launchers` has one for each kernel by name, `constants` the tensors by key.
+    `launchers` has one for each kernel by name, `constants` the tensors by key. `replacements` run in place
+    of subprograms, by their names: each takes one list, of the operands and then the sizes that the part is
+    given, empties it, and returns the results.
 
     Raises:
         ProgramBytesError: the bytes are damaged, of another version, or call an operator that there is not.
         KeyError: a kernel or constant is missing.
+        ValueError: a replacement is for no part of the program.
     """
     tables, parts = read_program(data)
+    check_replacements(replacements, parts)
     calls = {name: one.call if isinstance(one, Launcher) else one for name, one in launchers.items()}
     tensors = [constants[key] for key in tables.keys]
     runs: list[Call] = []
     for number, part in enumerate(parts):
-        runs.append(_Maker(part, calls, tensors, runs, is_nested=number > 0).make())
+        made = _Maker(part, calls, tensors, runs, is_nested=number > 0).make()
+        runs.append(replacements.get(part.name, made))
     return runs[0]
 
 
@@ -291,6 +298,8 @@ class _Maker:
                 return self._settle(*operands)
             case Code.STREAM:
                 return self._order_streams(*operands)
+            case Code.RUN:
+                return self._run(*operands)
             case _:
                 # regions say what a driver of graphs may replay
                 return None
@@ -573,6 +582,21 @@ class _Maker:
             settle(frame)
 
         return loop
+
+    def _run(self, nested: Nested, outputs: Sequence[tuple[int, Layout]]) -> Action:
+        """A subprogram, whose results are memory of its own."""
+        run, places = self._nested(nested), [self._slots[slot] for slot, _ in outputs]
+        settled = [self._settle(slot, layout, False) for slot, layout in outputs]
+
+        def run_part(frame: Frame) -> None:
+            results = run(frame)
+            for place, value in zip(places, results, strict=True):
+                frame[place] = value
+            del results
+            for settle in settled:
+                settle(frame)
+
+        return run_part
 
     def _settle_own(self, outputs: Sequence[tuple[int, Layout]]) -> Action:
         """Results of a nested program in memory of their own: it may return its operand, or one

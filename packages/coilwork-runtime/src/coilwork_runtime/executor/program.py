@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -19,14 +20,15 @@ from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
-from coilwork_runtime.executor.forms import Launcher
 from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.executor.recorded_parts import check_replacements, read_program
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
+from coilwork_runtime.launch_forms import Launcher
 from coilwork_runtime.tensor_kinds import (
     MARKS,
     ON_CPU,
@@ -94,6 +96,8 @@ def load_native(
     products: ProductLibrary | None = None,
     convolutions: ConvolutionLibrary | None = None,
     graphs: DriverGraphs | None = None,
+    may_build: bool = True,
+    replacements: Mapping[str, Call] = MappingProxyType({}),
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
@@ -103,15 +107,20 @@ def load_native(
     tensors are refused, and a user's mode sees what a program calls. `store` keeps the extension.
     `watch(event, program, instruction, name, tensor, place)` is told of each allocation, view, result and
     free, at a price. `products` does matrix products that fit it, `convolutions` convolutions; ATen does the
-    others. With `graphs`, work that is the same in call after call is given to the driver as graphs.
+    others. With `graphs`, work that is the same in call after call is given to the driver as graphs. Without
+    `may_build`, the extension is one that is at hand: of the wheel, the store, or this process.
+    `replacements` run in place of subprograms, as `load_interpreted` says.
 
     Raises:
         ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required
             and not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
+        ValueError: a replacement is for no part of the program.
     """
-    extension = executor_extension(store)
+    if replacements:
+        check_replacements(replacements, read_program(data)[1])
+    extension = executor_extension(store, may_build=may_build)
     tables = read_tables(data)
     product_library, convolution_library = _opened(products, extension), _opened(convolutions, extension)
     plans = tuple(
@@ -149,6 +158,7 @@ def load_native(
             convolution_library if "cuDNN" in asked else 0,
             None if convolutions is None else convolutions.settings,
             0 if graphs is None else graphs.open(extension),
+            dict(replacements) or None,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
@@ -177,8 +187,8 @@ def _opened(library: CalledLibrary | None, extension: Any) -> int:
         ) from error
 
 
-def executor_extension(store: Store | None) -> Any:
-    """The extension module.
+def executor_extension(store: Store | None, *, may_build: bool = True) -> Any:
+    """The extension module, built here if it is not at hand and `may_build`.
 
     Raises:
         ExecutorUnavailableError: there is neither a stored one nor what it takes to build it.
@@ -188,11 +198,18 @@ def executor_extension(store: Store | None) -> Any:
             "other-system", f"the native executor runs on Linux, not {sys.platform}"
         )
     try:
-        extension = load_own_extension(EXECUTOR, store)
+        extension = load_own_extension(EXECUTOR, store, may_build=may_build)
     except ImportError as error:
         raise ExecutorUnavailableError(
             "executor-import", "the native executor does not load", reason=str(error)
         ) from error
+    if extension is None and not may_build:
+        raise ExecutorUnavailableError(
+            "executor-absent",
+            "the native executor is not at hand",
+            reason="building it takes longer than most loads, and nothing would keep it",
+            remedy="give a store, or install a wheel that brings the executor",
+        )
     if extension is None:
         raise ExecutorUnavailableError(
             "executor-build",

@@ -15,7 +15,7 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 4
+VERSION: Final = 5
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ Who reads this knows that every number is within what the part has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -39,6 +39,7 @@ class Code(IntEnum):
     SETTLE = 16
     STREAM = 32
     REGION = 33
+    RUN = 34
 
 
 class Kind(IntEnum):
@@ -120,6 +121,18 @@ def read_program(data: bytes) -> tuple[Tables, tuple[Part, ...]]:
         if not parts or reader.left():
             raise ValueError("they hold no program, or something behind it")
         return tables, parts
+
+
+def check_replacements(replacements: Iterable[str], parts: Sequence[Part]) -> None:
+    """Refuse names that are no subprogram's.
+
+    Raises:
+        ValueError: one of `replacements` is the name of no part that another one calls.
+    """
+    names = sorted(part.name for part in parts[1:])
+    for name in replacements:
+        if name not in names:
+            raise ValueError(f"there is no part {name}; there are {', '.join(names) or 'none'}")
 
 
 class _PartReader:
@@ -275,6 +288,9 @@ class _PartReader:
     def _while(self) -> tuple[Any, ...]:
         return self._nested(), self._nested(), self._in.listing(self._slot_and_layout)
 
+    def _run(self) -> tuple[Any, ...]:
+        return self._nested(), self._in.listing(self._slot_and_layout)
+
     def _stream(self) -> tuple[Any, ...]:
         return self._in.below_byte(6), self._in.u32(), self._in.u32(), self._in.text()
 
@@ -297,6 +313,7 @@ _OPERANDS: Final[Mapping[Code, Callable[[_PartReader], tuple[Any, ...]]]] = {
     Code.RETURN: lambda part: (part._in.listing(lambda: part._value(part._register)),),
     Code.SETTLE: _PartReader._place,
     Code.STREAM: _PartReader._stream,
+    Code.RUN: _PartReader._run,
     Code.REGION: lambda part: (part._flag(),),
 }
 """By code, what reads its operands."""

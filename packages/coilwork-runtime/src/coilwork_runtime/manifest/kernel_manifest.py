@@ -1,7 +1,7 @@
 """`KernelManifest`: all that launching a kernel and reporting on it takes, but its text and its binary.
 
 `KernelSpec` is a manifest with the text, for those who build kernels. The rest of what a kernel needs is of
-one process (addresses, chosen configurations) and lies in `executor/forms.py`.
+one process (addresses, chosen configurations) and lies in `launch_forms.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, extent_of, substitute, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.cores.nodes import (
+from coilwork_ir.kernels.core_nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,

@@ -19,6 +19,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_scheduler.memory.packing import ALIGNMENT
@@ -69,7 +70,7 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
                 allocated.add(table.of[buffer.name])
             case Reuse(buffer=buffer, source=source) | Reinterpret(buffer=buffer, source=source):
                 groups.join(table.of[source], table.of[buffer.name])
-            case ExternCall() | CondCall() | WhileCall():
+            case ExternCall() | CondCall() | WhileCall() | SubprogramCall():
                 for output in instruction.outputs:
                     if isinstance(output, Buffer):
                         starts.setdefault(table.of[output.name], number)

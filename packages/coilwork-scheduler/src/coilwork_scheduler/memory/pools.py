@@ -31,6 +31,7 @@ from coilwork_ir.program.nodes import (
     Program,
     Reinterpret,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_scheduler.memory.blocks import Block, Bytes, blocks_of
@@ -282,7 +283,7 @@ def _pool_names(program: Program, count: int) -> list[str]:
         match instruction:
             case Alloc(buffer=buffer) | Reuse(buffer=buffer) | Reinterpret(buffer=buffer):
                 taken.add(buffer.name)
-            case ExternCall() | CondCall() | WhileCall():
+            case ExternCall() | CondCall() | WhileCall() | SubprogramCall():
                 taken |= {output.name for output in instruction.outputs if isinstance(output, Buffer)}
             case _:
                 pass

@@ -19,6 +19,7 @@ from coilwork_ir.program.nodes import (
     Program,
     Reinterpret,
     Return,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import all_kernels, defined_buffers
@@ -100,7 +101,7 @@ def make_stepper(
 
 def steps_of(program: Program) -> list[Step]:
     """Launches, calls, copies, conditions and loops of `program`, in order; not those within others."""
-    kinds = Launch | ExternCall | CondCall | WhileCall | Copy
+    kinds = Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy
     return [i for i in program.instructions if isinstance(i, kinds)]
 
 
@@ -115,7 +116,7 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
                 found += [instruction] if name in stepped.list_written(instruction) else []
             case Reinterpret() if instruction.buffer.name == name:
                 found += writers(stepped, program, instruction.source)
-            case CondCall() | WhileCall():
+            case CondCall() | WhileCall() | SubprogramCall():
                 for nested, inner in _inner_names(instruction, name):
                     found += writers(stepped, nested, inner)
             case _:
@@ -123,9 +124,9 @@ def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | Exte
     return found
 
 
-def _inner_names(region: CondCall | WhileCall, name: str) -> list[tuple[Program, str]]:
+def _inner_names(region: CondCall | WhileCall | SubprogramCall, name: str) -> list[tuple[Program, str]]:
     """Return what the output `name` is called in the programs that make it: both branches, or the body of a
-    loop.
+    loop or subprogram.
     """
     found = []
     for nested in (region.then, region.otherwise) if isinstance(region, CondCall) else (region.body,):

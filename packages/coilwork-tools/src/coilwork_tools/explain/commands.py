@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from coilwork_frontend.options import OptionInfo
 from coilwork_ir.backend import Backend
+from coilwork_ir.machine import TUNING, MachineModel, list_borrowed
 from coilwork_ir.registration import Registered, RegistrationError, Registry
 from coilwork_ir.target import Target
 from coilwork_ir.wrapper import Wrapper
@@ -34,7 +36,10 @@ def make_info_command(
     """The command that shows what is installed of `packages`, and what `backends` and `wrappers` hold."""
 
     @click.command()
-    def info() -> None:
+    @click.option(
+        "--figures", is_flag=True, help="Show what was measured of each device, or borrowed for it."
+    )
+    def info(figures: bool) -> None:
         """Show versions, devices, and how the compiler sees them."""
         console = Console()
         versions = Table(title="packages")
@@ -54,8 +59,28 @@ def make_info_command(
                 sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
                 devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
         console.print(devices)
+        described = [target for entry in backends.list() for _, target in _described(backends, entry)]
+        for machine in {target.machine.name: target.machine for target in described}.values():
+            if figures:
+                console.print(_figures_table(machine))
 
     return info
+
+
+def _figures_table(machine: MachineModel) -> Table:
+    """The figures of `machine`, and of which device those are that were not measured on it."""
+    # a file of another package says itself what it borrows
+    path = TUNING / f"{machine.name}.toml"
+    borrowed = list_borrowed(path) if path.exists() else {}
+    table = Table(title=f"figures of {machine.name}")
+    for heading in ("figure", "value", "borrowed from"):
+        table.add_column(heading)
+    for subject in fields(machine):
+        group = getattr(machine, subject.name)
+        for one in fields(group) if is_dataclass(group) else ():
+            name = f"{subject.name}.{one.name}"
+            table.add_row(name, f"{getattr(group, one.name):g}", borrowed.get(name, ""))
+    return table
 
 
 def _wrappers_table(wrappers: Registry[Wrapper]) -> Table:

@@ -16,14 +16,14 @@ from torch import fx
 
 from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.operator_call import Call, operator_call
-from coilwork_frontend.capture.eager_fallback import warn_of_parts
+from coilwork_frontend.capture.eager_fallback import box_graph, warn_of_graph, warn_of_parts
 from coilwork_frontend.errors import describe
 from coilwork_frontend.torch_compat.autograd import forget_tracing
 from coilwork_frontend.torch_compat.operators import called_with_effects, makes_token
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_tools.explain.report import CompileReport
-from coilwork_tools.op_fallback.compiled_graph import CompiledGraph
+from coilwork_tools.explain.compiled_graph import CompiledGraph
 from coilwork_tools.op_fallback.faults import FaultKinds
 from coilwork_tools.op_fallback.splitting import Level, Part, split_at
 
@@ -253,6 +253,12 @@ def _join_reports(whole: CompileReport, parts: Sequence[CompileReport], cuts: Cu
         parts=[part.graph_id for part in parts],
         fallback="; ".join(part.fallback for part in parts if part.fallback),
     )
+
+
+def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception) -> CompiledGraph:
+    """The captured graph as it is, because of `error`, with a warning; `report` is what is known of it."""
+    warn_of_graph(error, report.graph_id)
+    return CompiledGraph(graph.as_captured(box_graph(graph.gm)), report)
 
 
 def _describe_call(call: Origin, reason: str) -> dict[str, str]:

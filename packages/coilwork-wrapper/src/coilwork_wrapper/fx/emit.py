@@ -48,9 +48,11 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.subprograms import outline_regions
 from coilwork_ir.program.symbols import check_bound, outer_symbols
 from coilwork_ir.streams import (
     OWN,
@@ -124,6 +126,7 @@ class FxEmitter:
     _sizes: dict[Expr, Any] = field(init=False, default_factory=dict)
     _acting: set[str] = field(init=False, default_factory=set)
     _nested: int = field(init=False, default=0)
+    _subprograms: dict[int, str] = field(init=False, default_factory=dict)
 
     def run(self) -> torch.fx.GraphModule:
         """The graph module of the whole program."""
@@ -134,7 +137,7 @@ class FxEmitter:
                 raise EmitError("missing-constant", f"no tensor for constant {constant.key!r}")
             self.root.register_buffer(f"constant_{number}", tensor, persistent=False)
             self.define(constant.buffer, self.graph.get_attr(f"constant_{number}"))
-        for instruction in inline_regions(self.program).instructions:
+        for instruction in inline_regions(outline_regions(self.program)).instructions:
             self._emit(instruction)
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, class_name=self.program.name)
@@ -191,6 +194,8 @@ class FxEmitter:
                 self.cond(instruction)
             case WhileCall():
                 self.while_loop(instruction)
+            case SubprogramCall():
+                self.run_subprogram(instruction)
             case Copy():
                 self.copy(instruction)
                 # the host may go on before it is done
@@ -389,6 +394,20 @@ class FxEmitter:
         extra = [self.argument(a) for a in call.extra] + [self.size(symbol) for symbol in outer]
         self._results(self.call(run_loop, *graphs, carried, extra), call)
 
+    def run_subprogram(self, call: SubprogramCall) -> None:
+        """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
+        somebody may replace."""
+        if id(call.body) not in self._subprograms:
+            name = identifiers([call.body.name], taken=self._subprograms.values())[call.body.name]
+            self._subprograms[id(call.body)] = name
+            self.root.add_module(name, self._inner(call.body, ()))
+        name = self._subprograms[id(call.body)]
+        node = self.graph.call_module(name, tuple(map(self.argument, call.operands)))
+        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        for number, output in enumerate(call.outputs):
+            value = self.call(operator.getitem, node, number)
+            self.define(output, self._ensured(value, output, aligned=False))
+
     def copy(self, copy: Copy) -> None:
         """Copy a buffer into another one."""
         args = (self.values[copy.target], self.values[copy.source], copy.non_blocking)
@@ -430,15 +449,21 @@ class FxEmitter:
         """A nested program as the node of a graph of its own, emitted by the same class."""
         name = f"nested_{self._nested}"
         self._nested += 1
-        inner = type(self)(
+        self.root.add_module(name, self._inner(program, outer))
+        return self.graph.get_attr(name)
+
+    def _inner(self, program: Program, outer: tuple[Expr, ...]) -> torch.fx.GraphModule:
+        emitter = type(self)(
             program=program,
             launchers=self.launchers,
             constants=self.constants,
             runtime=self.runtime,
             outer=outer,
         )
-        self.root.add_module(name, inner.run())
-        return self.graph.get_attr(name)
+        made = emitter.run()
+        # it may write its operands: FX must not remove it for want of users
+        made.__dict__["_is_impure"] = True
+        return made
 
     def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
         old, value = self.buffers[source], self.values[source]

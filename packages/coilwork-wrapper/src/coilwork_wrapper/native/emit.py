@@ -31,7 +31,8 @@ from coilwork_ir.program.regions import (
     make_region,
 )
 from coilwork_ir.program.symbols import check_bound
-from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.walk import all_kernels, buffers, distinct_programs, walk
 from coilwork_wrapper.native.encoding import MAGIC, VERSION, Strings, encode_list, u32
 from coilwork_wrapper.native.instructions import write_instruction
 from coilwork_wrapper.native.parts import Part, Shared
@@ -41,7 +42,10 @@ LEAST_WORK: Final = 4
 
 
 def mark_captures(program: Program) -> Program:
-    """`program` with capture regions where work can be replayed. Its own stay, nested programs' go."""
+    """`program` with capture regions where work can be replayed. Its own stay, nested programs' go, and
+    those of other kinds are calls.
+    """
+    program = outline_regions(program)
     if any(isinstance(instruction, Region) for instruction in program.instructions):
         return replace(program, instructions=tuple(map(inline_nested_regions, program.instructions)))
     return replace(program, instructions=tuple(_Stretches(program).split()))
@@ -129,7 +133,7 @@ def encode_program(program: Program) -> EncodedProgram:
     check_bound(program)
     program = mark_captures(program)
     # a program that two instructions share is written once
-    programs = list({id(part): part for part in walk(program)}.values())
+    programs = distinct_programs(program)
     for one in programs:
         if not one.instructions or not isinstance(one.instructions[-1], Return):
             raise EmitError("no-return", f"program @{one.name} does not end in a return")

@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 4
+VERSION: Final = 5
 
 _T = TypeVar("_T")
 
@@ -89,6 +89,8 @@ class Code(IntEnum):
 
     REGION = 33
     """u8 1 if a capture region begins, 0 if it ends: what a driver may replay. In the first part only"""
+    RUN = 34
+    """nested, list of (slot, layout): a part whose results are memory of its own"""
 
 
 class Ordering(IntEnum):

@@ -29,6 +29,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.symbols import outer_symbols
@@ -90,6 +91,10 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
             _cond(part, instruction)
         case WhileCall():
             _while(part, instruction)
+        case SubprogramCall(body=body):
+            operands = _nested(part, body, instruction.operands)
+            operands += listing(instruction.outputs, lambda output: _slot_and_layout(part, output))
+            part.add(Code.RUN, _place(f"run {body.name}", instruction.origins), operands)
         case ExternCall() | Copy():
             if (call := as_call(instruction)) is not None:
                 _extern(part, call)
@@ -104,12 +109,12 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
 
 
 def _region(part: Part, region: Region) -> None:
-    if region.kind == "capture":
-        part.add(Code.REGION, "begin a capture region", u8(1))
+    if region.kind != "capture":
+        raise AssertionError("regions that are called are subprograms before a program is written")
+    part.add(Code.REGION, "begin a capture region", u8(1))
     for instruction in region.body:
         write_instruction(part, instruction)
-    if region.kind == "capture":
-        part.add(Code.REGION, f"end a capture region: {region.why}", u8(0))
+    part.add(Code.REGION, f"end a capture region: {region.why}", u8(0))
 
 
 def _order_streams(part: Part, instruction: StreamInstruction) -> None:

@@ -27,7 +27,16 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.nodes import AllocPool, CondCall, ExternCall, Instruction, Program, Return, WhileCall
+from coilwork_ir.program.nodes import (
+    AllocPool,
+    CondCall,
+    ExternCall,
+    Instruction,
+    Program,
+    Return,
+    SubprogramCall,
+    WhileCall,
+)
 from coilwork_ir.program.regions import straight
 from coilwork_ir.program.symbols import outer_symbols
 from coilwork_ir.program.walk import buffers
@@ -100,6 +109,8 @@ def tensors_needed(program: Program) -> frozenset[str]:
                 arguments = (Ref(instruction.predicate), *instruction.operands)
             case WhileCall():
                 arguments = (*instruction.carried, *instruction.extra)
+            case SubprogramCall():
+                arguments = instruction.operands
             case Copy():
                 arguments = (Ref(instruction.source), Ref(instruction.target))
             case Return():

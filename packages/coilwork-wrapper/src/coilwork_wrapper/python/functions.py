@@ -9,7 +9,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import BindSymbol, Program
 from coilwork_ir.program.symbols import bound_symbols, outer_symbols
-from coilwork_ir.program.walk import buffers, defined_values, walk
+from coilwork_ir.program.walk import buffers, defined_values, distinct_programs
 from coilwork_ir.syntax.python import (
     Do,
     Docstring,
@@ -46,7 +46,7 @@ def functions(
     they use of torch and the runtime is entered into `used`.
     """
     # a program that two instructions share becomes one function
-    nested = {id(part): part for part in walk(program) if part is not program}
+    nested = {id(part): part for part in distinct_programs(program)[1:]}
     shared = {*operators.values(), *kernels.values(), *constants.values()}
     named = identifiers((f"{part.name} {number}" for number, part in enumerate(nested.values())), shared)
     names = dict(zip(nested, named.values(), strict=True))

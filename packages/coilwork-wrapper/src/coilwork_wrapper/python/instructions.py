@@ -27,6 +27,7 @@ from coilwork_ir.program.nodes import (
     Region,
     Reinterpret,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.nodes import Return as Returned
@@ -105,6 +106,8 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             yield from _cond(instruction, scope)
         case WhileCall():
             yield from _while(instruction, scope)
+        case SubprogramCall():
+            yield from _run(instruction, scope)
         case Copy():
             yield from _provenance(instruction)
             target, source = scope.variable(instruction.target), scope.variable(instruction.source)
@@ -175,7 +178,9 @@ def _define(buffer: Buffer, value: Expression, scope: Scope) -> Statement:
     return Assign((scope.name(buffer.name),), value)
 
 
-def _provenance(instruction: Launch | ExternCall | CondCall | WhileCall | Copy) -> Iterator[Statement]:
+def _provenance(
+    instruction: Launch | ExternCall | CondCall | WhileCall | SubprogramCall | Copy,
+) -> Iterator[Statement]:
     for line in origin_lines(instruction.origins):
         yield Remark(line, wrapped=True)
 
@@ -274,6 +279,15 @@ def _while(loop: WhileCall, scope: Scope) -> Iterator[Statement]:
     yield While(method(verdict, "item"), (step,))
     for output in loop.outputs:
         yield _settle_nested(scope.variable(output.name), output, scope)
+
+
+def _run(run: SubprogramCall, scope: Scope) -> Iterator[Statement]:
+    yield from _provenance(run)
+    names = scope.variables(output.name for output in run.outputs)
+    yield _unpack(names, _call_nested(run.body, run.operands, scope))
+    for output in run.outputs:
+        settled = scope.runtime("ensure_layout", scope.variable(output.name), *scope.layout(output))
+        yield _define(output, settled, scope)
 
 
 def _unpack(names: Tuple, value: Expression) -> Statement:

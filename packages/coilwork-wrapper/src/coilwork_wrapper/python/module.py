@@ -10,6 +10,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.regions import inline_regions
+from coilwork_ir.program.subprograms import outline_regions
 from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.walk import all_kernels, walk
 from coilwork_ir.syntax.python import (
@@ -63,7 +64,7 @@ def emit_python(
     Raises:
         EmitError: a kernel has no source, or a size symbol no value.
     """
-    program = inline_regions(program, remarks=True)
+    program = inline_regions(outline_regions(program), remarks=True)
     kernels = all_kernels(program)
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:

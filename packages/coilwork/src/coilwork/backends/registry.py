@@ -16,7 +16,8 @@ from coilwork_ir.codegen import Codegen
 from coilwork_ir.device_traits import GROUP
 from coilwork_ir.registration import Registry
 from coilwork_ir.target import Target
-from coilwork_runtime import Device, DeviceError, DeviceLanguage, KernelCompiler, Language
+from coilwork_runtime import Device, DeviceLanguage, KernelCompiler, Language
+from coilwork_runtime.errors import refuse_device
 
 Backend: TypeAlias = protocol.Backend[Store, KernelCompiler, Device]
 """A back end whose kernels the runtime builds and launches."""
@@ -38,23 +39,11 @@ def backend_of_device(device: str) -> Backend:
         RegistrationError: one of those asked cannot be imported.
     """
     kind = device.partition(":")[0]
-    if kind == "meta":
-        raise DeviceError(
-            "unknown-device",
-            "meta tensors have no memory, and a kernel nothing to compute",
-            remedy="make them on another device, or keep what only asks for shapes out of the graph with "
-            "torch.compiler.disable",
-        )
     backend = BACKENDS.find_first(lambda one: kind in one.device_types)
     if backend is not None:
         return backend
-    served = sorted({kind for name in BACKENDS.names() for kind in BACKENDS.find(name).device_types})
-    raise DeviceError(
-        "unknown-device",
-        f"no back end serves device {device!r}",
-        reason=f"those that are installed serve {', '.join(served)}",
-        remedy="install a package that does, move what is to be compiled to another device, or leave it to "
-        "eager with torch.compiler.disable",
+    raise refuse_device(
+        device, (kind for name in BACKENDS.names() for kind in BACKENDS.find(name).device_types)
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
-from coilwork_ir.kernels.cores.nodes import (
+from coilwork_ir.kernels.core_nodes import (
     AttentionGradientCore,
     ConvolutionCore,
     Core,

@@ -15,8 +15,8 @@ from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, flat
 from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
-from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
 from coilwork_ir.loops.attention.verify import Saved, operand_of
+from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
 from coilwork_ir.scalar import Scalar, loads
 
 _NOWHERE = float("-inf")

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.loops.attention.nodes import STATE_LAYOUTS, Attention, AttentionGradient, StateForm, Weights
+from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, StateForm, Weights
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     Symbols,

@@ -66,7 +66,7 @@ void unload_program(Program* program) {
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
   PyObject** const objects[] = {&program->handles_of,       &program->tensors_of, &program->faults, &program->fallback, &program->operators,
-                                &program->watch,      &program->product_settings, &program->convolution_settings};
+                                &program->watch,      &program->replacements, &program->product_settings, &program->convolution_settings};
   for (PyObject** object : objects) Py_CLEAR(*object);
   if (program->replay) drop_replay(program->replay);
   delete program;
@@ -82,13 +82,13 @@ Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
   PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *operators, *watch, *product_settings,
-      *convolution_settings;
+      *convolution_settings, *replacements;
   unsigned long long products = 0, convolutions = 0, graphs = 0, allowed = 0, required = 0;
   unsigned long long refused = 0;
   int resizes = 0, strict = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKKpp)OKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKKpp)OKOKOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
                         &constants, &handles_of, &tensors_of, &faults, &fallback, &operators, &allowed, &required, &refused, &resizes, &strict, &watch, &products, &product_settings, &convolutions,
-                        &convolution_settings, &graphs))
+                        &convolution_settings, &graphs, &replacements))
     return nullptr;
   Program* program = new Program();
   try {
@@ -107,6 +107,10 @@ Program* load_program(PyObject* args) {
     program->convolutions = reinterpret_cast<ConvolutionLibrary*>(static_cast<uintptr_t>(convolutions));
     program->convolution_settings = keep(convolution_settings);
     parse_program(data, static_cast<size_t>(size), *program);
+    program->replacements = keep(replacements);
+    if (program->replacements)
+      for (Part& part : program->parts)
+        part.replacement = PyDict_GetItemString(program->replacements, program->text(part.name));
     parse_plans(*program, plans);
     parse_kernels(*program, kernels);
     handles_from(*program, constants, program->constants);

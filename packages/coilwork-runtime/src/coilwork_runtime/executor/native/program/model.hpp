@@ -20,7 +20,9 @@ enum Code : uint8_t {
   // streams and events
   STREAM = 32,
   // where what a driver may replay begins and ends
-  REGION
+  REGION,
+  // a part that is called
+  RUN
 };
 enum Ordering : uint8_t { FORK, RECORD, WAIT, SYNCHRONIZE, JOIN, USE };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };
@@ -86,6 +88,7 @@ struct Part {
   List<uint32_t> words;
   List<Argument> arguments;
   List<uint8_t> shared;        // slots whose memory a tensor of somebody else's may see; nothing if that is not known
+  PyObject* replacement = nullptr;  // what is called in its place, in `Program::replacements`; null almost always
 
   size_t registers() const { return variables + constants.size(); }
 };
@@ -223,6 +226,7 @@ struct Program {
   bool captures = false;             // it has capture regions
   bool streams = false;              // work is put on several streams
   bool resizes = false;              // an operator resizes the memory of inputs, which may come without
+  PyObject* replacements = nullptr;  // callables by the names of parts; null almost always
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours

@@ -4,7 +4,7 @@
 
 namespace coilwork {
 
-constexpr uint32_t FORMAT_VERSION = 4;
+constexpr uint32_t FORMAT_VERSION = 5;
 constexpr uint32_t CONSTANT = 1u << 31;
 
 // The number of an element type. Those that torch's C interface has no function for keep theirs from version to version.
@@ -235,6 +235,10 @@ class PartParser {
       case WHILE:
         made.list = nested();
         made.more = nested();
+        made.rest = outputs();
+        break;
+      case RUN:  // list: nested program, rest: outputs
+        made.list = nested();
         made.rest = outputs();
         break;
       case FREE:

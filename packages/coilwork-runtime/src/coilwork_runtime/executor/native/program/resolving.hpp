@@ -82,9 +82,10 @@ class Resolver {
           break;
         case COND:
         case WHILE:
+        case RUN:
           if (step.code == COND) names_[step.a].whole = names_[step.a].shared = true;
           operands(step.list);
-          operands(step.more);
+          if (step.code != RUN) operands(step.more);
           for (uint32_t k = 0; k < step.rest.count; ++k) plain = define_whole(word(step.rest, 2 * k)) && plain;
           break;
         case RETURN:
@@ -166,6 +167,7 @@ class Resolver {
         break;
       case COND:
       case WHILE:
+      case RUN:
         for (uint32_t k = 0; k < step.rest.count; ++k) begin(word(step.rest, 2 * k));
         break;
       case FREE: {

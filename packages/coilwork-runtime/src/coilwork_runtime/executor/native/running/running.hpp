@@ -173,6 +173,7 @@ class Runner {
         break;
       case COND:
       case WHILE:
+      case RUN:
         nest(step);
         break;
       case STREAM:
@@ -271,13 +272,21 @@ class Runner {
     // nested programs run any number of times
     const bool outermost = &frame_.part == &call_.program.parts[0];
     if (call_.backlog && outermost) call_.backlog->suspend(true);
-    step.code == COND ? choose(step) : loop(step);
+    if (step.code == WHILE)
+      loop(step);
+    else if (step.code == COND)
+      run_part(step, nested(truth(step.a) ? step.list : step.more), Memory::COPIED);
+    else
+      run_part(step, nested(step.list), Memory::ANYWHERE);
     if (call_.backlog && outermost) call_.backlog->suspend(false);
   }
 
-  void choose(const Step& step) {
-    const Nested inner = nested(truth(step.a) ? step.list : step.more);
-    Frame frame(call_.program.parts[inner.part]);
+  // Runs a part once; its results are settled as `how` says.
+  template <typename How>
+  void run_part(const Step& step, const Nested& inner, How how) {
+    const Part& part = call_.program.parts[inner.part];
+    if (part.replacement) return run_replacement(step, inner, part, how);
+    Frame frame(part);
     hand_over(inner, frame);
     Runner runner(call_, frame);
     const Step& last = runner.run();
@@ -285,7 +294,40 @@ class Runner {
     const uint32_t* results = frame.words(last.list);
     if (last.list.count < step.rest.count) throw Damaged{"a nested program has fewer results than are taken"};
     for (uint32_t k = 0; k < step.rest.count; ++k) take(results + 2 * k, runner, outputs[2 * k]);
-    settle_all(step);
+    settle_all(step, how);
+  }
+
+  // Calls what stands in the place of a part, with a list of its operands and the sizes that it is given.
+  template <typename How>
+  void run_replacement(const Step& step, const Nested& inner, const Part& part, How how) {
+    {
+      WithPython python(call_);
+      call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
+      const uint32_t* operands = frame_.words(inner.operands);
+      const uint32_t* sizes = frame_.words(inner.sizes);
+      const Reference list = checked(PyList_New(0));
+      for (uint32_t k = 0; k < inner.operands.count; ++k, operands += 2)
+        append(list, operands[0] ? number_of(operands[1]) : object_of(call_.program, memory_.tensor(operands[1])));
+      for (uint32_t k = 0; k < inner.sizes.count; ++k) append(list, number_of(sizes[k]));
+      const Reference results = checked(PyObject_CallOneArg(part.replacement, list.get()));
+      const uint32_t* outputs = frame_.words(step.rest);
+      if (PySequence_Size(results.get()) != static_cast<Py_ssize_t>(step.rest.count)) {
+        PyErr_Format(PyExc_ValueError, "what runs in place of %s returns other results than its %u",
+                     call_.program.text(part.name), step.rest.count);
+        throw_python();
+      }
+      for (uint32_t k = 0; k < step.rest.count; ++k) {
+        const Reference item = checked(PySequence_GetItem(results.get(), k));
+        define(outputs[2 * k], handle_of(call_.program, item.get()));
+      }
+    }
+    settle_all(step, how);
+  }
+
+  Reference number_of(uint32_t place) { return checked(PyLong_FromLongLong(frame_.registers[place])); }
+
+  static void append(const Reference& list, const Reference& item) {
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python();
   }
 
   void loop(const Step& step) {
@@ -318,7 +360,7 @@ class Runner {
       const uint32_t* results = frame.words(last.list);
       for (uint32_t k = 0; k < carried; ++k) take(results + 2 * k, runner, outputs[2 * k]);
     }
-    settle_all(step);
+    settle_all(step, Memory::COPIED);
   }
 
   // Hands operands over; of a loop, the first `carried` are what its results, in `outputs`, are at present.
@@ -355,11 +397,12 @@ class Runner {
     if (watched) tell(call_, memory_, frame_, "view", slot);
   }
 
-  // Results have memory of their own: a nested program may return its operand, or one tensor twice.
-  void settle_all(const Step& step) {
+  // Results have memory of their own: a branch or loop may return its operand, or one tensor twice, and is copied.
+  template <typename How>
+  void settle_all(const Step& step, How how) {
     const uint32_t* outputs = frame_.words(step.rest);
     for (uint32_t k = 0; k < step.rest.count; ++k) {
-      memory_.settle(outputs[2 * k], outputs[2 * k + 1], Memory::COPIED);
+      memory_.settle(outputs[2 * k], outputs[2 * k + 1], how);
       if (!call_.program.watch) continue;
       tell(call_, memory_, frame_, "taken", outputs[2 * k]);
       tell(call_, memory_, frame_, "result", outputs[2 * k]);

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extents_of
-from coilwork_ir.loops.attention.nodes import Weights
+from coilwork_ir.loops.attention_nodes import Weights
 from coilwork_ir.loops.convolutions import Role, Roles
 from coilwork_ir.loops.nodes import Body, Window
 from coilwork_ir.scalar import Scalar

@@ -1,14 +1,12 @@
-"""A compiled graph as AOTAutograd calls it."""
+"""A compiled graph: its callable, and the report of what was compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from coilwork_frontend.calling_convention.aten_graph import AtenGraph
 from coilwork_frontend.calling_convention.convention import Roles
-from coilwork_frontend.capture.eager_fallback import box_graph, warn_of_graph
 from coilwork_runtime import bind_roles
 from coilwork_runtime.tensor_kinds import Call
 from coilwork_tools.explain.report import CompileReport
@@ -38,8 +36,6 @@ class CompiledGraph:
         bound = bind_roles(self.call, str(roles.convention), roles.functions, direct=self.direct)
         return CompiledGraph(bound.call, self.report, bound.direct)
 
-
-def run_in_eager(graph: AtenGraph, report: CompileReport, error: Exception) -> CompiledGraph:
-    """The captured graph as it is, because of `error`, with a warning; `report` is what is known of it."""
-    warn_of_graph(error, report.graph_id)
-    return CompiledGraph(graph.as_captured(box_graph(graph.gm)), report)
+    def change_report(self, **facts: Any) -> CompiledGraph:
+        """This with other `facts` in its report."""
+        return CompiledGraph(self.call, replace(self.report, **facts), self.direct, self.roles)
