@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork_frontend.torch_compat.operators import native_function
+from coilwork_frontend.torch_compat.operators import ASSERT_ASYNC, native_function
 from coilwork_frontend.torch_compat.tensors import is_functorch_tensor
 from coilwork_ir.device_traits import ATEN_CPU, ATEN_CUDA, has_trait
 
@@ -30,7 +30,7 @@ _QUANTILES: Final = frozenset(
         *(aten.quantile, aten.quantile.default, aten.nanquantile, aten.nanquantile.default),
     }
 )
-_ASSERTIONS: Final = frozenset({torch._assert_async, aten._assert_async, aten._assert_async.default})
+_ASSERTIONS: Final = frozenset({ASSERT_ASYNC, aten._assert_async, aten._assert_async.default})
 _NOT_ASSERTED: Final = "Expected Tensor with single nonzero value, but got zero"
 
 

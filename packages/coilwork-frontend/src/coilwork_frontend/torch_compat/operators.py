@@ -41,6 +41,10 @@ def native_function(name: str) -> Callable[..., Any]:
     return function
 
 
+ASSERT_ASYNC: Final[Callable[..., Any]] = torch._assert_async
+"""The assertion that a tensor of one element is not 0, as Dynamo's graphs call it."""
+
+
 def is_operator(value: object) -> bool:
     """Tell whether `value` is an operator overload or a higher-order operator; both print as
     their full name.
