@@ -127,7 +127,8 @@ def diff(old: Launched, new: Launched) -> Iterator[str]:
         texts = [normalize_text(step.text, names) if step.text else step.name for step in one.steps]
         launches = [_without_names(step.launch, names) for step in one.steps]
         sides.append("\n".join(part for pair in zip(texts, launches, strict=True) for part in pair))
-    yield from difflib.unified_diff(*(side.splitlines() for side in sides), "old", "new", lineterm="", n=2)
+    before, after = (side.splitlines() for side in sides)
+    yield from difflib.unified_diff(before, after, "old", "new", lineterm="", n=2)
 
 
 # ---- writing: imports of the packages wait for the process that has the tree's path ----
@@ -184,15 +185,15 @@ def steps_of(program: Any, target: str, likely: dict[str, tuple[int, ...]]) -> I
     from coilwork.backends.registry import codegen_for
     from coilwork.compile_options import CompileOptions
     from coilwork.package_options import generator_settings
-    from coilwork.targets import declare
     from coilwork_ir.emission import Generation, emit_kernels
+    from coilwork_ir.graph_targets import declare_capabilities
     from coilwork_ir.mapping import format_versions
     from coilwork_ir.program.nodes import ExternCall, Launch
     from coilwork_ir.program.walk import walk
     from coilwork_ir.target import TARGETS, Targets
 
     generation = Generation(
-        targets=declare(Targets(main=TARGETS[target])),
+        targets=declare_capabilities(Targets(main=TARGETS[target]), codegen_for),
         find=codegen_for,
         settings=generator_settings(CompileOptions(strict=True)),
         likely=likely,
@@ -264,7 +265,7 @@ def write(found: argparse.Namespace) -> int:
 def write_part(found: argparse.Namespace) -> int:
     """Every so-many-th case and model, each a line of JSON as soon as it is known."""
     cases = [] if found.models and not (found.words or found.sets) else case_names(found.words, found.sets)
-    jobs = [("case", name) for name in cases]
+    jobs: list[tuple[str, ...]] = [("case", name) for name in cases]
     jobs += [(mode, dtype, name) for name in found.models for mode in ("infer", "train") for dtype in _TYPES]
     number, of = map(int, found.part.split("/"))
     with found.file.open("w") as part:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from benchmarks.pages import wrap_prose
 from benchmarks.planner import Planner
-from coilwork.targets import declare
+from coilwork.backends.registry import codegen_for
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_scheduler import ScheduleOptions, schedule
@@ -72,7 +73,7 @@ def capture(model: nn.Module, shape: tuple[int, ...]) -> Graph:
 def tabulate(graph: Graph) -> str:
     """The decision table of `graph`."""
     steps: list[tuple[str, Graph]] = []
-    targets, options = declare(Targets(main=TARGETS[TARGET])), ScheduleOptions()
+    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), codegen_for), ScheduleOptions()
     made = schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     return explain_layouts(steps, made.decisions, targets=targets, options=options)
 

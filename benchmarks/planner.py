@@ -17,16 +17,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.package_options import layout_options, rewrites_of
 from coilwork.stages import lower_to_program
-from coilwork.targets import declare
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.saved_strides import chosen_strides, report_chosen_strides
 from coilwork_frontend.capture.resizing import keep_resizing
 from coilwork_frontend.likely_sizes import likely_arguments, likely_sizes
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.machine import MachineModel
 from coilwork_ir.program.nodes import Program
@@ -130,7 +131,7 @@ class Planner:
         self.programs.append(
             lower_to_program(
                 graph,
-                declare(Targets(main=TARGETS[self.target])),
+                declare_capabilities(Targets(main=TARGETS[self.target]), codegen_for),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

@@ -22,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from coilwork.targets import declare
+from coilwork.backends.registry import codegen_for
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
 from coilwork_ir.scalar import Scalar, const, load, op
@@ -128,7 +129,7 @@ def measure(
         first: float | None = None
         for size in sizes:
             graph = GRAPHS[name](size)
-            targets = declare(Targets(main=target(target_name)))
+            targets = declare_capabilities(Targets(main=target(target_name)), codegen_for)
             if not collector:
                 gc.disable()
             ends = {"": time.process_time()}

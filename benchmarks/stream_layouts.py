@@ -29,7 +29,8 @@ from benchmarks.kernels import kernel_times
 from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
-from coilwork.targets import declare
+from coilwork.backends.registry import codegen_for
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass
@@ -39,6 +40,7 @@ from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.layouts.assign import list_sites, survey
 from coilwork_scheduler.layouts.rules import RULES
 from coilwork_scheduler.layouts.sites import SCALE
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import hints_of
 
 # Calls of a compiled model that are timed, after some that are not.
@@ -146,7 +148,7 @@ CASES: Final[Mapping[str, Case]] = {
 @contextmanager
 def layouts_as_captured() -> Iterator[None]:
     """Schedule without the pass `layouts`."""
-    kept = Pass[pipeline.Draft, pipeline.Settings](
+    kept = Pass[pipeline.Draft, Settings](
         name="layouts", run=lambda draft, settings: draft, why="everything lies as captured"
     )
     table = pipeline.PASSES
@@ -168,7 +170,7 @@ class Row:
 def predict(case: Case, layers: int) -> list[Row]:
     """Bytes of each loop and call that cost otherwise with the pass, in MB; and of all of them, last."""
     graph = capture(case.build(layers), case.shape)
-    targets, options = declare(Targets(main=TARGETS[TARGET])), ScheduleOptions()
+    targets, options = declare_capabilities(Targets(main=TARGETS[TARGET]), codegen_for), ScheduleOptions()
     steps: list[tuple[str, Graph]] = []
     schedule(graph, targets, options, observe=lambda name, after: steps.append((name, after)))
     place = next(k for k, (name, _) in enumerate(steps) if name == "layouts")

@@ -59,7 +59,7 @@ def make_info_command(
                 sizes = (_quantity(target.shared_memory_bytes, 2**10), _quantity(target.l2_bytes, 2**20))
                 devices.add_row(device, target.name, str(target.multiprocessors), *sizes)
         console.print(devices)
-        described = [target for entry in backends.list() for _, target in _described(backends, entry)]
+        described = [target for entry in backends.list() for _, target in _describe_devices(backends, entry)]
         for machine in {target.machine.name: target.machine for target in described}.values():
             if figures:
                 console.print(_figures_table(machine))

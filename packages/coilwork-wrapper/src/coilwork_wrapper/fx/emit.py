@@ -398,7 +398,7 @@ class FxEmitter:
         """Run a program that may be run elsewhere, too: a submodule of its name, which all calls share and
         somebody may replace."""
         if id(call.body) not in self._subprograms:
-            name = identifiers([call.body.name], taken=self._subprograms.values())[call.body.name]
+            name = identifiers([call.body.name], frozenset(self._subprograms.values()))[call.body.name]
             self._subprograms[id(call.body)] = name
             self.root.add_module(name, self._inner(call.body, ()))
         name = self._subprograms[id(call.body)]
@@ -406,7 +406,7 @@ class FxEmitter:
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
         for number, output in enumerate(call.outputs):
             value = self.call(operator.getitem, node, number)
-            self.define(output, self._ensured(value, output, aligned=False))
+            self.define(output, self._ensure_layout(value, output, aligned=False))
 
     def copy(self, copy: Copy) -> None:
         """Copy a buffer into another one."""

@@ -92,8 +92,8 @@ def write_instruction(part: Part, instruction: Instruction) -> None:
         case WhileCall():
             _while(part, instruction)
         case SubprogramCall(body=body):
-            operands = _nested(part, body, instruction.operands)
-            operands += listing(instruction.outputs, lambda output: _slot_and_layout(part, output))
+            operands = _encode_nested(part, body, instruction.operands)
+            operands += encode_list(instruction.outputs, lambda output: _slot_and_layout(part, output))
             part.add(Code.RUN, _place(f"run {body.name}", instruction.origins), operands)
         case ExternCall() | Copy():
             if (call := as_call(instruction)) is not None:
