@@ -1,4 +1,4 @@
-"""The comparison of kernel texts: what counts as a difference, and one case written by a process of a tree."""
+"""The comparison of kernel texts: what counts as a difference, and one case that a tree's process writes."""
 
 from __future__ import annotations
 

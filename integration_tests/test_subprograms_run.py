@@ -1,5 +1,5 @@
-"""Subprograms by bytes and in C++: one part for all calls of a body, whoever drives it; a part may be replaced
-where Python drives.
+"""Subprograms by bytes and in C++: one part for all calls of a body, whoever drives it; a part may be
+replaced where Python drives.
 """
 
 from __future__ import annotations

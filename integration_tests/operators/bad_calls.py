@@ -5,15 +5,15 @@
     python -m integration_tests.operators.bad_calls --ways bad_lowered
 
 The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and
-of every operator of ATen's that they reach (`aten.*`). Others stand in tables (`kind.*`, see `kinds`). Worker processes survive what a call does. A refused
-call must raise, with and without `strict`, the type of error that eager raises, or that torch raises when it
-traces the call (`aot_eager`). What returns a result, raises something else or falls back with a warning is a
-finding.
+of every operator of ATen's that they reach (`aten.*`). Others stand in tables (`kind.*`, see `kinds`). Worker
+processes survive what a call does. A refused call must raise, with and without `strict`, the type of error
+that eager raises, or that torch raises when it traces the call (`aot_eager`). What returns a result, raises
+something else or falls back with a warning is a finding.
 
 `bad_amid` computes what the call is given, and with what it returns: see `amid.py`. What tracing refuses is
-not tried so. `bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the bad calls
-then get to: if its guards let them. `bad_training` takes gradients of the results. `bad_lowered` only traces
-and lowers: see `screening.py`.
+not tried so. `bad_dynamic` compiles for open sizes. `bad_reused` does so too, for a good call, whose code the
+bad calls then get to: if its guards let them. `bad_training` takes gradients of the results. `bad_lowered`
+only traces and lowers: see `screening.py`.
 """
 
 from __future__ import annotations

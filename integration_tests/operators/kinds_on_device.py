@@ -2,9 +2,9 @@
 
     python -m integration_tests.operators.kinds_on_device --device cuda --processes 15 --seconds 240
 
-Operands are moved to the device in the graph, so that the tables need no other tensors. Eager is asked in forks
-before this process touches the device, as forks of one that has can not use it. Calls that eager's kernels stop
-at an assertion are `integration_tests/gpu/test_bad_calls_gpu.py`'s.
+Operands are moved to the device in the graph, so that the tables need no other tensors. Eager is asked in
+forks before this process touches the device, as forks of one that has can not use it. Calls that eager's
+kernels stop at an assertion are `integration_tests/gpu/test_bad_calls_gpu.py`'s.
 """
 
 from __future__ import annotations

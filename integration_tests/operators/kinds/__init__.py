@@ -1,8 +1,8 @@
 """Kinds of bad calls that no change of one argument makes, by what is wrong with them. `call.py` says what a
 call is.
 
-`mutations.py` changes arguments of good calls, `bad_values.py` computes them. Of the calls that tables of types
-make, some are good.
+`mutations.py` changes arguments of good calls, `bad_values.py` computes them. Of the calls that tables of
+types make, some are good.
 """
 
 from __future__ import annotations

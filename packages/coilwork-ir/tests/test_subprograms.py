@@ -1,4 +1,6 @@
-"""Nested and partition regions as calls of subprograms: what becomes of them, what is shared, what is refused."""
+"""Nested and partition regions as calls of subprograms: what becomes of them, what is shared, what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -108,9 +110,10 @@ REFUSED = {
     alloc %a: f32[s0]
     view %b: f32[s0] of %a offset `0`
   }}""": "%b shares memory with an operand, a constant or another result",
-    f'pool %p `4 * s0` "cpu"\n  region nested (%p) {CUT} leaves (%a) {{\n    carve %a: f32[s0] of %p at `0`\n  }}': (
-        "%p, of its surroundings, is no buffer"
-    ),
+    f"""pool %p `4 * s0` "cpu"
+  region nested (%p) {CUT} leaves (%a) {{
+    carve %a: f32[s0] of %p at `0`
+  }}""": "%p, of its surroundings, is no buffer",
     f'region nested () {CUT} leaves (%p) {{\n    pool %p `4 * s0` "cpu"\n  }}\n  alloc %a: f32[s0]': (
         "%p, which it leaves, is no buffer"
     ),

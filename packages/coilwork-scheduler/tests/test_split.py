@@ -433,8 +433,8 @@ def test_a_little_read_across_memory_is_not_worth_a_kernel(build, shape):
 
 @pytest.mark.parametrize(("kind", "most"), [("sum", 8192), ("max", 8192), ("welford", 8192), ("sum", 24)])
 def test_sums_of_both_layouts_keep_their_numbers(build, kind, most):
-    """Of an axis whose pieces are single points, or points of one remainder if there would be too many, beside
-    pieces of another axis.
+    """Of an axis whose pieces are single points, or points of one remainder if there would be too many,
+    beside pieces of another axis.
     """
     at, shape = build.at, [6, 48, 17, 5]
     for name in ("x", "y"):

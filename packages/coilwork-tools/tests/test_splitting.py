@@ -1,4 +1,4 @@
-"""Graphs are split into few parts, with calls that Python makes between them, in an order that keeps effects."""
+"""Graphs are split into few parts, with Python's calls between them, in an order that keeps effects."""
 
 from __future__ import annotations
 

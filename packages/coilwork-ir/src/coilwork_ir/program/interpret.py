@@ -150,7 +150,7 @@ class _Machine:
                 self._is_through(instruction)
             case SubprogramCall():
                 self.queues.synchronize()
-                values_ = self._nested(
+                values_ = self._run_nested(
                     instruction.body, [argument_value(a, memory) for a in instruction.operands]
                 )
                 self._settle(instruction.outputs, values_)

@@ -58,7 +58,10 @@ RULES: Final[tuple[LayoutRule, ...]] = (
     LayoutRule(
         name="blocked-convolutions",
         site=weigh_blocked_convolution,
-        why="CPUs' libraries compute `f32` in blocks: they convert activations that are not channels-last, and copy the weights of calls that are",
+        why=(
+            "CPUs' libraries compute `f32` in blocks: they convert activations that are not channels-last, "
+            "and copy the weights of calls that are"
+        ),
         is_asked=lambda options: options.convolution_layouts and options.numerics != "strict",
     ),
     LayoutRule(

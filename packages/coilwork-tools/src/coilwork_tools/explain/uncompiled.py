@@ -1,7 +1,7 @@
 """The command that runs a program and lists all of it that is not generated code, with the reasons.
 
-From most to least that is lost: what Dynamo does not capture, graphs that run in eager mode, calls that Python
-makes between compiled parts, and operators of torch's that compiled programs call.
+From most to least that is lost: what Dynamo does not capture, graphs that run in eager mode, calls that
+Python makes between compiled parts, and operators of torch's that compiled programs call.
 """
 
 from __future__ import annotations

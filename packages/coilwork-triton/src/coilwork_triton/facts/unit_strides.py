@@ -1,7 +1,8 @@
 """Along which ranges of a kernel neighbours in memory lie: shares of all bytes that it accesses.
 
-Proposals rest on them: which ranges have a tile of their own, which tile is along memory, how wide its accesses are, whether a row stays on chip.
-They are a guess where sizes are open, by what these likely are, and correctness rests on none of them.
+Proposals rest on them: which ranges have a tile of their own, which tile is along memory, how wide its
+accesses are, whether a row stays on chip. They are a guess where sizes are open, by what these likely are,
+and correctness rests on none of them.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ _COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """How many of a kernel's ranges, from the first on, say which row of bins a point belongs to, and the most
-    `bins` that one of its stores counts in.
+    """How many of a kernel's ranges, from the first on, say which row of bins a point belongs to, and the
+    most `bins` that one of its stores counts in.
     """
 
     rows: int

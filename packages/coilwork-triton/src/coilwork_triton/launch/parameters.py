@@ -13,8 +13,8 @@ from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.facts.kernel_analysis import Work
 
 Walk = Literal["pointwise", "persistent", "looped", "shared"]
-# Names of tiles: three of parallel ranges, innermost first, those of walked and of reduced ones, and that of the
-# first elements of sorted rows.
+# Names of tiles: three of parallel ranges, innermost first, those of walked and of reduced ones, and that of
+# the first elements of sorted rows.
 Letter = Literal["x", "y", "z", "w", "r", "c"]
 
 # Names of the block sizes of tiles, which are `constexpr` parameters.

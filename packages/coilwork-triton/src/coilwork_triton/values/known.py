@@ -19,8 +19,8 @@ from coilwork_triton.text.writer import Writer
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """Values known at one place: in the kernel's own level, or inside one of its loops; and the checks that are
-    asserted there.
+    """Values known at one place: in the kernel's own level, or inside one of its loops; and the checks that
+    are asserted there.
     """
 
     writer: Writer
