@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from coilwork_ir.loops import Graph, View
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.implementations import Surroundings
-from coilwork_scheduler.contractions.registry import Registry
 from coilwork_scheduler.cost import CostModel
-from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
+
+if TYPE_CHECKING:
+    # the passes that it lists read these settings
+    from coilwork_scheduler.contractions.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +38,3 @@ class Settings:
     journal: Journal
     registry: Registry
     keeps_wide: bool = False
-
-
-def surroundings_of(graph: Graph, facts: Dependence, settings: Settings) -> Surroundings:
-    """What implementations and templates are told of `graph`."""
-    return Surroundings(
-        graph=graph,
-        facts=facts,
-        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        name=facts.fresh_names().close_to,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-    )

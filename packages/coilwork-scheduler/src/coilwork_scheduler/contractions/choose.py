@@ -26,12 +26,13 @@ from coilwork_scheduler.contractions.implementations import (
     NamesBlocks,
     Quote,
     Surroundings,
+    surroundings_of,
 )
 from coilwork_scheduler.contractions.templates import Template, find_template
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ContractionChoice
-from coilwork_scheduler.settings import Settings, surroundings_of
+from coilwork_scheduler.settings import Settings
 
 FormT = TypeVar("FormT")
 

@@ -13,13 +13,17 @@ from coilwork_ir.loops import Attention, AttentionGradient, Graph, Node, Pointwi
 from coilwork_ir.scalar import Parameter, Scalar, cast, load, rewrite
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.attention import AttentionImplementation, AttentionNode
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import (
+    Quote,
+    Surroundings,
+    surroundings_of,
+)
 from coilwork_scheduler.contractions.templates import Template, find_template
 from coilwork_scheduler.contractions.written_attention import WrittenOut
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.settings import Settings, surroundings_of
+from coilwork_scheduler.settings import Settings
 
 
 def implement_attention(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

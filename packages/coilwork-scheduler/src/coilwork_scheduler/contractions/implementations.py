@@ -39,6 +39,7 @@ from coilwork_scheduler.contractions.sum_of_products import SumBuilder
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints
 
 # Operations per element that widen it, and nodes in a row that do, at most.
@@ -203,6 +204,20 @@ class Surroundings:
         below = [self._behind(name, steps - 1) for name in sorted({a.buffer for a in read})]
         found = sum(size for size, _ in below)
         return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
+
+
+def surroundings_of(graph: Graph, facts: Dependence, settings: Settings) -> Surroundings:
+    """What implementations and templates are told of `graph`."""
+    return Surroundings(
+        graph=graph,
+        facts=facts,
+        views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
+        name=facts.fresh_names().close_to,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,11 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Load, Op, Scalar, cast, loads, parameter, postorder, rewrite, substitute_ranges
 from coilwork_ir.target import Targets
 from coilwork_scheduler.apart import may_share_kernel
-from coilwork_scheduler.contractions.implementations import Quote, Surroundings
+from coilwork_scheduler.contractions.implementations import (
+    Quote,
+    Surroundings,
+    surroundings_of,
+)
 from coilwork_scheduler.contractions.templates import (
     CoreNode,
     Template,
@@ -40,7 +44,7 @@ from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse, readers_of
 from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.settings import Settings, surroundings_of
+from coilwork_scheduler.settings import Settings
 
 # Chains of neighbours are one node by now; what is absorbed may uncover another.
 _ROUNDS: Final = 4
