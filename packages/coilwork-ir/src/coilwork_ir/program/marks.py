@@ -252,7 +252,7 @@ class _Resolution:
 
     def _new_name(self, name: str) -> str:
         number = 0
-        while (made := f"{name}_list_markable{number or ''}") in self.used:
+        while (made := f"{name}_marked{number or ''}") in self.used:
             number += 1
         self.used.add(made)
         return made

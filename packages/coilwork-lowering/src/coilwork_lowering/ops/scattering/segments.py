@@ -113,7 +113,7 @@ def _sort_keys(builder: Builder, device: str, elements: Elements, keys: TensorVa
         found = sort_in_pieces(builder, device, keys)
         return _Order(keys=found.keys, offset=offset, places=found.places)
     ranges = node_ranges("i", keys.shape)
-    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sort_keys")
+    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
     body = builder.read(keys, ranges)
     builder.add(
