@@ -33,7 +33,7 @@ from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import RooflineCost, ScheduleOptions
-from coilwork_scheduler.contractions.choose import REGISTRY
+from coilwork_scheduler.contractions.registry import REGISTRY
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.compared import rounds
@@ -109,7 +109,7 @@ def show_step(step: object, schedule: Schedule) -> str:
         return type(step).__name__
     (kernel,) = (k for k in schedule.kernels if k.name == step.kernel)
     body = kernel if kernel.combined is None else kernel.combined.body
-    ranges = ", ".join(f"{r.symbol.name}: {format_expr(r.extent)} {r.kind} {r.tile}" for r in body.ranges)
+    ranges = ", ".join(f"{r.symbol.name}: {format_expr(r.extent)} {r.kind}" for r in body.ranges)
     roots = [store.value for store in body.stores]
     what = [describe(n) for n in postorder(roots) if isinstance(n, Reduce | Scan | Sort)]
     what += [f"{store.mode} to {store.buffer}" for store in body.stores if store.mode != "store"]
