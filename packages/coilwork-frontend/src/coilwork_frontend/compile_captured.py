@@ -49,7 +49,9 @@ from coilwork_frontend.capture.process_groups import has_group_inputs, name_grou
 from coilwork_frontend.capture.refused_calls import (
     EagerTrial,
     RefusedCallError,
+    UnknownGradientError,
     calls_gradients,
+    mixes_memory,
     restore_shapes,
     run_refused,
 )
@@ -403,10 +405,11 @@ def _run_untraced(
     """The call that runs a graph that cannot be compiled because of `error`; None if that is to be raised."""
     only_compiled = stages.promises.only_compiled
     if isinstance(error, RefusedCallError) or not is_told(error):
-        if trial.refuses():
+        is_of_gradients = isinstance(error, UnknownGradientError)
+        if not is_of_gradients and trial.refuses():
             restore_shapes(captured, example_inputs)
             return run_refused(captured, error, strict=only_compiled)
-        if trial.refuses_gradients():
+        if is_of_gradients or trial.refuses_gradients():
             logger.info("a graph runs in eager mode, which refuses its gradient: %s", describe(error))
             forward: Callable[..., Any] = captured.forward
             return forward
@@ -437,6 +440,8 @@ class _Roles:
         return self.stages.partition(joint, inputs, **rest)
 
     def compile_forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        if mixes_memory(gm):
+            raise UnknownGradientError("a call takes tensors on meta beside others")
         shared = plan_shared_results(self.objects, self.results, result_facts(), recorded=True)
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
         is_refused = self.trial.refuses_training

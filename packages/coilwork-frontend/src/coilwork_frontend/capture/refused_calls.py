@@ -35,6 +35,10 @@ class RefusedCallError(Exception):
     """
 
 
+class UnknownGradientError(RefusedCallError):
+    """A call takes tensors on meta beside others: eager refuses its gradient, or only its kernels know it."""
+
+
 class EagerTrial:
     """A call of `captured` by eager, with what it is compiled for: made once, and only if compiling fails."""
 
@@ -185,6 +189,18 @@ def restore_shapes(captured: fx.GraphModule, inputs: Sequence[Any]) -> None:
 def _lacks_memory(inputs: Sequence[Any]) -> bool:
     """Tell if some of the tensors among `inputs` have no memory, and others have."""
     return len({value.is_meta for value in inputs if isinstance(value, Tensor)}) > 1
+
+
+def mixes_memory(gm: fx.GraphModule) -> bool:
+    """Tell if a call of the ATen graph `gm` takes tensors that have no memory beside others that have: what
+    its gradients are only eager's kernels know.
+    """
+    for node in gm.graph.nodes:
+        values = [operand.meta.get("val") for operand in node.all_input_nodes]
+        kinds = {value.device.type == "meta" for value in values if isinstance(value, Tensor)}
+        if node.op == "call_function" and len(kinds) > 1:
+            return True
+    return False
 
 
 def _has_effects(captured: fx.GraphModule) -> bool:
