@@ -190,7 +190,7 @@ def test_tensors_that_nothing_is_known_of_are_left_to_python(monkeypatch: pytest
         learn = staticmethod(lambda samples: True)
         learn_kinds = staticmethod(lambda *facts: False)
 
-    monkeypatch.setattr(program_module, "load_own_extension", lambda name, store: Extension)
+    monkeypatch.setattr(program_module, "load_own_extension", lambda name, store, **rest: Extension)
     with pytest.raises(ExecutorUnavailableError, match="cannot tell what tensors of this torch are"):
         program_module.executor_extension(None)
 

@@ -98,7 +98,8 @@ def enlarged(rows: int, columns: int) -> Kernel:
 
 def test_columns_start_from_their_row(engine: TritonProcess) -> None:
     kernel = enlarged(10, 40)
-    assert "in0 + tl.maximum((x0 + 1) // 2 - 1, 0) * 40 + tl.minimum((x1 + 1) // 2, 39)" in body(kernel)
+    # of a thread's two rows and two columns, the second column
+    assert "in0 + tl.maximum(x0 - 1, 0) * 40 + tl.minimum(x1 * 2 + 2, 39)" in body(kernel)
     x = torch.randn(10, 40)
     got = run_source(
         engine, TritonCodegen().emit(kernel, target("sm_90"), {}), [x.flatten(), torch.zeros(1600)]
