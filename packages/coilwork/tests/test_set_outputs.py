@@ -5,7 +5,7 @@ what eager's share it with.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -67,17 +67,30 @@ def test_as_eager(function: Callable[..., Any], executor: str) -> None:
     agree(function, {"strict": True, "verify": True, "executor": executor})
 
 
-def test_a_graph_that_runs_in_eager_mode() -> None:
-    def function(x: Tensor, y: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        x.data = y + 1
-        return x * 2, there.sin()
+def _set_beside(x: Tensor, y: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    x.data = y + 1
+    return x * 2, there.sin()
 
+
+def _agree_beside(there: Tensor) -> None:
     theirs, mine = (torch.zeros(2), torch.ones(3)), (torch.zeros(2), torch.ones(3))
-    there = torch.empty(3, device="meta")
-    with pytest.warns(CoilworkFallbackWarning, match="meta"):
-        found, _ = torch.compile(function, backend=backend)(*mine, there)
-    assert torch.equal(found, function(*theirs, there)[0])
+    found, _ = torch.compile(_set_beside, backend=backend)(*mine, there)
+    assert torch.equal(found, _set_beside(*theirs, there)[0])
     assert torch.equal(mine[0], theirs[0])
+
+
+def test_a_graph_that_runs_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("a fault of a stage")
+
+    monkeypatch.setattr("coilwork.compile_graph._compile", fail)
+    with pytest.warns(CoilworkFallbackWarning, match="a fault of a stage"):
+        _agree_beside(torch.ones(3))
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_a_graph_in_parts() -> None:
+    _agree_beside(torch.empty(3, device="meta"))
 
 
 class Masked(nn.Module):
