@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from coilwork.attempts import make_call
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions, Executor
 from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
-from coilwork.targets import declare
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.eager_fallback import box_graph
 from coilwork_ir.errors import EmitError
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
@@ -97,7 +98,7 @@ class AllLevels:
         constants = compiled.written.constants
         scheduled = schedule(
             compiled.graph,
-            declare(Targets(main=TARGETS[compiled.target])),
+            declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for),
             ScheduleOptions(),
         )
         levels: dict[str, Call] = {

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions, Contractions
 from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork.targets import declare
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.calling_convention.updates import names_at
 from coilwork_ir.boundary import Boundary
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
@@ -58,7 +59,7 @@ class KernelsFor:
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:
-            targets = declare(Targets(main=TARGETS[name]))
+            targets = declare_capabilities(Targets(main=TARGETS[name]), codegen_for)
             quiet = Trace(None)
             program = lower_to_program(
                 lowered.graph,

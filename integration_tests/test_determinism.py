@@ -15,10 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import Accumulation, CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork.targets import declare
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from coilwork_tools.explain.report import StageClock
@@ -63,7 +64,7 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
         fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
         gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
     lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
-    targets = declare(Targets(main=TARGETS["sm_90"]))
+    targets = declare_capabilities(Targets(main=TARGETS["sm_90"]), codegen_for)
     options = CompileOptions(accumulation=accumulation)
     program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
     generation = open_generation(program, targets, options)

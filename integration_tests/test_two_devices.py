@@ -10,10 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program, open_generation
-from coilwork.targets import declare
 from coilwork_ir.buffers import Ref
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.program import Launch, Return
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.target import TARGETS, Targets
@@ -22,8 +23,9 @@ from coilwork_tools.explain.report import StageClock
 from coilwork_tools.explain.trace import Trace
 from integration_tests.two_device_programs import PROGRAMS
 
-BOTH = declare(
-    Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"])))
+BOTH = declare_capabilities(
+    Targets(main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))),
+    codegen_for,
 )
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from benchmarks.updates import CASES, planned
 from coilwork import package_options
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import open_job
 from coilwork.stages import Compiled, run_stages
-from coilwork.targets import declare
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.machine import change_figures
@@ -35,7 +36,9 @@ Level = Callable[[Compiled, list[Any]], Sequence[Any]]
 
 
 def _schedule(compiled: Compiled, args: list[Any]) -> Sequence[Any]:
-    scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])))
+    scheduled = schedule(
+        compiled.graph, declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for)
+    )
     return interpret_schedule(scheduled, args, compiled.written.constants)
 
 

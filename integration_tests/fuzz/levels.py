@@ -13,10 +13,10 @@ import torch
 
 from coilwork.attempts import make_call
 from coilwork.backend import GraphStages
+from coilwork.backends.registry import codegen_for
 from coilwork.compile_options import CompileOptions
 from coilwork.job import Job, open_job
 from coilwork.stages import Compiled, run_stages
-from coilwork.targets import declare
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.fake_shapes import broadcast_selections
@@ -29,6 +29,7 @@ from coilwork_frontend.capture.storages import find_misplaced_writes, given_stor
 from coilwork_frontend.capture.tensor_indices import read_indices
 from coilwork_frontend.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.errors import EmitError
+from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
@@ -100,7 +101,11 @@ class Levels:
             fuse=self.options.fusion,
             combine=self.options.fusion,
         )
-        scheduled = schedule(compiled.graph, declare(Targets(main=TARGETS[compiled.target])), scheduling)
+        scheduled = schedule(
+            compiled.graph,
+            declare_capabilities(Targets(main=TARGETS[compiled.target]), codegen_for),
+            scheduling,
+        )
         calls: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),
@@ -135,7 +140,9 @@ class Levels:
         options = replace(self.options, triton_on_cpu=True)
         job = open_job(gm, example_inputs, role=role, options=options)
         compiled = _emitted(job)
-        scheduled = schedule(compiled.graph, declare(Targets(main=SMALL_ACCELERATOR)), scheduling)
+        scheduled = schedule(
+            compiled.graph, declare_capabilities(Targets(main=SMALL_ACCELERATOR), codegen_for), scheduling
+        )
         calls: dict[str, Call] = {
             "accelerator's schedule": lambda args: interpret_schedule(
                 scheduled, args, compiled.written.constants

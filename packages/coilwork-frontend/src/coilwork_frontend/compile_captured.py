@@ -455,6 +455,8 @@ class _Roles:
             )
 
     def compile_inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        if mixes_memory(gm):
+            raise RefusedCallError("a call takes tensors on meta beside others")
         gm = restore_marks(gm, list_marks(self.results, result_facts()))
         shared = plan_shared_results(result_objects(gm), self.results, result_facts(), recorded=False)
         is_refused = self.trial.refuses
