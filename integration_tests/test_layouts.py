@@ -186,7 +186,7 @@ def test_no_norm_of_a_stream_writes_across_rows(tmp_path: Path, training: bool) 
         value = call(x)
     if training:
         value.sum().backward()
-    rows = [p.read_text() for p in tmp_path.rglob("*.kernel.txt") if " reduction " in p.read_text()]
+    rows = [p.read_text() for p in tmp_path.rglob("*.kernel.txt") if " reduction" in p.read_text()]
     # 16 tokens: what lies along them has a step of 16 from one element of a row to the next
     across = [text for text in rows if re.search(r"store %out\d+\[16\*r0", text)]
     assert rows and not across
