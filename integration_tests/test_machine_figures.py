@@ -33,6 +33,7 @@ BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64
 
 CASES = (
     "cross-entropy fwd+bwd 8192x50304",
+    "sums around a kept axis 512x256x512",
     "layer norm fwd+bwd 131072x256",
     "RMS norm fwd+bwd 16384x4096",
     "RMS norm fwd+bwd 16384x4096, each size 3 less",
