@@ -76,9 +76,18 @@ def normalize_text(text: str, names: Iterable[str]) -> str:
     """A module without comments, docstrings, layout and the `names` of kernels."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.Module | ast.FunctionDef):
+            node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
     return _without_names(ast.unparse(tree), names)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring, or one that stands where text was put together."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def _without_names(text: str, names: Iterable[str]) -> str:

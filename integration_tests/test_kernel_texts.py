@@ -48,10 +48,8 @@ CALL = Step(name="aten.mm.default")
 
 def test_comments_and_names_are_no_difference() -> None:
     assert not describe_difference(case(step("ab", line=7), CALL), case(step("cd", line=9), CALL))
-    assert (
-        normalize_text(step("ab").text, ["sum_ab"]).splitlines()[1]
-        == "def KERNEL(in0, XBLOCK: tl.constexpr):"
-    )
+    lines = normalize_text(step("ab").text, ["sum_ab"]).splitlines()
+    assert "def KERNEL(in0, XBLOCK: tl.constexpr):" in lines
 
 
 @pytest.mark.parametrize(

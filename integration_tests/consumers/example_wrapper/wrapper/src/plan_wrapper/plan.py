@@ -37,6 +37,7 @@ from coilwork_ir.program.nodes import (
     Reinterpret,
     Return,
     Reuse,
+    SubprogramCall,
     WhileCall,
 )
 from coilwork_ir.program.walk import buffers
@@ -125,6 +126,10 @@ def _step(step: Instruction, known: dict[str, Buffer]) -> dict[str, Any]:
             parts = {"condition": plan_program(step.condition), "body": plan_program(step.body)}
             operands = {"carried": _arguments(step.carried), "extra": _arguments(step.extra)}
             return {"do": "while", **parts, **operands, "outputs": [_buffer(one) for one in step.outputs]}
+        case SubprogramCall():
+            operands = {"operands": _arguments(step.operands)}
+            outputs = {"outputs": [_buffer(one) for one in step.outputs]}
+            return {"do": "run", "plan": plan_program(step.body), **operands, **outputs}
         case Free():
             return {"do": "free", "names": list(step.names)}
         case Comment():

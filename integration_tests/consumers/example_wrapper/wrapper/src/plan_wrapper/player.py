@@ -190,6 +190,10 @@ def _while(frame: Frame, step: Step) -> None:
     _take(frame, step, carried)
 
 
+def _run(frame: Frame, step: Step) -> None:
+    _take(frame, step, frame.play(step["plan"], [frame.value(one) for one in step["operands"]]))
+
+
 def _take(frame: Frame, step: Step, values: Sequence[torch.Tensor]) -> None:
     """Results of nested plans get memory of their own: a plan may return its operand."""
     for output, value in zip(step["outputs"], values, strict=True):
@@ -227,6 +231,7 @@ STEPS: Final[Mapping[str, Callable[[Frame, Step], None]]] = MappingProxyType(
         "assert": _assert,
         "cond": _cond,
         "while": _while,
+        "run": _run,
         "free": _free,
         "comment": _comment,
         "return": _return,
