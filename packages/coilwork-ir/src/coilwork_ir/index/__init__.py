@@ -7,8 +7,19 @@ the rules, `proofs.py` what can be proved. `sympy_bridge.py`, imported on its ow
 
 from coilwork_ir.index.affine import coefficients, stride_of
 from coilwork_ir.index.division import ceildiv, floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
-from coilwork_ir.index.expression import Expr, as_expr, as_int, const, extent_of, extents_of, symbol
+from coilwork_ir.index.expression import (
+    Expr,
+    IndexArithmeticError,
+    IndexSyntaxError,
+    as_expr,
+    as_int,
+    const,
+    extent_of,
+    extents_of,
+    product,
+    symbol,
+    total,
+)
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.interval import Interval, bounds
 from coilwork_ir.index.magnitude import largest_operands, magnitude
@@ -21,7 +32,6 @@ from coilwork_ir.index.proofs import (
     provably_positive,
 )
 from coilwork_ir.index.recombination import recombine
-from coilwork_ir.index.ring import product, total
 from coilwork_ir.index.substitution import evaluate, substitute
 from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (

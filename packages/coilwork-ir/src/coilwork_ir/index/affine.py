@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.expression import ONE, SYMBOL, ZERO, Expr, atoms_of, const
-from coilwork_ir.index.ring import accumulate, add, from_terms, mono_from_atoms, subtract
+from coilwork_ir.index.expression import (
+    ONE,
+    SYMBOL,
+    ZERO,
+    Expr,
+    IndexArithmeticError,
+    accumulate,
+    add,
+    atoms_of,
+    const,
+    from_terms,
+    mono_from_atoms,
+    subtract,
+)
 from coilwork_ir.index.substitution import substitute
 
 

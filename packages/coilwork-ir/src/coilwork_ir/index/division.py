@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from math import gcd
 
-from coilwork_ir.index.errors import IndexArithmeticError
 from coilwork_ir.index.expression import (
     CONST,
     FLOORDIV,
@@ -17,23 +16,22 @@ from coilwork_ir.index.expression import (
     RULES,
     ZERO,
     Expr,
-    as_expr,
-    atoms_of,
-    const,
-    make_atom,
-    make_sum,
-)
-from coilwork_ir.index.interval import limits, sum_limits
-from coilwork_ir.index.ring import (
+    IndexArithmeticError,
     accumulate,
     add,
     add_int,
+    as_expr,
+    atoms_of,
+    const,
     finish,
     from_terms,
+    make_atom,
+    make_sum,
     mono_from_atoms,
     multiply,
     scale,
 )
+from coilwork_ir.index.interval import limits, sum_limits
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
 from coilwork_ir.interning import MemoTable
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.expression import MAX, MIN, Expr, as_expr, const, make_atom
+from coilwork_ir.index.expression import MAX, MIN, Expr, IndexArithmeticError, as_expr, const, make_atom
 from coilwork_ir.index.proofs import provably_le
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coilwork_ir.index.expression import Expr, as_expr
-from coilwork_ir.index.ring import product, total
+from coilwork_ir.index.expression import Expr, as_expr, product, total
 from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Sym, node
 
 

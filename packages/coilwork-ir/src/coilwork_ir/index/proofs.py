@@ -20,20 +20,18 @@ from coilwork_ir.index.expression import (
     SYMBOL,
     ZERO,
     Expr,
-    as_expr,
-    atoms_of,
-)
-from coilwork_ir.index.interval import limits
-from coilwork_ir.index.ring import (
     accumulate,
     add,
     add_int,
+    as_expr,
+    atoms_of,
     from_terms,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
 )
+from coilwork_ir.index.interval import limits
 from coilwork_ir.interning import MemoTable
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.expression import MOD, PRODUCT, RULES, SYMBOL, Expr, atoms_of, make_sum
+from coilwork_ir.index.expression import (
+    MOD,
+    PRODUCT,
+    RULES,
+    SYMBOL,
+    Expr,
+    accumulate,
+    add,
+    atoms_of,
+    from_terms,
+    make_sum,
+    mono_from_atoms,
+    multiply,
+    scale,
+    subtract,
+)
 from coilwork_ir.index.proofs import provably_positive
-from coilwork_ir.index.ring import accumulate, add, from_terms, mono_from_atoms, multiply, scale, subtract
 
 
 def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> Expr:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError
 from coilwork_ir.index.expression import (
     FLOORDIV,
     MIN,
@@ -14,9 +13,14 @@ from coilwork_ir.index.expression import (
     PRODUCT,
     SYMBOL,
     Expr,
+    IndexArithmeticError,
+    accumulate,
+    add_int,
+    from_terms,
+    multiply,
+    scale,
 )
 from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.ring import accumulate, add_int, from_terms, multiply, scale
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:

@@ -17,21 +17,19 @@ from coilwork_ir.index.expression import (
     RULES,
     ZERO,
     Expr,
-    atoms_of,
-    make_atom,
-    make_sum,
-)
-from coilwork_ir.index.interval import limits
-from coilwork_ir.index.proofs import provably_lt, provably_nonneg
-from coilwork_ir.index.ring import (
     accumulate,
     add,
+    atoms_of,
     from_terms,
+    make_atom,
+    make_sum,
     mono_from_atoms,
     multiply,
     scale,
     subtract,
 )
+from coilwork_ir.index.interval import limits
+from coilwork_ir.index.proofs import provably_lt, provably_nonneg
 
 
 def floordiv_symbolic(a: Expr, b: Expr) -> Expr:

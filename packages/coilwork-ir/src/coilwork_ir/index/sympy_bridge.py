@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import sympy
 
 from coilwork_ir.index.division import ceildiv, floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.expression import ONE, Expr, const
+from coilwork_ir.index.expression import ONE, Expr, IndexArithmeticError, add, const, multiply, product, total
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.proofs import provably_nonneg, provably_positive
-from coilwork_ir.index.ring import add, multiply, product, total
 from coilwork_ir.index.view import fold
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
 from coilwork_ir.index.expression import (
     CONST,
     FLOORDIV,
@@ -21,11 +20,15 @@ from coilwork_ir.index.expression import (
     SUM,
     SYMBOL,
     Expr,
+    IndexArithmeticError,
+    IndexSyntaxError,
     atoms_of,
     const,
+    multiply,
+    scale,
+    total,
 )
 from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.ring import multiply, scale, total
 
 
 def format_expr(e: Expr) -> str:
