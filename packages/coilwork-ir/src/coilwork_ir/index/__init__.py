@@ -20,8 +20,7 @@ from coilwork_ir.index.expression import (
     total,
 )
 from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.interval import Interval, bounds
-from coilwork_ir.index.magnitude import largest_operands, magnitude
+from coilwork_ir.index.interval import Interval, bounds, largest_operands, magnitude
 from coilwork_ir.index.proofs import (
     provably_divisible,
     provably_eq,
