@@ -42,11 +42,12 @@ from coilwork_ir.index.view import (
     Mul,
     Node,
     Sym,
+    WrittenSize,
     fold,
     is_subtracted,
     node,
+    written_size,
 )
-from coilwork_ir.index.written import WrittenSize, written_size
 
 __all__ = [
     "Add",
