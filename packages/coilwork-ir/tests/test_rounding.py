@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from coilwork_ir.dtypes import FORMATS, DType
+from coilwork_ir.dtypes import FORMATS, DType, bits_value, float_bits, round_to_dtype
 from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
 from coilwork_ir.kernels.small_floats import decode, encode
-from coilwork_ir.rounding import bits_value, float_bits, rounded
 from coilwork_ir.scalar import Const, Op, Scalar, parameter, postorder
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -50,11 +49,11 @@ def test_bits_are_torchs(dtype: DType) -> None:
     numbers = wanted.float().tolist()
     for value, right, number in zip(x.tolist(), bits, numbers, strict=True):
         if math.isnan(number):
-            assert math.isnan(rounded(value, dtype))
+            assert math.isnan(round_to_dtype(value, dtype))
             continue
         assert float_bits(value, dtype) == right, value
-        assert rounded(value, dtype) == number
-        assert math.copysign(1.0, rounded(value, dtype)) == math.copysign(1.0, number)
+        assert round_to_dtype(value, dtype) == number
+        assert math.copysign(1.0, round_to_dtype(value, dtype)) == math.copysign(1.0, number)
 
 
 @pytest.mark.parametrize("dtype", SMALL, ids=lambda d: d.text)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
-from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, load, postorder, rewrite, where
 
 # What a processor makes of a float of the first type on the way to an integer of the second, which is no
@@ -94,7 +93,7 @@ class _Conversions:
 
     def _constant(self, value: float, source: DType, dtype: DType) -> Const | None:
         """Return what `value` becomes; `None` if any compiler says the same."""
-        value = rounded(value, source)
+        value = round_to_dtype(value, source)
         if -_HELD <= value < _HELD and (dtype not in _UNSIGNED or value > -1):
             return None
         return const(self._conversion(value, source, dtype), dtype)

@@ -10,11 +10,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from coilwork_ir.dtypes import DType, FloatFormat
+from coilwork_ir.dtypes import DType, FloatFormat, bits_value, float_bits
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
-from coilwork_ir.rounding import bits_value, float_bits
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, load, op, postorder, where, with_operands
 
 _F32_INFINITY: Final = 0x7F800000
