@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coilwork_ir.capabilities import LEAST, Capabilities, RowWalks
-from coilwork_ir.target import Targets, target
+from coilwork_ir.target import LEAST, Capabilities, RowWalks, Targets, target
 
 ROWS = RowWalks(
     kept_bytes=4096,

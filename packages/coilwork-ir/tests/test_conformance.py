@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
 from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
 from coilwork_ir.conformance.edges import edge_count, edge_values
@@ -22,7 +21,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import LEAST, Capabilities, Target, target
 
 CPU = target("x86-64-avx2")
 

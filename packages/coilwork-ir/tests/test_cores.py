@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coilwork_ir.capabilities import LEAST, Capabilities
 from coilwork_ir.conformance import CORE_CASES, check_cores, failures, random_core_case
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.index import evaluate, extents_of, symbol
@@ -31,7 +30,7 @@ from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.mapping import find_fault, parse_mapping
 from coilwork_ir.scalar import Op, op, postorder, rewrite
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target
 
 SEEDS = range(120)
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {"exp": torch.exp, "tanh": torch.tanh, "neg": torch.neg}

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Candidate, Kernel, KernelCall, Proposal, Schedule, Step
 from coilwork_ir.loops import (
@@ -30,7 +29,7 @@ from coilwork_ir.loops import (
 )
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import NamesBlocks
 from coilwork_scheduler.contractions.templates import CoreNode
 from coilwork_scheduler.dependence import Dependence, readers_of

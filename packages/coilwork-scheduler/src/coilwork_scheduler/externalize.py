@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
-from coilwork_ir.capabilities import Sorting
 from coilwork_ir.dtypes import DType
 from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import as_int, extent_of, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, load
+from coilwork_ir.target import Sorting
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.settings import Settings
 from coilwork_scheduler.sizes import SizeHints

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
@@ -16,7 +15,7 @@ from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction
 from coilwork_ir.syntax.python import Function, Verbatim
-from coilwork_ir.target import Target
+from coilwork_ir.target import Capabilities, Target
 from coilwork_triton.capabilities import capabilities_of
 from coilwork_triton.combined import plan_given_member, plan_member, write_combined
 from coilwork_triton.combining.functions import own_functions

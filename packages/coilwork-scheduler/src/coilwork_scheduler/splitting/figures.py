@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coilwork_ir.capabilities import Capabilities, RowWalks
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, stride_of, substitute
 from coilwork_ir.loops import Reduce
 from coilwork_ir.loops.access import defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, postorder
-from coilwork_ir.target import Target, Targets
+from coilwork_ir.target import Capabilities, RowWalks, Target, Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.kernels.accesses import nearest

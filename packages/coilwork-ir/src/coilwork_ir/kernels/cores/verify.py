@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.capabilities import Capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
 from coilwork_ir.kernels.core_nodes import (
@@ -37,6 +36,7 @@ from coilwork_ir.scalar import (
     index_value,
     postorder,
 )
+from coilwork_ir.target import Capabilities
 from coilwork_ir.verification.rules import Place, Rule
 
 CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
