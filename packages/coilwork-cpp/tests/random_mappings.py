@@ -65,7 +65,7 @@ MORE = (Case(name="first", text=FIRST), Case(name="parts", text=format_kernel(ra
 
 @dataclass(slots=True)
 class RandomlyMapped:
-    """The C++ generator with mappings drawn at random; implements `coilwork_ir.codegen.Codegen`.
+    """The C++ generator with mappings drawn at random; implements `coilwork_ir.backend.Codegen`.
 
     Attributes:
         seed: equal seeds draw equal mappings.

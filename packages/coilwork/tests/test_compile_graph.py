@@ -25,7 +25,7 @@ from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork_cpp import CppCodegen
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel

@@ -14,7 +14,7 @@ from coilwork_ir.target import Capabilities, Target
 
 
 class CppCodegen:
-    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves
+    """C++ for CPUs; implements `coilwork_ir.backend.Codegen`. It has no state: one object serves
     all threads.
     """
 

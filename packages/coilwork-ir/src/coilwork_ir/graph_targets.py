@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coilwork_ir.backend import Codegen
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.codegen import Codegen
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import Target, Targets

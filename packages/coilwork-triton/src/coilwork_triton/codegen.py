@@ -35,7 +35,7 @@ from coilwork_triton.text.types import triton_type
 
 
 class TritonCodegen:
-    """Writes Triton for NVIDIA and AMD GPUs. Stateless; see `coilwork_ir.codegen.Codegen`."""
+    """Writes Triton for NVIDIA and AMD GPUs. Stateless; see `coilwork_ir.backend.Codegen`."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.coverage import CASES
 from coilwork_ir.errors import CoilworkIRError, EmitError

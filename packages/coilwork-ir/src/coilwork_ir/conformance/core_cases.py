@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import Result, Runner, Status, check_codegen
 from coilwork_ir.errors import EmitError

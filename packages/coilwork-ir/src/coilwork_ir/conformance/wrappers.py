@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from coilwork_ir.codegen import Codegen
+from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.check import TOLERANCES, Result
 from coilwork_ir.conformance.wrapper_cases import WRAPPER_CASES, Inputs, WrapperCase
 from coilwork_ir.dtypes import DType
