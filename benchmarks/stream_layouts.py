@@ -30,7 +30,7 @@ from benchmarks.layout_tables import TARGET, capture
 from benchmarks.machine import machine_description
 from coilwork.backend import backend
 from coilwork.backends.registry import codegen_for
-from coilwork_ir.graph_targets import declare_capabilities
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.access import defined
 from coilwork_ir.passes import Pass

@@ -22,8 +22,8 @@ from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_frontend.capture.eager_fallback import box_graph
+from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
-from coilwork_ir.graph_targets import declare_capabilities
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program

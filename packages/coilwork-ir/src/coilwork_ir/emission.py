@@ -1,20 +1,27 @@
 """Every kernel of a program as source text: which generator writes it, for which device, and whose fault an
 error is.
+
+The targets of a graph of loops, by the devices that it mentions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coilwork_ir.backend import Codegen, Describing
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Candidate, Kernel
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.program.nodes import Launch, Program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target, Targets
+
+# ---- Every kernel of a program as source text: which generator writes it, for which device, and ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +128,33 @@ def _kernel_devices(program: Program) -> dict[str, str]:
                 device = known[instruction.args[0]].device if instruction.args else "cpu"
                 devices.setdefault(instruction.kernel, device)
     return devices
+
+
+# ---- The targets of a graph of loops, by the devices that it mentions ----
+
+
+def describe_targets(
+    graph: Graph, describe: Callable[[str], Target], find: Callable[[Target], Codegen]
+) -> Targets:
+    """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target.
+
+    `describe` gives the target of a device, and `find` the generator of its kernels.
+    """
+    devices: dict[str, None] = {}
+    for entry in graph.inputs:
+        if isinstance(entry, Buffer):
+            devices.setdefault(entry.device)
+    for node in graph.nodes:
+        for buffer in defined(node):
+            devices.setdefault(buffer.device)
+    found = tuple((device, describe(device)) for device in devices)
+    gpus = [target for _, target in found if target.is_gpu]
+    main = gpus[0] if gpus else (found[0][1] if found else describe("cpu"))
+    return declare_capabilities(Targets(main=main, by_device=found), find)
+
+
+def declare_capabilities(targets: Targets, find: Callable[[Target], Codegen]) -> Targets:
+    """`targets` with what the generators of their kernels, which `find` gives, can do."""
+    known = {target.name: target for target in (targets.main, *(target for _, target in targets.by_device))}
+    found = ((name, find(target).capabilities(target)) for name, target in known.items())
+    return replace(targets, declared=tuple(found))
