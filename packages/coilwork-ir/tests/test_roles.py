@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.roles import CallingConvention, CallRole, InputRole, OutputRole, Role, Value
+from coilwork_ir.calling_convention import CallingConvention, CallRole, InputRole, OutputRole, Role, Value
 
 i, o, h = ([Value(side, k) for k in range(3)] for side in ("in", "out", "hidden"))
 
