@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from weakref import ref
 
-from coilwork_ir.interning import InternTable, MemoTable
+from coilwork_ir.intern_table import InternTable, MemoTable
 
 
 class Value:

@@ -33,7 +33,7 @@ from coilwork_ir.index.expression import (
 )
 from coilwork_ir.index.interval import limits, sum_limits
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
-from coilwork_ir.interning import MemoTable
+from coilwork_ir.intern_table import MemoTable
 
 _QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 _REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
 
-from coilwork_ir.interning import InternTable, MemoTable
+from coilwork_ir.intern_table import InternTable, MemoTable
 
 # ---- What can go wrong in index arithmetic ----
 

@@ -32,7 +32,7 @@ from coilwork_ir.index.expression import (
     subtract,
 )
 from coilwork_ir.index.interval import limits
-from coilwork_ir.interning import MemoTable
+from coilwork_ir.intern_table import MemoTable
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
 # Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that

@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.interning import InternTable
+from coilwork_ir.intern_table import InternTable
 from coilwork_ir.ops import ReduceKind, ScanKind
 
 Literal_: TypeAlias = bool | int | float
