@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ir_cases import COPY
 
-from coilwork_ir.in_flight import InFlight
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.fresh_names import FreshNames
-from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, extents_of
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loops import (
     AssertSize,
     Attention,

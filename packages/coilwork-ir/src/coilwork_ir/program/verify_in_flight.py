@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, references
-from coilwork_ir.in_flight import HOST, Actor, InFlight
+from coilwork_ir.inflight_memory import HOST, Actor, InFlight
 from coilwork_ir.program.nodes import (
     AllocPool,
     Comment,

@@ -11,8 +11,8 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.dtypes import DType
-from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, as_expr, as_int, symbol, written_size
+from coilwork_ir.inflight_memory import InFlight
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
