@@ -5,7 +5,7 @@ minimum or a maximum. Equal normal forms are the same object. Open `expression.p
 the rules, `proofs.py` what can be proved. `sympy_bridge.py`, imported on its own, converts from and to sympy.
 """
 
-from coilwork_ir.index.division import ceildiv, floordiv, mod
+from coilwork_ir.index.division import ceildiv, floordiv, mod, recombine
 from coilwork_ir.index.expression import (
     Expr,
     IndexArithmeticError,
@@ -29,7 +29,6 @@ from coilwork_ir.index.proofs import (
     provably_nonneg,
     provably_positive,
 )
-from coilwork_ir.index.recombination import recombine
 from coilwork_ir.index.substitution import coefficients, evaluate, stride_of, substitute
 from coilwork_ir.index.text import format_expr, parse_expr
 from coilwork_ir.index.view import (
