@@ -4,6 +4,15 @@ Open `nodes.py` first. `build.py` has the constructors, `walk.py` goes through g
 other files find facts about values.
 """
 
+from coilwork_ir.scalar.analysis import (
+    ContractionParts,
+    even_parts,
+    find_contraction,
+    find_parts,
+    leading_points,
+    narrow_to_32_bits,
+    whole_span,
+)
 from coilwork_ir.scalar.build import (
     cast,
     combine,
@@ -19,9 +28,7 @@ from coilwork_ir.scalar.build import (
     sort,
     where,
 )
-from coilwork_ir.scalar.contraction import ContractionParts, find_contraction, find_parts
 from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, join_conversions, joined_small
-from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import (
     Combine,
     Combining,
@@ -37,7 +44,6 @@ from coilwork_ir.scalar.nodes import (
     Scan,
     Sort,
 )
-from coilwork_ir.scalar.parts import even_parts
 from coilwork_ir.scalar.walk import (
     loads,
     postorder,
@@ -47,7 +53,6 @@ from coilwork_ir.scalar.walk import (
     substitute_ranges,
     with_operands,
 )
-from coilwork_ir.scalar.whole import narrow_to_32_bits, whole_span
 
 __all__ = [
     "Combine",

@@ -134,7 +134,7 @@ class Contraction(Scalar):
 
     Both factors have one type of floats; products and sums are in the node's own, which has every product of
     two factors of 16 bits. In a kernel the left factor alone varies along rows, the right one alone along
-    columns, both along the axes and a batch: `coilwork_ir.scalar.contraction`.
+    columns, both along the axes and a batch: `coilwork_ir.scalar.analysis`.
     """
 
     __slots__ = ("axes",)
