@@ -15,10 +15,14 @@ from coilwork_ir.scalar.analysis import (
 )
 from coilwork_ir.scalar.build import (
     cast,
+    cast_to_e4m3_or_nan,
     combine,
     const,
     contract,
     index_value,
+    is_lossless,
+    join_conversions,
+    joined_small,
     load,
     op,
     parameter,
@@ -28,7 +32,6 @@ from coilwork_ir.scalar.build import (
     sort,
     where,
 )
-from coilwork_ir.scalar.conversions import cast_to_e4m3_or_nan, is_lossless, join_conversions, joined_small
 from coilwork_ir.scalar.nodes import (
     Combine,
     Combining,
