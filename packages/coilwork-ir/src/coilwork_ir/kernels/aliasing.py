@@ -27,7 +27,7 @@ from coilwork_ir.scalar import (
     find_contraction,
     postorder,
 )
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -45,16 +45,20 @@ from coilwork_ir.scalar import (
     postorder,
 )
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
-from coilwork_ir.verification.rules import Place, Rule
-from coilwork_ir.verification.scalars import (
+from coilwork_ir.verification import (
     SCALAR_RULES,
+    SCOPE_RULES,
+    STREAM_RULES,
+    Place,
+    Rule,
+    Scope,
+    StreamChecker,
     check_index,
     check_load,
     check_mask,
     check_symbols_of,
+    open_scope,
 )
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
-from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
 
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

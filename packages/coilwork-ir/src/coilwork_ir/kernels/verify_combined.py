@@ -12,7 +12,7 @@ from typing import Final
 from coilwork_ir.index import substitute
 from coilwork_ir.kernels.aliasing import check_pairs
 from coilwork_ir.kernels.nodes import Combined, Kernel, Member, TensorArg
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

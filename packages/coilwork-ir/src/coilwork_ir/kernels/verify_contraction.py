@@ -9,7 +9,7 @@ from typing import Final
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.scalar import Contraction, Reduce, Scalar, Scan, Sort, find_parts, postorder
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 CONTRACTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -22,7 +22,7 @@ from coilwork_ir.kernels.nodes import Kernel, RangeKind
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 _POSITIONED = frozenset({"min", "max", "argmin", "argmax"})
 

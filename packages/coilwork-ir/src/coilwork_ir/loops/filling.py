@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops.nodes import Scatter
-from coilwork_ir.verification.boxes import Box
+from coilwork_ir.verification import Box
 
 
 def box_of(node: Scatter) -> Box | None:

@@ -50,10 +50,20 @@ from coilwork_ir.loops.verify_computed import (
     check_split,
     define_computed,
 )
-from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight, check_paths, declare_numbers
-from coilwork_ir.verification.rules import Place, Rule, first_line
-from coilwork_ir.verification.scalars import SCALAR_RULES
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
+from coilwork_ir.verification import (
+    FLIGHT_NAMES,
+    SCALAR_RULES,
+    SCOPE_RULES,
+    Place,
+    Rule,
+    Scope,
+    buffer_of,
+    check_flight,
+    check_paths,
+    declare_numbers,
+    first_line,
+    open_scope,
+)
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -31,9 +31,7 @@ from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, postorder, range_symbols
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
-from coilwork_ir.verification.rules import Place
-from coilwork_ir.verification.scalars import check_index, check_load, check_mask, check_symbols_of
-from coilwork_ir.verification.scope import Scope
+from coilwork_ir.verification import Place, Scope, check_index, check_load, check_mask, check_symbols_of
 
 
 def check_convolution(node: Convolution, scope: Scope, place: Place) -> None:

@@ -42,10 +42,17 @@ from coilwork_ir.program.text import format_instruction
 from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
 from coilwork_ir.program.walk import defined_buffers, defined_values, distinct_programs
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
-from coilwork_ir.verification.results import check_paths, declare_numbers
-from coilwork_ir.verification.rules import Place, Rule, first_line
-from coilwork_ir.verification.scope import SCOPE_RULES, Scope
-from coilwork_ir.verification.streams import STREAM_RULES, StreamChecker
+from coilwork_ir.verification import (
+    SCOPE_RULES,
+    STREAM_RULES,
+    Place,
+    Rule,
+    Scope,
+    StreamChecker,
+    check_paths,
+    declare_numbers,
+    first_line,
+)
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

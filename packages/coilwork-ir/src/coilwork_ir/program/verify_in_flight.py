@@ -26,8 +26,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.walk import defined_buffers, may_write_operands
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
-from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import FLIGHT_NAMES, Place, Rule, check_flight
 
 FLIGHT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -37,7 +37,7 @@ from coilwork_ir.scalar import (
     postorder,
 )
 from coilwork_ir.target import Capabilities
-from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification import Place, Rule
 
 CORE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

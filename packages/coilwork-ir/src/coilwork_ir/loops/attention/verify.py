@@ -12,9 +12,7 @@ from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
 from coilwork_ir.loops.verify_computed import check_scalar
 from coilwork_ir.scalar import Load, Op, Parameter, Scalar, postorder
-from coilwork_ir.verification.rules import Place, Rule
-from coilwork_ir.verification.scalars import check_mask
-from coilwork_ir.verification.scope import Scope
+from coilwork_ir.verification import Place, Rule, Scope, check_mask
 
 ATTENTION_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
