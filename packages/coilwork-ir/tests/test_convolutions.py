@@ -14,7 +14,7 @@ from coilwork_ir.conformance import CONVOLUTION_CASES, check_convolutions
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr, symbol
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
 from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of

@@ -13,7 +13,7 @@ from torch.nn import functional
 from coilwork_ir.conformance import CORE_CASES, check_cores, failures, random_core_case
 from coilwork_ir.errors import EmitError, VerifyError
 from coilwork_ir.index import evaluate, extents_of, symbol
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.core_nodes import (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS, apply_op, convert, literal, torch_dtype
+from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS, apply_op, convert, literal, torch_dtype
 from coilwork_ir.ops import SCALAR_OPS
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-40, 3e38, -3e38, 88.8, -104.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.interpretation.reductions import REDUCERS, SCANNERS, reduce_last, scan_last
+from coilwork_ir.interpretation.ops import REDUCERS, SCANNERS, reduce_last, scan_last
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS
 
 X = torch.randn(3, 17, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork_ir.dtypes import FORMATS, DType, bits_value, float_bits, round_to_dtype
-from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
+from coilwork_ir.interpretation.ops import apply_op, literal, torch_dtype
 from coilwork_ir.kernels.small_floats import decode, encode
 from coilwork_ir.scalar import Const, Op, Scalar, parameter, postorder
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
+from coilwork_ir.interpretation.ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.strict import FUNCTIONS, make_functions_strict

@@ -12,7 +12,7 @@ from torch import Tensor
 from coilwork_ir.conformance.edges import Edge, edge_values
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import evaluate
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.text import parse_kernel
 
 Plain = Literal[

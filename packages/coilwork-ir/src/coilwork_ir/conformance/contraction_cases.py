@@ -15,7 +15,7 @@ from torch import Tensor
 from coilwork_ir.conformance.attention_cases import Compute, check_graph
 from coilwork_ir.conformance.check import Result
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 
 Edge = Literal[
     "left", "right", "third", "dividend", "divisor", "count", "degree", "signed-byte", "byte", "choice"

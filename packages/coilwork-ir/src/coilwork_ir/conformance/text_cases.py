@@ -47,7 +47,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.conformance.check import TOLERANCES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, extent_of
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels.interpret import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import parse_kernel

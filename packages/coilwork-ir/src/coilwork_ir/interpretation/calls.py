@@ -22,8 +22,8 @@ from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
-from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.memory import Memory
+from coilwork_ir.interpretation.ops import torch_dtype
 
 
 def find_operator(target: str) -> Callable[..., object]:

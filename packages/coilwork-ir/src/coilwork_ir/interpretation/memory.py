@@ -11,7 +11,7 @@ from torch import Tensor
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, evaluate
-from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access
 
 Value: TypeAlias = Tensor | int | None

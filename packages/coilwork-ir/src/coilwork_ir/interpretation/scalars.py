@@ -13,9 +13,16 @@ from torch import Tensor
 from coilwork_ir.device_traits import HOST_MEMORY, has_trait
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
-from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dtype
 from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.reductions import reduce_last, scan_all, sort_last
+from coilwork_ir.interpretation.ops import (
+    SMALL_FLOATS,
+    apply_op,
+    literal,
+    reduce_last,
+    scan_all,
+    sort_last,
+    torch_dtype,
+)
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import (
     Const,

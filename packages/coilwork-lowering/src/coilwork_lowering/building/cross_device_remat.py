@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import written_size
-from coilwork_ir.interpret_ops import apply_op, literal
+from coilwork_ir.interpretation.ops import apply_op, literal
 from coilwork_ir.loops import Node, Pointwise
 from coilwork_ir.scalar import (
     Const,
