@@ -13,10 +13,9 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import evaluate
-from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, Value, flat
 from coilwork_ir.interpretation.ops import torch_dtype
-from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
+from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.kernels.cores.interpret import evaluate_core
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store
 from coilwork_ir.loops.interpret import step

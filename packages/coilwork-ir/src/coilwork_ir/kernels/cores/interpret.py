@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.index import Expr
-from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.ops import torch_dtype
-from coilwork_ir.interpretation.scalars import Access, Evaluator
+from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator
 from coilwork_ir.kernels.core_nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core
 from coilwork_ir.kernels.nodes import Store
 from coilwork_ir.loops.attention.interpret import Bodies, GradientTerms, sum_values

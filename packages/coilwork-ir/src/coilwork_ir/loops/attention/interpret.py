@@ -11,10 +11,9 @@ from torch import Tensor
 from coilwork_ir.buffers import Argument, Buffer, Ref, SymbolOutput
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, extent_of
-from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, flat
 from coilwork_ir.interpretation.ops import torch_dtype
-from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
+from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.loops.attention.verify import Saved, operand_of
 from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
 from coilwork_ir.scalar import Scalar, loads
