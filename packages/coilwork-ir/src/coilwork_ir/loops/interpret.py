@@ -15,8 +15,7 @@ from torch import Tensor
 from coilwork_ir.buffers import Argument, Buffer
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr, as_expr, extent_of
-from coilwork_ir.interpretation.calls import argument_value, call, take_results
-from coilwork_ir.interpretation.memory import Memory, Value, flat
+from coilwork_ir.interpretation.memory import Memory, Value, argument_value, call, flat, take_results
 from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, torch_dtype
 from coilwork_ir.interpretation.scalars import Domain, Evaluator, combine
 from coilwork_ir.loops.access import read

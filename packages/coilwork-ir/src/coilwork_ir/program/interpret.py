@@ -15,8 +15,15 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.interpretation.calls import argument_value, call, take_results
-from coilwork_ir.interpretation.memory import Memory, Value, flat, same_strides
+from coilwork_ir.interpretation.memory import (
+    Memory,
+    Value,
+    argument_value,
+    call,
+    flat,
+    same_strides,
+    take_results,
+)
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.queues import Queues
 from coilwork_ir.kernels.interpret import interpret_kernel
