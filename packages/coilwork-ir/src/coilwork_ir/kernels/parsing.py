@@ -28,6 +28,7 @@ from coilwork_ir.loops.parsing import read_node
 from coilwork_ir.ops import STORE_MODES, StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
+    STREAM_STEPS,
     Symbols,
     parse_buffer,
     parse_indices,
@@ -37,6 +38,7 @@ from coilwork_ir.text.atoms import (
     parse_ref,
     parse_symbol,
     parse_type,
+    read_on,
 )
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
@@ -45,7 +47,6 @@ from coilwork_ir.text.scalars import (
     parse_statements,
     parse_value,
 )
-from coilwork_ir.text.streams import STREAM_STEPS, read_on
 
 RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")

@@ -22,8 +22,10 @@ from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     format_buffer,
     format_list,
+    format_on,
     format_origins,
     format_output,
+    format_stream_instruction,
     format_symbol,
 )
 from coilwork_ir.text.reader import quote
@@ -31,7 +33,6 @@ from coilwork_ir.text.scalars import (
     Names,
     format_scalars,
 )
-from coilwork_ir.text.streams import format_on, format_stream_instruction
 
 
 def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, indent: str = "") -> str:

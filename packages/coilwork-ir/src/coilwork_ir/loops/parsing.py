@@ -44,8 +44,6 @@ from coilwork_ir.text.atoms import (
     parse_range,
     parse_ref,
     parse_type,
-)
-from coilwork_ir.text.calls import (
     read_binds,
     read_call_arguments,
     read_flight,

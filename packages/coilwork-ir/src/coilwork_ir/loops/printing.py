@@ -31,13 +31,14 @@ from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     format_argument,
     format_buffer,
+    format_flight,
     format_list,
     format_origins,
     format_output,
+    format_paths,
     format_range,
     format_symbol,
 )
-from coilwork_ir.text.calls import format_flight, format_paths
 from coilwork_ir.text.reader import quote
 from coilwork_ir.text.scalars import (
     Names,

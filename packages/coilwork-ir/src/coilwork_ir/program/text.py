@@ -53,12 +53,17 @@ from coilwork_ir.program.regions import straight
 from coilwork_ir.program.walk import distinct_programs
 from coilwork_ir.streams import Copy, ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
+    STREAM_READERS,
     Symbols,
     format_argument,
     format_buffer,
+    format_flight,
     format_list,
+    format_on,
     format_origins,
     format_output,
+    format_paths,
+    format_stream_instruction,
     format_symbol,
     parse_argument,
     parse_buffer,
@@ -68,18 +73,14 @@ from coilwork_ir.text.atoms import (
     parse_output,
     parse_ref,
     parse_symbol,
-)
-from coilwork_ir.text.calls import (
-    format_flight,
-    format_paths,
     read_binds,
     read_call_arguments,
     read_flight,
+    read_on,
     read_paths,
     read_result,
 )
 from coilwork_ir.text.reader import Reader, quote
-from coilwork_ir.text.streams import STREAM_READERS, format_on, format_stream_instruction, read_on
 
 
 def format_program(program: Program, *, origins: bool = True, indent: str = "") -> str:

@@ -41,8 +41,8 @@ from coilwork_ir.text.atoms import (
     parse_indices,
     parse_list,
     parse_origins,
+    read_result,
 )
-from coilwork_ir.text.calls import read_result
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import Values, format_scalars, parse_statements, parse_value
 
