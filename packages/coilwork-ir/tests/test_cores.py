@@ -16,15 +16,15 @@ from coilwork_ir.index import evaluate, extents_of, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.core_nodes import (
+from coilwork_ir.kernels.cores.verify import check_core_taken
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,
     accumulate_of,
     factors_of,
 )
-from coilwork_ir.kernels.cores.verify import check_core_taken
-from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel

@@ -132,7 +132,7 @@ class Capabilities:
             size symbols, 0 if nothing is known of it.
         takes_candidates: it runs kernels as templates propose (`coilwork_ir.kernels.Proposal`). It takes an
             option `candidates`, per kernel: texts of directives, best guess first.
-        cores: kinds of cores that it has templates for (`coilwork_ir.kernels.core_nodes.CoreKind`). It
+        cores: kinds of cores that it has templates for (`coilwork_ir.kernels.nodes.CoreKind`). It
             refuses kernels with others by name.
     """
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.core_nodes import factors_of
-from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.nodes import Kernel, factors_of
 from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
 from coilwork_ir.mapping.numbers import Number

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol, TypeAlias
 
-from coilwork_ir.kernels.core_nodes import CoreKind
+from coilwork_ir.kernels.nodes import CoreKind
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution
 from coilwork_ir.target import Capabilities, Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings

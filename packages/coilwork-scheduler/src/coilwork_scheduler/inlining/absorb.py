@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int, extent_of
-from coilwork_ir.kernels.core_nodes import weights_with
+from coilwork_ir.kernels.nodes import weights_with
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import (
     Attention,

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, extent_of, substitute, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.core_nodes import (
+from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,
     ConvolutionCore,
     Core,
+    Numerics,
     ranges_of,
 )
-from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loops import Attention, Body, Convolution
 from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.convolutions import Role, extents_summed, roles_of

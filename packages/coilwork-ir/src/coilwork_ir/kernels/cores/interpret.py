@@ -10,8 +10,7 @@ from torch import Tensor
 from coilwork_ir.index import Expr
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator
-from coilwork_ir.kernels.core_nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core
-from coilwork_ir.kernels.nodes import Store
+from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core, Store
 from coilwork_ir.loops.attention.interpret import Bodies, GradientTerms, sum_values
 from coilwork_ir.loops.convolutions import read_factors
 from coilwork_ir.scalar import Parameter, postorder

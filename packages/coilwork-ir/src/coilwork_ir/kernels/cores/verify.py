@@ -11,15 +11,16 @@ from typing import Final
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, extent_of, provably_eq
-from coilwork_ir.kernels.core_nodes import (
+from coilwork_ir.kernels.nodes import (
     AttentionGradientCore,
     ConvolutionCore,
     Core,
+    Kernel,
+    Store,
     accumulate_of,
     ranges_of,
     results_of,
 )
-from coilwork_ir.kernels.nodes import Kernel, Store
 from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.loops.convolutions import extents_summed, fitting_windows
