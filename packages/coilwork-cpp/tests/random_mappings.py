@@ -17,8 +17,8 @@ from coilwork_ir.errors import CoilworkIRError, EmitError, VerifyError
 from coilwork_ir.index import as_int, extent_of
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.kernels.values import value_names
 from coilwork_ir.mapping import (
     Accumulators,
     Block,

@@ -25,7 +25,7 @@ from coilwork_ir.kernels.nodes import (
     accumulate_of,
     factors_of,
 )
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.mapping import find_fault, parse_mapping

@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.dtypes import FORMATS, DType, bits_value, float_bits, round_to_dtype
 from coilwork_ir.interpretation.ops import apply_op, literal, torch_dtype
-from coilwork_ir.kernels.small_floats import decode, encode
+from coilwork_ir.kernels.rewrite import decode, encode
 from coilwork_ir.scalar import Const, Op, Scalar, parameter, postorder
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

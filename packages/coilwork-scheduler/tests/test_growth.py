@@ -8,7 +8,7 @@ from declared import schedule
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, written_size
 from coilwork_ir.kernels import KernelCall, Schedule
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import IndexValue, Load, const, index_value, load, op, postorder, where
 from coilwork_ir.target import target

@@ -26,7 +26,7 @@ from coilwork_ir.fresh_names import FreshNames
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.kernels.small_floats import store_small_floats_as_bits
+from coilwork_ir.kernels.rewrite import store_small_floats_as_bits
 from coilwork_ir.mapping import (
     Contract,
     Directive,

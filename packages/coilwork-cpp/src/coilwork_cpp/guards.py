@@ -12,7 +12,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_lt
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, const, load, rewrite
 
 _Proof = Callable[[Expr, Expr], bool]

@@ -14,7 +14,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_divisible, stride_of, symbol
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.kernels.rewrite import with_sizes
 from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
 from coilwork_triton.kernel_passes.table import Draft
 from coilwork_triton.launch.parameters import next_power_of_two

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, product, stride_of
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.scalar import (
     Contraction,
     Reduce,

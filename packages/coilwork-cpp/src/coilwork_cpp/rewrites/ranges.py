@@ -28,7 +28,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,

@@ -35,7 +35,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.machine.model import Loops
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (

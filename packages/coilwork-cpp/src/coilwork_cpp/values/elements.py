@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType, round_to_dtype
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrap_integer
+from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.syntax.cpp import ZERO, Binary, Call, Code, DeclareArray, Literal, Unary
 
 _CACHE_LINE: Final = 64

@@ -15,7 +15,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
-from coilwork_ir.kernels.roots import kernel_roots, store_roots
+from coilwork_ir.kernels.rewrite import kernel_roots, store_roots
 from coilwork_ir.scalar import (
     Contraction,
     IndexValue,

@@ -19,7 +19,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, ceildiv, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel, RangeKind
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.verification import Place, Rule

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from coilwork_ir.index import Expr, stride_of
 from coilwork_ir.index import as_int as number_in
 from coilwork_ir.kernels.nodes import Kernel, Range, Store
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.mapping.form import print_form
 from coilwork_ir.mapping.numbers import Number, Open, values_of
 from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, Scan, Sort, postorder

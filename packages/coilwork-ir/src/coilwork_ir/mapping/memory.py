@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import Expr, bounds, interval, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.values import value_names
+from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.mapping.directive import (
     Directive,
     body_of,

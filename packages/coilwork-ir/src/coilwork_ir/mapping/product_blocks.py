@@ -21,7 +21,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernels.nodes import Candidate, Kernel, Range
-from coilwork_ir.kernels.roots import kernel_roots
+from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.mapping.directive import Directive
 from coilwork_ir.mapping.mapping import Mapping
 from coilwork_ir.mapping.text import format_mapping

@@ -10,7 +10,7 @@ from dataclasses import replace
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, as_expr, as_int, interval, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.resized import with_sizes
+from coilwork_ir.kernels.rewrite import with_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
 from coilwork_ir.mapping.mapping import Guard, Mapping, Nest, Versions, known_divisor
 from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values

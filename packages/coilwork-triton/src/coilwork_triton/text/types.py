@@ -10,7 +10,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType, float_bits, round_to_dtype
 from coilwork_ir.errors import EmitError
-from coilwork_ir.kernels.conversions import wrap_integer
+from coilwork_ir.kernels.rewrite import wrap_integer
 from coilwork_ir.scalar import Literal_
 from coilwork_ir.syntax.python import Attribute, Binary, Expression, List, Name, Number, Tuple, method, number
 from coilwork_triton.text.language import tl, tl_name

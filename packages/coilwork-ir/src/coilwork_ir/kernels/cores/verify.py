@@ -21,7 +21,7 @@ from coilwork_ir.kernels.nodes import (
     ranges_of,
     results_of,
 )
-from coilwork_ir.kernels.roots import store_roots
+from coilwork_ir.kernels.rewrite import store_roots
 from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.loops.convolutions import extents_summed, fitting_windows
 from coilwork_ir.scalar import (
