@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.aliasing import ALIASING_RULES, check_aliasing
+from coilwork_ir.kernels.alias_analysis import ALIASING_RULES, check_aliasing
 from coilwork_ir.kernels.cores.verify import CORE_RULES, check_core
 from coilwork_ir.kernels.nodes import (
     Kernel,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.index import substitute
-from coilwork_ir.kernels.aliasing import check_pairs
+from coilwork_ir.kernels.alias_analysis import check_pairs
 from coilwork_ir.kernels.nodes import Combined, Kernel, Member, TensorArg
 from coilwork_ir.verification import Place, Rule
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from coilwork_ir.index import as_int, bounds, extent_of, product
+from coilwork_ir.kernels.alias_analysis import loads_ahead
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.overwriting import loads_ahead
 from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.overwriting import overwritten
+from coilwork_ir.kernels.alias_analysis import overwritten
 from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, loads
 from coilwork_triton.facts.kernel_analysis import action_roots, actions_of
 from coilwork_triton.facts.levels import Levels

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.kernels.overwriting import overwritten
+from coilwork_ir.kernels.alias_analysis import overwritten
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_ir.syntax.python import Assign, Binary, Expression, For, If, Name, Number, Statement, method

@@ -4,6 +4,14 @@ A kernel computes in passes over its reduced ranges. A store may write the memor
 is of the very element that its point writes, and happens in the same pass as the store or in an earlier one.
 No two points store one element, so no other point still needs it. Walked ranges repeat all passes, which
 changes nothing of that.
+
+Stores over memory that the same kernel loads: whether a loop may load what later iterations need before it
+stores.
+
+Loads ahead are of points that come later in the loop. They find what they should unless an earlier iteration
+is about to change it. It changes nothing of the kind where each element is loaded by the very point that
+stores it: points that differ along the loop then have elements that differ, and other programs have others
+still.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels.nodes import Kernel, Store, TensorArg
 from coilwork_ir.kernels.rewrite import kernel_roots, store_roots
 from coilwork_ir.scalar import (
@@ -28,6 +36,9 @@ from coilwork_ir.scalar import (
     postorder,
 )
 from coilwork_ir.verification import Place, Rule
+
+# ---- The outputs of a kernel that may lie in the memory of its inputs: the proof, and the verif ----
+
 
 ALIASING_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -178,3 +189,38 @@ def check_pairs(pairs: Iterable[tuple[str, str]], args: Mapping[str, TensorArg],
             place.fail("aliasing", f"{output} is {first.dtype.text}, {source} is {second.dtype.text}")
         if first.span is not second.span:
             place.fail("aliasing", f"{output} spans {first.span!r} elements, {source} {second.span!r}")
+
+
+# ---- Stores over memory that the same kernel loads: whether a loop may load what later iteratio ----
+
+
+def overwritten(kernel: Kernel, store: Store) -> frozenset[str]:
+    """The arguments that may be the memory which `store` writes."""
+    return frozenset({store.buffer, *(source for out, source in kernel.aliasing if out == store.buffer)})
+
+
+def loads_ahead(kernel: Kernel, values: Iterable[Scalar], *, within: Collection[str] = ()) -> bool:
+    """True if loads of later points find the same before and after the stores of earlier ones.
+
+    An iteration has all points of the ranges called `within`, which it loads before it stores.
+    """
+    loads: dict[str, list[Load]] = {}
+    for node in postorder(tuple(values)):
+        if isinstance(node, Load):
+            loads.setdefault(node.buffer, []).append(node)
+    return all(
+        _its_own(kernel, store, load, within)
+        for store in kernel.stores
+        for source in overwritten(kernel, store)
+        for load in loads.get(source, ())
+    )
+
+
+def _its_own(kernel: Kernel, store: Store, load: Load, within: Collection[str]) -> bool:
+    """Each point loads by `load` the element that it stores, and no other point does.
+
+    A plain store whose place depends on all ranges writes no element twice.
+    """
+    ranges = {r.symbol for r in kernel.ranges if as_int(r.extent) != 1 and r.symbol.name not in within}
+    direct = store.mode == "store" and not store.indirect and not load.indirect
+    return direct and load.index[0] is store.index and ranges <= store.index.free_symbols
