@@ -17,7 +17,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.cores.verify import check_core_taken
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import (
     AttentionCore,
     AttentionGradientCore,

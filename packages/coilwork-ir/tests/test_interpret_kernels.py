@@ -7,7 +7,7 @@ import torch
 from ir_cases import COPY, UPDATE
 
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.kernels.interpret import interpret_kernel, interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.text import parse_kernel, parse_schedule
 from coilwork_ir.kernels.verify import verify_kernel, verify_schedule
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.kernels.workspace import find_piece_length, piece_length, scan_words, workspace_elements

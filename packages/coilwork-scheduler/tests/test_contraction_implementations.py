@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import Decision, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.interpret import interpret_graph

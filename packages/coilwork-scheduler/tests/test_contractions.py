@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern

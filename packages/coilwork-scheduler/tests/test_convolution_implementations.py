@@ -17,7 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Decision, Kernel, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Body, Convolution, Extern, Graph, Node, Pointwise, View, Window
 from coilwork_ir.loops.convolutions import make_result

@@ -13,7 +13,7 @@ import pytest
 import torch
 from declared import schedule
 
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpret import interpret_graph

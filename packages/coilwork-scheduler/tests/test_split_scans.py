@@ -11,7 +11,7 @@ from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpret import interpret_graph

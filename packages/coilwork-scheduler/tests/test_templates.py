@@ -18,7 +18,7 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.conformance import CONVOLUTION_CASES, check_attention, check_convolutions, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule
-from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore
 from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule

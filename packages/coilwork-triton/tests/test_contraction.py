@@ -10,7 +10,7 @@ from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_o
 from coilwork_ir.dtypes import DType
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen

@@ -48,7 +48,7 @@ from coilwork_ir.conformance.check import TOLERANCES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, extent_of
 from coilwork_ir.interpretation.ops import torch_dtype
-from coilwork_ir.kernels.interpret import interpret_kernel, interpret_schedule
+from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel, verify_schedule

@@ -18,7 +18,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import CoilworkIRError, EmitError, InterpretError
 from coilwork_ir.interpretation.memory import flat
 from coilwork_ir.kernel_source import KernelSource, SourceArg
-from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.program.interpret import interpret_program
