@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
-from coilwork_ir.kernels.cores.text import format_core
+from coilwork_ir.kernels.cores.printing import format_core
 from coilwork_ir.kernels.nodes import (
     Decision,
     Kernel,
