@@ -21,7 +21,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core
-from coilwork_ir.loops.attention.text import format_weights, read_saved, read_weights
+from coilwork_ir.loops.attention.printing import format_weights, read_saved, read_weights
 from coilwork_ir.loops.convolutions import Role
 from coilwork_ir.loops.nodes import Body
 from coilwork_ir.loops.parsing import read_domain, read_window
