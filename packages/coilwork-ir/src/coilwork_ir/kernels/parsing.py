@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, symbol
-from coilwork_ir.kernels.cores.printing import read_core
+from coilwork_ir.kernels.cores.parsing import read_core
 from coilwork_ir.kernels.nodes import (
     ArgRole,
     Candidate,
