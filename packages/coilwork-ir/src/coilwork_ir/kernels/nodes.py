@@ -36,9 +36,8 @@ from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, extent_of, extents_of
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.loops.attention_nodes import Weights
 from coilwork_ir.loops.convolutions import Role, Roles
-from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, View, While, Window
+from coilwork_ir.loops.nodes import AssertSize, Body, Check, Cond, Extern, View, Weights, While, Window
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.streams import OWN, StreamInstruction

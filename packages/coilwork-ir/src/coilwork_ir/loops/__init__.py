@@ -4,9 +4,10 @@ Open `nodes.py` first. `text.py`, `verify.py` and `interpret.py` are its text, i
 `matrix_products.py`, `convolutions.py` and `attention/` are nodes that libraries may compute.
 """
 
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Body,
     Check,
     Cond,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,

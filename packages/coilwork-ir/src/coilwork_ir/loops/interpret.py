@@ -20,10 +20,11 @@ from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, tor
 from coilwork_ir.interpretation.scalars import Domain, Evaluator, combine
 from coilwork_ir.loops.access import read
 from coilwork_ir.loops.attention.interpret import attend, derive_attention
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,

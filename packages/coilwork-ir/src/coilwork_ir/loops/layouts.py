@@ -22,8 +22,18 @@ from coilwork_ir.buffers import Buffer, Constant, Ref, references
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops.access import defined, read, shares_memory
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
-from coilwork_ir.loops.nodes import Cond, Contraction, Convolution, Extern, Graph, Node, View, While
+from coilwork_ir.loops.nodes import (
+    Attention,
+    AttentionGradient,
+    Cond,
+    Contraction,
+    Convolution,
+    Extern,
+    Graph,
+    Node,
+    View,
+    While,
+)
 
 
 @dataclass(frozen=True, slots=True)

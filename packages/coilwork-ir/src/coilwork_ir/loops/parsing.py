@@ -7,10 +7,11 @@ from collections.abc import Callable
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr
 from coilwork_ir.loops.attention.parsing import read_attention, read_gradient
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Body,
     Check,
     Cond,

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.loops.attention.printing import format_attention, format_gradient
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Check,
     Cond,
     Contraction,

@@ -15,11 +15,12 @@ from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOut
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import defined, overwritten
 from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_attention, check_gradient
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
+    Attention,
+    AttentionGradient,
     Cond,
     Contraction,
     Convolution,

@@ -11,7 +11,6 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
-from coilwork_ir.loops.attention_nodes import Weights
 from coilwork_ir.loops.convolutions import Roles, fitting_windows, roles_of
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import (
@@ -25,6 +24,7 @@ from coilwork_ir.loops.nodes import (
     Scan,
     Scatter,
     Sort,
+    Weights,
     Window,
 )
 from coilwork_ir.ops import REDUCE_OPS

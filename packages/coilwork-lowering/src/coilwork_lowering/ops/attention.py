@@ -23,7 +23,7 @@ from coilwork_ir.loops.attention.library_form import (
     make_attention,
     make_attention_gradient,
 )
-from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, StateForm
+from coilwork_ir.loops.nodes import STATE_LAYOUTS, StateForm
 from coilwork_lowering.building.buffers import Buffers
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value

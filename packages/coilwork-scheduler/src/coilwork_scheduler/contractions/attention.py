@@ -21,7 +21,7 @@ from coilwork_ir.loops.attention.library_form import (
     LibraryAttention,
     library_attention_of,
 )
-from coilwork_ir.loops.attention_nodes import StateForm
+from coilwork_ir.loops.nodes import StateForm
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.implementations import Quote, Surroundings
 from coilwork_scheduler.contractions.written_attention import WrittenOut, count_moved_bytes

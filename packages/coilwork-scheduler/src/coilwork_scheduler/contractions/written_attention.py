@@ -20,7 +20,7 @@ from coilwork_ir.loops import (
 )
 from coilwork_ir.loops.access import defined, read
 from coilwork_ir.loops.attention.verify import operand_of
-from coilwork_ir.loops.attention_nodes import Weights
+from coilwork_ir.loops.nodes import Weights
 from coilwork_ir.scalar import (
     Parameter,
     Scalar,

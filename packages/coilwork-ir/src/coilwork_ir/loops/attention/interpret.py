@@ -15,7 +15,7 @@ from coilwork_ir.interpretation.memory import Memory, flat
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.loops.attention.verify import Saved, operand_of
-from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
+from coilwork_ir.loops.nodes import STATE_LAYOUTS, Attention, AttentionGradient, Weights
 from coilwork_ir.scalar import Scalar, loads
 
 _NOWHERE = float("-inf")

@@ -17,7 +17,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, symbol
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.loops.attention.verify import operand_of
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient, StateForm, Weights
+from coilwork_ir.loops.nodes import Attention, AttentionGradient, StateForm, Weights
 from coilwork_ir.scalar import (
     Const,
     IndexValue,

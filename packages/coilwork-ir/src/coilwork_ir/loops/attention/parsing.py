@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.loops.attention_nodes import STATE_LAYOUTS, Attention, AttentionGradient, StateForm, Weights
+from coilwork_ir.loops.nodes import STATE_LAYOUTS, Attention, AttentionGradient, StateForm, Weights
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     Symbols,

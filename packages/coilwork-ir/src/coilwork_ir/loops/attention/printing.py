@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.loops.attention_nodes import Attention, AttentionGradient, Weights
+from coilwork_ir.loops.nodes import Attention, AttentionGradient, Weights
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     format_argument,
