@@ -17,7 +17,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
 )
 from coilwork_ir.kernels.rewrite import printed_roots
-from coilwork_ir.loops.printing import format_checks, format_header, format_node
+from coilwork_ir.loops.text import format_checks, format_header, format_node
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 from coilwork_ir.text.atoms import (
     format_buffer,

@@ -35,7 +35,7 @@ from coilwork_ir.loops.nodes import (
     View,
     While,
 )
-from coilwork_ir.loops.printing import format_node
+from coilwork_ir.loops.text import format_node
 from coilwork_ir.loops.verify_computed import (
     check_axes,
     check_bodies,

@@ -27,7 +27,7 @@ from coilwork_ir.kernels.parsing import read_kernel, read_proposals
 from coilwork_ir.kernels.printing import format_kernel, format_proposals
 from coilwork_ir.loops.headers import read_header
 from coilwork_ir.loops.parsing import RELATIONS
-from coilwork_ir.loops.printing import format_header
+from coilwork_ir.loops.text import format_header
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core
-from coilwork_ir.loops.attention.printing import format_weights
-from coilwork_ir.loops.printing import format_domain, format_window
+from coilwork_ir.loops.text import format_domain, format_weights, format_window
 from coilwork_ir.text.atoms import format_list
 from coilwork_ir.text.scalars import format_scalars
 
