@@ -22,9 +22,8 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
-from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
-from coilwork_ir.loops.parsing import read_node
+from coilwork_ir.loops.parser import read_checks, read_header, read_node
 from coilwork_ir.ops import STORE_MODES, StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (

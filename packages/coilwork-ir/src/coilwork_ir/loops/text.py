@@ -62,7 +62,7 @@ from coilwork_ir.loops.nodes import (
     While,
     Window,
 )
-from coilwork_ir.loops.parsing import parse_graph
+from coilwork_ir.loops.parser import parse_graph
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     format_argument,

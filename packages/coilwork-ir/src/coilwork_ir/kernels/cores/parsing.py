@@ -7,10 +7,9 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import AttentionCore, AttentionGradientCore, ConvolutionCore, Core
-from coilwork_ir.loops.attention.parsing import read_saved, read_weights
 from coilwork_ir.loops.convolutions import Role
 from coilwork_ir.loops.nodes import Body
-from coilwork_ir.loops.parsing import read_domain, read_window
+from coilwork_ir.loops.parser import read_domain, read_saved, read_weights, read_window
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import Symbols, parse_list, parse_type
 from coilwork_ir.text.reader import Reader
