@@ -16,7 +16,6 @@ from coilwork_ir.index import evaluate, extents_of, symbol
 from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import (
     AttentionCore,
@@ -28,6 +27,7 @@ from coilwork_ir.kernels.nodes import (
 from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.mapping import find_fault, parse_mapping
 from coilwork_ir.scalar import Op, op, postorder, rewrite
 from coilwork_ir.target import LEAST, TARGETS, Capabilities, Target

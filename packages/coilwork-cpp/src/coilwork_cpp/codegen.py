@@ -9,7 +9,7 @@ from coilwork_cpp.emission import describe_kernel, emit_kernel
 from coilwork_cpp.options import options_from
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.verify import check_core_taken
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.target import Capabilities, Target
 
 

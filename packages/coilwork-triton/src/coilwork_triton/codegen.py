@@ -9,8 +9,8 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.kernels.cores.verify import check_core_taken
 from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.kernels.verify_cores import check_core_taken
 from coilwork_ir.mapping import Mapped, Versions, format_mapped, verify_mapping
 from coilwork_ir.mapping import Mapping as Directives
 from coilwork_ir.scalar import find_contraction

@@ -20,7 +20,6 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.kernels.alias_analysis import ALIASING_RULES, check_aliasing, check_pairs
-from coilwork_ir.kernels.cores.verify import CORE_RULES, check_core
 from coilwork_ir.kernels.nodes import (
     Combined,
     Kernel,
@@ -32,6 +31,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
+from coilwork_ir.kernels.verify_cores import CORE_RULES, check_core
 from coilwork_ir.kernels.workspace import WORKSPACE_RULES, check_workspace
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
