@@ -25,7 +25,7 @@ from coilwork_frontend.capture.eager_fallback import box_graph
 from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpreter import interpret_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder

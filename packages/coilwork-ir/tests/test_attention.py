@@ -23,7 +23,7 @@ from coilwork_ir.loops.attention.library_form import (
     make_attention,
     make_attention_gradient,
 )
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph

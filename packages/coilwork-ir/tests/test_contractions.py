@@ -11,7 +11,7 @@ from torch import Tensor
 from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.loops import Contraction
 from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 

@@ -18,7 +18,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.loops import Body, Contraction, Convolution, Graph, Window
 from coilwork_ir.loops.access import bodies, defined, overwritten, read, shares_memory
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import Fixed, layouts_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph

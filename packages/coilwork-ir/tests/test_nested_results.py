@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.loops import Extern
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.program.interpret import interpret_program

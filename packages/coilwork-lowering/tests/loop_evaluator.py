@@ -34,7 +34,7 @@ from coilwork_ir.loops import (
     Sort,
     View,
     While,
-    interpret,
+    interpreter,
 )
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
@@ -268,7 +268,7 @@ class Evaluator:
     def attention(self, node: Attention | AttentionGradient) -> None:
         memory = Memory(self.sizes)
         memory.tensors.update(self.memory)
-        interpret.step(node, memory, {})
+        interpreter.step(node, memory, {})
         self.memory.update({buffer.name: memory.tensors[buffer.name] for buffer in defined(node)})
         self.sizes.update(memory.sizes)
 

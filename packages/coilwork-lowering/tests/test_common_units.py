@@ -15,7 +15,7 @@ from lowering_against_eager import trace_and_lower
 
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scatter
 from coilwork_ir.loops.access import bodies
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.machine import change_figures, find_like_model
 from coilwork_ir.scalar import loads

@@ -13,7 +13,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph

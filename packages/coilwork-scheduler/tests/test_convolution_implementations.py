@@ -21,7 +21,7 @@ from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Body, Convolution, Extern, Graph, Node, Pointwise, View, Window
 from coilwork_ir.loops.convolutions import make_result
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.layouts import nested_strides
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import const, load, op

@@ -20,7 +20,7 @@ from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.kernels.workspace import find_piece_length
 from coilwork_ir.loops import Graph, Pointwise, Scan
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.program.interpret import interpret_program

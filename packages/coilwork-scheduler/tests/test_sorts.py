@@ -16,7 +16,7 @@ from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Sort
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, const, load, op
 from coilwork_ir.target import LEAST, Sorting, Target, Targets, target

@@ -24,7 +24,7 @@ from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Attention, AttentionGradient, Convolution, Extern, Graph
 from coilwork_ir.loops.access import defined, read
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Op, loads, postorder

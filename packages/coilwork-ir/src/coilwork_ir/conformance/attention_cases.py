@@ -17,7 +17,7 @@ from coilwork_ir.conformance.check import TOLERANCES, Result
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import evaluate
 from coilwork_ir.interpretation.ops import torch_dtype
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph

@@ -52,7 +52,7 @@ from coilwork_ir.kernels.interpreter import interpret_kernel, interpret_schedule
 from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel, verify_schedule
-from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.interpreter import interpret_graph
 from coilwork_ir.loops.nodes import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph

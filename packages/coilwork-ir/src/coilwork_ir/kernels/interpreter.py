@@ -28,9 +28,8 @@ from coilwork_ir.kernels.nodes import (
     Schedule,
     Store,
 )
-from coilwork_ir.loops.attention.interpret import Bodies, GradientTerms, sum_values
 from coilwork_ir.loops.convolutions import read_factors
-from coilwork_ir.loops.interpret import step
+from coilwork_ir.loops.interpreter import Bodies, GradientTerms, step, sum_values
 from coilwork_ir.scalar import Parameter, postorder
 from coilwork_ir.streams import ForkStream, JoinStream, RecordEvent, WaitEvent
 

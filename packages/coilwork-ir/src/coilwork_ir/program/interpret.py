@@ -28,7 +28,7 @@ from coilwork_ir.interpretation.ops import torch_dtype
 from coilwork_ir.interpretation.queues import Queues
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.loops.interpret import check_size
+from coilwork_ir.loops.interpreter import check_size
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
