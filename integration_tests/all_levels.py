@@ -26,7 +26,7 @@ from coilwork_ir.emission import declare_capabilities
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule

@@ -25,7 +25,7 @@ from coilwork.stages import Compiled, run_stages
 from coilwork_frontend.calling_convention.convention import Role
 from coilwork_ir.index import written_size
 from coilwork_ir.kernels.rewrite import kernel_roots
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.walk import all_kernels
 from coilwork_ir.scalar import IndexValue, Load, postorder
 from coilwork_lowering import LoweringOptions, decompositions

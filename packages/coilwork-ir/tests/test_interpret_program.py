@@ -7,7 +7,7 @@ import torch
 from ir_cases import COPY, UPDATE
 
 from coilwork_ir.errors import InterpretError
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.verify import verify_program
 

@@ -21,7 +21,7 @@ from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
-from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import ExternCall, Program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loc import Origin
-from coilwork_ir.program.interpret import Hooks, Observe, Step, interpret_program
+from coilwork_ir.program.interpreter import Hooks, Observe, Step, interpret_program
 from coilwork_ir.program.nodes import (
     CheckLayout,
     CondCall,
