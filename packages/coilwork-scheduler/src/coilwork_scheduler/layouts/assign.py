@@ -14,8 +14,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import format_expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.layouts import Free, Layout, layouts_of
-from coilwork_ir.loops.view_strides import Strides, ViewsOf, remade
+from coilwork_ir.loops.layouts import Free, Layout, Strides, ViewsOf, layouts_of, remade
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.dependence import Dependence

@@ -18,8 +18,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, extent_of, stride_of, substitute, total
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
-from coilwork_ir.loops.layouts import dense_order, nested_strides
-from coilwork_ir.loops.view_strides import Strides
+from coilwork_ir.loops.layouts import Strides, dense_order, nested_strides
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
