@@ -17,9 +17,8 @@ from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Contraction, Graph
 from coilwork_ir.loops.access import bodies, read
-from coilwork_ir.loops.grouped_products import grouped_product_of, make_grouped_product
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.matrix_products import matrix_product_of
+from coilwork_ir.loops.matrix_products import grouped_product_of, make_grouped_product, matrix_product_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 

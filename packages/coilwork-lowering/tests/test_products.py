@@ -12,9 +12,13 @@ from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Contraction, Extern, Graph
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
 from coilwork_ir.loops.interpreter import interpret_graph
-from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.loops.matrix_products import (
+    GroupedProduct,
+    MatrixProduct,
+    grouped_product_of,
+    matrix_product_of,
+)
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions

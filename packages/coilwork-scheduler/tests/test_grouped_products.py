@@ -20,7 +20,7 @@ from coilwork_ir.kernels import Schedule
 from coilwork_ir.kernels.interpreter import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph
-from coilwork_ir.loops.grouped_products import GROUPED_PRODUCT, make_grouped_product
+from coilwork_ir.loops.matrix_products import GROUPED_PRODUCT, make_grouped_product
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions

@@ -15,8 +15,12 @@ from typing import Protocol, TypeVar
 
 from coilwork_ir.loops import Contraction, Convolution, Graph, Node, Reduce
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.grouped_products import GroupedProduct, grouped_product_of
-from coilwork_ir.loops.matrix_products import MatrixProduct, matrix_product_of
+from coilwork_ir.loops.matrix_products import (
+    GroupedProduct,
+    MatrixProduct,
+    grouped_product_of,
+    matrix_product_of,
+)
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions import convolutions
