@@ -15,7 +15,6 @@ from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOut
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import defined, overwritten
 from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_attention, check_gradient
-from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
@@ -37,6 +36,7 @@ from coilwork_ir.loops.nodes import (
 )
 from coilwork_ir.loops.text import format_node
 from coilwork_ir.loops.verify_computed import (
+    box_of,
     check_axes,
     check_bodies,
     check_contraction,

@@ -1,4 +1,10 @@
-"""Rules of the nodes that compute: their domains, bodies and the element types of their results; of
+"""Buffers that several nodes fill together, one box each.
+
+The first of them is a `Scatter` without `into`: its output is memory of its own, of which it fills one box.
+Others scatter into that memory. The verifier follows which elements have a value, and lets nobody read the
+memory before all have.
+
+Rules of the nodes that compute: their domains, bodies and the element types of their results; of
 convolutions also that tensors fit each other, windows move, and types hold the sums.
 """
 
@@ -9,10 +15,9 @@ from types import MappingProxyType
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
+from coilwork_ir.index import Expr, as_expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.convolutions import Roles, fitting_windows, roles_of
-from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import (
     Check,
     Contraction,
@@ -31,7 +36,45 @@ from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Combine, Load, Parameter, Scalar, postorder, range_symbols
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
-from coilwork_ir.verification import Place, Scope, check_index, check_load, check_mask, check_symbols_of
+from coilwork_ir.verification import Box, Place, Scope, check_index, check_load, check_mask, check_symbols_of
+
+# ---- Buffers that several nodes fill together, one box each ----
+
+
+def box_of(node: Scatter) -> Box | None:
+    """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its
+    own.
+
+    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask
+    leaves elements out, readers know which) or whose other elements nobody depends on, and for those that
+    combine with what is there.
+    """
+    if node.covers or node.sparse:
+        return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)
+    if node.indirect or node.mask is not None or node.mode != "store":
+        return None
+    left = set(node.ranges)
+    starts: list[Expr] = []
+    extents: list[Expr] = []
+    for expr in node.index:
+        moving = [r for r in node.ranges if r in expr.free_symbols]
+        if not moving:
+            starts.append(expr)
+            extents.append(as_expr(1))
+            continue
+        symbol, start = moving[0], expr - moving[0]
+        extent = symbol.extent
+        if symbol not in left or extent is None or not start.free_symbols.isdisjoint(node.ranges):
+            return None
+        left.remove(symbol)
+        starts.append(start)
+        extents.append(extent)
+    if any(r.extent is None or as_int(r.extent) != 1 for r in left):
+        return None
+    return Box(tuple(starts), tuple(extents))
+
+
+# ---- Rules of the nodes that compute: their domains, bodies and the element types of their resu ----
 
 
 def check_convolution(node: Convolution, scope: Scope, place: Place) -> None:
