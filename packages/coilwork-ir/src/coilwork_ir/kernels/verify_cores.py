@@ -22,8 +22,8 @@ from coilwork_ir.kernels.nodes import (
     results_of,
 )
 from coilwork_ir.kernels.rewrite import store_roots
-from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.loops.convolutions import extents_summed, fitting_windows
+from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_saved, check_weights
 from coilwork_ir.scalar import (
     Const,
     Contraction,

@@ -21,7 +21,6 @@ from coilwork_ir.interpretation.memory import Memory, Value, argument_value, cal
 from coilwork_ir.interpretation.ops import reduce_last, scan_all, sort_last, torch_dtype
 from coilwork_ir.interpretation.scalars import Access, Domain, Evaluator, combine
 from coilwork_ir.loops.access import read
-from coilwork_ir.loops.attention.verify import Saved, operand_of
 from coilwork_ir.loops.convolutions import bias_gradient_of, contractions_of
 from coilwork_ir.loops.nodes import (
     STATE_LAYOUTS,
@@ -44,6 +43,7 @@ from coilwork_ir.loops.nodes import (
     Weights,
     While,
 )
+from coilwork_ir.loops.verify_attention import Saved, operand_of
 from coilwork_ir.scalar import Scalar, loads, substitute_ranges
 
 # ---- What attention and its gradient mean, in plain torch ops: all scores at once, in memory ----

@@ -14,7 +14,6 @@ from typing import Final
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import defined, overwritten
-from coilwork_ir.loops.attention.verify import ATTENTION_RULES, check_attention, check_gradient
 from coilwork_ir.loops.layouts import memory_roots
 from coilwork_ir.loops.nodes import (
     AssertSize,
@@ -35,6 +34,7 @@ from coilwork_ir.loops.nodes import (
     While,
 )
 from coilwork_ir.loops.text import format_node
+from coilwork_ir.loops.verify_attention import ATTENTION_RULES, check_attention, check_gradient
 from coilwork_ir.loops.verify_computed import (
     box_of,
     check_axes,

@@ -19,8 +19,8 @@ from coilwork_ir.loops import (
     Scatter,
 )
 from coilwork_ir.loops.access import defined, read
-from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.nodes import Weights
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     Parameter,
     Scalar,

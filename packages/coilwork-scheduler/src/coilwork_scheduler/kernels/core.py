@@ -20,8 +20,8 @@ from coilwork_ir.kernels.nodes import (
     ranges_of,
 )
 from coilwork_ir.loops import Attention, Body, Convolution
-from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.convolutions import Role, extents_summed, roles_of
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     IndexValue,
     Load,

@@ -16,8 +16,8 @@ from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, symbol
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.loops.attention.verify import operand_of
 from coilwork_ir.loops.nodes import Attention, AttentionGradient, StateForm, Weights
+from coilwork_ir.loops.verify_attention import operand_of
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
