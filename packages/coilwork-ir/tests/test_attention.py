@@ -15,7 +15,7 @@ from coilwork_ir.errors import ParseError, VerifyError
 from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Attention, AttentionGradient, Graph
 from coilwork_ir.loops.access import defined
-from coilwork_ir.loops.attention.library_form import LibraryAttention, library_attention_of
+from coilwork_ir.loops.attention import LibraryAttention, library_attention_of
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions, lower

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.device_traits import ATEN_CPU, has_trait
 from coilwork_ir.loops import Extern, Node
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.attention import (
     Causal,
     GradientOperands,
     LibraryAttention,

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref
 from coilwork_ir.loops import Attention, AttentionGradient, Extern, Node
-from coilwork_ir.loops.attention.library_form import (
+from coilwork_ir.loops.attention import (
     ATTENTION,
     ATTENTION_GRADIENT,
     GradientOperands,
