@@ -17,7 +17,7 @@ from coilwork_cpp.rewrites.table import KERNEL_PASSES as CPP_PASSES
 from coilwork_cpp.rewrites.table import Launch
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpreter import interpret_kernel
-from coilwork_ir.kernels.parsing import parse_kernel
+from coilwork_ir.kernels.parser import parse_kernel
 from coilwork_ir.kernels.rewrite import kernel_roots, with_roots
 from coilwork_ir.passes import Before, Pass, PassTable
 from coilwork_ir.scalar import Const, Op, Scalar, op, rewrite

@@ -49,7 +49,7 @@ from coilwork_ir.kernels.nodes import (
     Schedule,
     Store,
 )
-from coilwork_ir.kernels.parsing import parse_kernel, parse_schedule
+from coilwork_ir.kernels.parser import parse_kernel, parse_schedule
 from coilwork_ir.kernels.rewrite import printed_roots
 from coilwork_ir.loops.text import (
     format_checks,

@@ -23,7 +23,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.kernels.parsing import read_kernel, read_proposals
+from coilwork_ir.kernels.parser import read_kernel, read_proposals
 from coilwork_ir.kernels.text import format_kernel, format_proposals
 from coilwork_ir.loops.parser import RELATIONS, read_header
 from coilwork_ir.loops.text import format_header
