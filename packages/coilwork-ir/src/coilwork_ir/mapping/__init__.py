@@ -5,7 +5,7 @@ mappings and versions, `verify.py` the verifier; `tiling.py`, `threads.py`, `mem
 directives, by what they decide; `given.py` is what users hand in.
 """
 
-from coilwork_ir.mapping.directive import Directive
+from coilwork_ir.mapping.directive import Directive, Number, Open
 from coilwork_ir.mapping.given import (
     GivenMappings,
     check_closed,
@@ -38,7 +38,6 @@ from coilwork_ir.mapping.memory import (
     Transpose,
     Values,
 )
-from coilwork_ir.mapping.numbers import Number, Open
 from coilwork_ir.mapping.text import (
     DIRECTIVES,
     format_mapped,

@@ -10,8 +10,7 @@ from typing import Literal, TypeVar
 
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, maximum, provably_le, total
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.numbers import Open
+from coilwork_ir.mapping.directive import Directive, Open
 from coilwork_ir.mapping.units import Choose, Limit
 
 D = TypeVar("D", bound=Directive)

@@ -11,6 +11,7 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     body_of,
     loads_of,
     orders_along,
@@ -20,7 +21,6 @@ from coilwork_ir.mapping.directive import (
     why_no_ranges,
     why_not_positive,
 )
-from coilwork_ir.mapping.numbers import Number
 from coilwork_ir.scalar import Const, IndexValue, Load
 from coilwork_ir.scalar import Sort as SortValue
 

@@ -32,8 +32,7 @@ from typing import Final, Literal
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.form import read_form
+from coilwork_ir.mapping.directive import Directive, read_form
 from coilwork_ir.mapping.mapping import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
 from coilwork_ir.mapping.memory import (
     Evict,

@@ -12,14 +12,15 @@ from coilwork_ir.index import as_int
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     is_dense_along,
     orders_along,
     ranges_by_name,
     reduces,
+    values_of,
     why_no_ranges,
     why_not_positive,
 )
-from coilwork_ir.mapping.numbers import Number, values_of
 from coilwork_ir.mapping.tiling import Keep, Loop, Sequential, Share, Tile
 from coilwork_ir.scalar import Scan
 

@@ -14,15 +14,16 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.workspace import why_no_room, why_not_shared
 from coilwork_ir.mapping.directive import (
     Directive,
+    Number,
     body_of,
     orders_along,
     ranges_by_name,
     values_in,
+    values_of,
     why_no_ranges,
     why_not_positive,
     why_twice,
 )
-from coilwork_ir.mapping.numbers import Number, values_of
 from coilwork_ir.scalar import Scan
 
 _MOST_GRID_AXES: Final = 3

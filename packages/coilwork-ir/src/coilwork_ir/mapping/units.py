@@ -11,8 +11,7 @@ from typing import ClassVar, Literal
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, factors_of
 from coilwork_ir.kernels.rewrite import kernel_roots
-from coilwork_ir.mapping.directive import Directive, body_of, why_no_ranges, why_not_positive
-from coilwork_ir.mapping.numbers import Number
+from coilwork_ir.mapping.directive import Directive, Number, body_of, why_no_ranges, why_not_positive
 from coilwork_ir.mapping.tiling import Tile
 from coilwork_ir.scalar import find_contraction
 
