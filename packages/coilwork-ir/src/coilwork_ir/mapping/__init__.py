@@ -15,18 +15,6 @@ from coilwork_ir.mapping.given import (
     read_option,
     refuse_given,
 )
-from coilwork_ir.mapping.mapping import (
-    Condition,
-    Guard,
-    Mapped,
-    Mapping,
-    Nest,
-    Version,
-    Versions,
-    always,
-    find,
-    find_all,
-)
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -37,6 +25,18 @@ from coilwork_ir.mapping.memory import (
     Sort,
     Transpose,
     Values,
+)
+from coilwork_ir.mapping.nodes import (
+    Condition,
+    Guard,
+    Mapped,
+    Mapping,
+    Nest,
+    Version,
+    Versions,
+    always,
+    find,
+    find_all,
 )
 from coilwork_ir.mapping.text import (
     DIRECTIVES,

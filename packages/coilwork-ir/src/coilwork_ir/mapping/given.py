@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.errors import CoilworkIRError, EmitError, ParseError
 from coilwork_ir.kernels.nodes import Kernel
-from coilwork_ir.mapping.mapping import Mapping, Versions, always
+from coilwork_ir.mapping.nodes import Mapping, Versions, always
 from coilwork_ir.mapping.text import parse_mapping, parse_versions
 from coilwork_ir.mapping.verify import find_fault
 

@@ -23,7 +23,7 @@ from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernels.nodes import Candidate, Kernel, Range
 from coilwork_ir.kernels.rewrite import kernel_roots
 from coilwork_ir.mapping.directive import Directive
-from coilwork_ir.mapping.mapping import Mapping
+from coilwork_ir.mapping.nodes import Mapping
 from coilwork_ir.mapping.text import format_mapping
 from coilwork_ir.mapping.threads import Warps
 from coilwork_ir.mapping.tiling import Loop, Tile

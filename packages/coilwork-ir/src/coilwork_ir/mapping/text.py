@@ -33,7 +33,6 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.mapping.directive import Directive, read_form
-from coilwork_ir.mapping.mapping import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -45,6 +44,7 @@ from coilwork_ir.mapping.memory import (
     Transpose,
     Values,
 )
+from coilwork_ir.mapping.nodes import Condition, Guard, Mapped, Mapping, Nest, Version, Versions
 from coilwork_ir.mapping.threads import (
     Accumulators,
     Block,

@@ -12,8 +12,8 @@ from coilwork_ir.index import Expr, as_expr, as_int, interval, provably_le, subs
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import with_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
-from coilwork_ir.mapping.mapping import Guard, Mapping, Nest, Versions, known_divisor
 from coilwork_ir.mapping.memory import INT32_MAX, Values, wide_values
+from coilwork_ir.mapping.nodes import Guard, Mapping, Nest, Versions, known_divisor
 
 
 def verify_mapping(kernel: Kernel, mapping: Mapping) -> None:
