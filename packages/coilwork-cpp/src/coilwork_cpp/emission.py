@@ -42,7 +42,7 @@ from coilwork_ir.mapping import (
     parse_mapping,
     refuse_given,
 )
-from coilwork_ir.mapping.candidates import refuse_candidate
+from coilwork_ir.mapping.user_mappings import refuse_candidate
 from coilwork_ir.mapping.verify import find_fault
 from coilwork_ir.scalar import Load
 from coilwork_ir.syntax.cpp import (

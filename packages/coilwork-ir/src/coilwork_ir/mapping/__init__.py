@@ -6,15 +6,6 @@ directives, by what they decide; `given.py` is what users hand in.
 """
 
 from coilwork_ir.mapping.directive import Directive, Number, Open
-from coilwork_ir.mapping.given import (
-    GivenMappings,
-    check_closed,
-    check_given,
-    find_given,
-    parse_given,
-    read_option,
-    refuse_given,
-)
 from coilwork_ir.mapping.memory import (
     Evict,
     Index,
@@ -62,6 +53,15 @@ from coilwork_ir.mapping.threads import (
 )
 from coilwork_ir.mapping.tiling import Coarsen, FlatGrid, Keep, Loop, Sequential, Share, Straddle, Tile
 from coilwork_ir.mapping.units import Choose, Contract, Functions, Limit, Order, Unit
+from coilwork_ir.mapping.user_mappings import (
+    GivenMappings,
+    check_closed,
+    check_given,
+    find_given,
+    parse_given,
+    read_option,
+    refuse_given,
+)
 from coilwork_ir.mapping.verify import assume, find_fault, verify_mapping, verify_versions
 
 __all__ = [

@@ -3,6 +3,8 @@
 A generator's option `mappings` says, by the name of a kernel or a pattern of names, how it is to run: as a
 text of directives, or as what a trace shows of the kernel, `mapping @k for cuda { … }` for each of its
 pieces, with the text of pieces between them.
+
+What generators say of candidates that templates name (`coilwork_ir.kernels.Proposal`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.mapping.nodes import Mapping, Versions, always
 from coilwork_ir.mapping.text import parse_mapping, parse_versions
 from coilwork_ir.mapping.verify import find_fault
+
+# ---- Mappings that a user gives to kernels: how generators find, read and refuse them ----
+
 
 # Names of kernels, or patterns of names, and texts.
 GivenMappings: TypeAlias = tuple[tuple[str, str], ...]
@@ -140,4 +145,20 @@ def refuse_given(kernel: Kernel, error: CoilworkIRError) -> EmitError:
         origins=kernel.origins,
         reason=": ".join(part for part in (error.what, error.reason) if part),
         remedy=error.remedy or _REMEDY,
+    )
+
+
+# ---- What generators say of candidates that templates name (`coilwork_ir.kernels.Proposal`) ----
+
+
+def refuse_candidate(kernel: Kernel, text: str, error: CoilworkIRError) -> EmitError:
+    """The error that says of a candidate of `kernel`, which is `text`, what `error` says."""
+    keyword = error.code.removeprefix("mapping-")
+    return EmitError(
+        f"candidate-{keyword}",
+        f"a template's candidate for kernel {kernel.name} cannot be used",
+        node=text,
+        origins=kernel.origins,
+        reason=": ".join(part for part in (error.what, error.reason) if part),
+        remedy="have the template name blocks that its generator writes (docs/how-to/add-a-template.md)",
     )
