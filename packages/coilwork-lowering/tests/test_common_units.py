@@ -31,7 +31,7 @@ EPS = torch.finfo(torch.float32).eps
 def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements, machine: False)
     one = change_figures(find_like_model("cpu"), {"scatters.many_elements": 1})
-    monkeypatch.setattr("coilwork_ir.machine.by_device.read_model", lambda path: one)
+    monkeypatch.setattr("coilwork_ir.machine.data_file.read_model", lambda path: one)
 
 
 def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Graph, Any]:

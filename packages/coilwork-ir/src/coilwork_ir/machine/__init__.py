@@ -4,8 +4,15 @@ Open `model.py` first: it says what figures there are. `tuning/` holds one file 
 `data_file.py` reads these, and `by_device.py` finds them where there is no target.
 """
 
-from coilwork_ir.machine.by_device import FindModel, find_like_model
-from coilwork_ir.machine.data_file import TUNING, MachineFileError, list_borrowed, read_entries, read_model
+from coilwork_ir.machine.data_file import (
+    TUNING,
+    FindModel,
+    MachineFileError,
+    find_like_model,
+    list_borrowed,
+    read_entries,
+    read_model,
+)
 from coilwork_ir.machine.model import MachineModel, change_figures
 
 __all__ = [
