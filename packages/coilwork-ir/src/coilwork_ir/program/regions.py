@@ -29,8 +29,7 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.symbols import symbols_bound_by, used_symbols
-from coilwork_ir.program.walk import defined_buffers, defined_values
+from coilwork_ir.program.walk import defined_buffers, defined_values, symbols_bound_by, used_symbols
 from coilwork_ir.streams import OWN, Copy, ForkStream, JoinStream, RecordEvent, WaitEvent, is_host
 
 

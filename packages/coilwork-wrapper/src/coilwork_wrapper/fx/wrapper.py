@@ -13,9 +13,8 @@ import coilwork_wrapper.layouts as layouts
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, write_kernels
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.program.symbols import check_bound
 from coilwork_ir.program.text import format_program, parse_program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.walk import all_kernels, check_bound
 from coilwork_ir.wrapper import Launcher, WrapOptions
 from coilwork_wrapper.fx.emit import FxEmitter
 from coilwork_wrapper.surface import Surface

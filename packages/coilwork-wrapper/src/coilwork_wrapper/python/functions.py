@@ -8,8 +8,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import BindSymbol, Program
-from coilwork_ir.program.symbols import bound_symbols, outer_symbols
-from coilwork_ir.program.walk import buffers, defined_values, distinct_programs
+from coilwork_ir.program.walk import bound_symbols, buffers, defined_values, distinct_programs, outer_symbols
 from coilwork_ir.syntax.python import (
     Do,
     Docstring,
