@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.conformance.case import Case, Fill
-from coilwork_ir.conformance.edges import Edge, edge_count
+from coilwork_ir.conformance.case import Case, Edge, Fill, edge_count
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels.nodes import Kernel, Range, Store, TensorArg
