@@ -12,8 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
 from coilwork_ir.conformance.case import edge_count, edge_values
-from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
-from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS
+from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, reduced_types, scanned_types
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, SourceArg

@@ -8,8 +8,7 @@ from typing import Final
 
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.cases import WRITTEN_CASES
-from coilwork_ir.conformance.combining_cases import COMBINING_CASES
-from coilwork_ir.conformance.op_cases import OP_CASES
+from coilwork_ir.conformance.op_cases import COMBINING_CASES, OP_CASES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import parse_kernel
