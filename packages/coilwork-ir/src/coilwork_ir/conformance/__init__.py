@@ -6,9 +6,8 @@ install coilwork-ir[interpreter]`).
 """
 
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
+from coilwork_ir.conformance.check import CASES, Coverage, Result, Runner, check_codegen, coverage, failures
 from coilwork_ir.conformance.core_cases import CORE_CASES, check_cores, random_core_case
-from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
 from coilwork_ir.conformance.graph_cases import (
     ATTENTION_CASES,
     CONTRACTION_CASES,

@@ -1,4 +1,7 @@
-"""Running a code generator's output on the cases and comparing with the reference interpreter."""
+"""All cases, and what of the op tables they visit.
+
+Running a code generator's output on the cases and comparing with the reference interpreter.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,68 @@ from torch import Tensor
 
 from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.coverage import CASES
+from coilwork_ir.conformance.cases import WRITTEN_CASES
+from coilwork_ir.conformance.op_cases import COMBINING_CASES, OP_CASES
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.interpreter import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel, Numerics
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
+
+# ---- All cases, and what of the op tables they visit ----
+
+
+CASES: Final[tuple[Case, ...]] = (*WRITTEN_CASES, *OP_CASES, *COMBINING_CASES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Names with the types of their operands: of scalar ops, of reductions and scans (`"function"` for those
+    that have none), of sorts (whether descending), and of stores by mode.
+
+    A value that was widened from a 16 bit float counts as one of that type.
+    """
+
+    ops: frozenset[tuple[str, DType]]
+    reductions: frozenset[tuple[str, DType]]
+    scans: frozenset[tuple[str, DType]]
+    sorts: frozenset[tuple[bool, DType]]
+    stores: frozenset[tuple[str, DType]]
+
+
+def coverage(cases: Iterable[Case] = CASES) -> Coverage:
+    """Return what `cases` visit."""
+    kernels = [parse_kernel(case.text) for case in cases]
+    nodes = [node for kernel in kernels for node in postorder(_roots(kernel))]
+    return Coverage(
+        ops=frozenset((n.op, _memory_type(n.operands[-1])) for n in nodes if isinstance(n, Op)),
+        reductions=frozenset((n.kind, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Reduce)),
+        scans=frozenset(
+            ("function" if isinstance(n.kind, Combine) else n.kind, _memory_type(n.operands[0]))
+            for n in nodes
+            if isinstance(n, Scan)
+        ),
+        sorts=frozenset((n.descending, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Sort)),
+        stores=frozenset((s.mode, s.value.dtype) for kernel in kernels for s in kernel.stores),
+    )
+
+
+def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
+    return (*(s.value for s in kernel.stores), *(check.condition for check in kernel.checks))
+
+
+def _memory_type(value: Scalar) -> DType:
+    if isinstance(value, Op) and value.op == "cast" and value.operands[0].dtype.is_low_precision:
+        return value.operands[0].dtype
+    return value.dtype
+
+
+# ---- Running a code generator's output on the cases and comparing with the reference interprete ----
+
 
 Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]
 """Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it
