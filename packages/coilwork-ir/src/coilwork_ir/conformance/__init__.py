@@ -7,7 +7,6 @@ install coilwork-ir[interpreter]`).
 
 from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import CASES, Coverage, Result, Runner, check_codegen, coverage, failures
-from coilwork_ir.conformance.core_cases import CORE_CASES, check_cores, random_core_case
 from coilwork_ir.conformance.graph_cases import (
     ATTENTION_CASES,
     CONTRACTION_CASES,
@@ -20,7 +19,13 @@ from coilwork_ir.conformance.graph_cases import (
     check_convolutions,
 )
 from coilwork_ir.conformance.op_cases import op_case
-from coilwork_ir.conformance.random_kernels import random_case, random_kernel
+from coilwork_ir.conformance.random_kernels import (
+    CORE_CASES,
+    check_cores,
+    random_case,
+    random_core_case,
+    random_kernel,
+)
 from coilwork_ir.conformance.wrapper_cases import WRAPPER_CASES, WrapperCase
 from coilwork_ir.conformance.wrappers import check_wrapper, interpret_sources
 
