@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coilwork_ir.conformance import WRAPPER_CASES, check_wrapper, failures
-from coilwork_ir.conformance.wrapper_cases import list_uncovered
+from coilwork_ir.conformance.wrappers import list_uncovered
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.interpreter import Hooks, interpret_program

@@ -26,8 +26,7 @@ from coilwork_ir.conformance.random_kernels import (
     random_core_case,
     random_kernel,
 )
-from coilwork_ir.conformance.wrapper_cases import WRAPPER_CASES, WrapperCase
-from coilwork_ir.conformance.wrappers import check_wrapper, interpret_sources
+from coilwork_ir.conformance.wrappers import WRAPPER_CASES, WrapperCase, check_wrapper, interpret_sources
 
 __all__ = [
     "ATTENTION_CASES",
