@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.program.interpreter import interpret_program
 from coilwork_ir.program.nodes import Program, SubprogramCall
-from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.regions import outline_regions
 from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 

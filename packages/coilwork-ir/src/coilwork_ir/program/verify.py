@@ -36,8 +36,14 @@ from coilwork_ir.program.nodes import (
     SubprogramCall,
     WhileCall,
 )
-from coilwork_ir.program.regions import find_capture_refusal, find_device, make_region, straight
-from coilwork_ir.program.subprograms import find_outline_refusal, find_shared_result
+from coilwork_ir.program.regions import (
+    find_capture_refusal,
+    find_device,
+    find_outline_refusal,
+    find_shared_result,
+    make_region,
+    straight,
+)
 from coilwork_ir.program.text import format_instruction
 from coilwork_ir.program.verify_inflight import FLIGHT_RULES, FlightChecker
 from coilwork_ir.program.walk import defined_buffers, defined_values, distinct_programs

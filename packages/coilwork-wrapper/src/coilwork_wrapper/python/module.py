@@ -9,8 +9,7 @@ from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
-from coilwork_ir.program.regions import inline_regions
-from coilwork_ir.program.subprograms import outline_regions
+from coilwork_ir.program.regions import inline_regions, outline_regions
 from coilwork_ir.program.walk import all_kernels, check_bound, walk
 from coilwork_ir.syntax.python import (
     Assign,
