@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from coilwork_ir.index import Expr, bounds, interval, product, provably_le
+from coilwork_ir.index import Expr, bounds, magnitude, product, provably_le
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import value_names
 from coilwork_ir.mapping.directive import (
@@ -256,7 +256,7 @@ class Values(Directive):
         for expr in wide_values(kernel):
             if not self.promised:
                 return f"{expr!r} may leave 32 bits"
-            if interval(expr) is None:
+            if magnitude(expr) is None:
                 return f"data decide how large {expr!r} gets"
         return None
 

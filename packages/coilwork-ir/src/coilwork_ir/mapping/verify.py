@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.errors import VerifyError
-from coilwork_ir.index import Expr, as_expr, as_int, interval, provably_le, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, magnitude, provably_le, substitute, symbol
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.rewrite import with_sizes
 from coilwork_ir.mapping.directive import Directive, body_of
@@ -107,7 +107,7 @@ def _why_unkept(kernel: Kernel, guard: Guard) -> str | None:
         if one.relation == "<=" and provably_le(one.right, INT32_MAX)
     ]
     for expr in wide_values(special):
-        largest = interval(expr)
+        largest = magnitude(expr)
         if largest is None or not any(provably_le(largest, end) for end in (*most, as_expr(INT32_MAX))):
             return f"the guard does not say that {expr!r} fits"
     return None
