@@ -31,8 +31,8 @@ from coilwork_ir.index import (
     bounds,
     ceildiv,
     evaluate,
-    interval,
     largest_operands,
+    magnitude,
     mod,
     product,
     provably_le,
@@ -346,7 +346,7 @@ def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
     decide.
     """
     values = [one.expr for one in postorder(roots_of(kernel)) if isinstance(one, IndexValue)]
-    most, operands = list(map(interval, values)), largest_operands(values)
+    most, operands = list(map(magnitude, values)), largest_operands(values)
     known = [one for one in most if one is not None]
     return None if operands is None or len(known) < len(most) else [*known, *operands]
 
