@@ -19,9 +19,10 @@ from coilwork_ir.index.expression import (
     symbol,
     total,
 )
-from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.interval import Interval, bounds, largest_operands, magnitude
 from coilwork_ir.index.proofs import (
+    maximum,
+    minimum,
     provably_divisible,
     provably_eq,
     provably_le,

@@ -4,6 +4,8 @@ Tried in this order, cheapest first: the numeric interval; positivity of all coe
 shifted to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and
 quotients by their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`), and a minimum or maximum by
 its operands.
+
+Minimum and maximum, simplified.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from coilwork_ir.index.expression import (
     SYMBOL,
     ZERO,
     Expr,
+    IndexArithmeticError,
     accumulate,
     add,
     add_int,
     as_expr,
     atoms_of,
+    const,
     from_terms,
+    make_atom,
     mono_from_atoms,
     multiply,
     scale,
@@ -33,6 +38,9 @@ from coilwork_ir.index.expression import (
 )
 from coilwork_ir.index.interval import limits
 from coilwork_ir.intern_table import MemoTable
+
+# ---- Sound proofs of signs and order. True means proved; False means unknown ----
+
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
 # Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that
@@ -355,3 +363,48 @@ def _upper_of_sum(e: Expr) -> Expr | None:
             return None
         constant += accumulate(terms, bound, coeff)
     return from_terms(terms, constant)
+
+
+# ---- Minimum and maximum, simplified ----
+
+
+def minimum(*xs: Expr | int) -> Expr:
+    """The least of `xs`. Raises IndexArithmeticError when there are none."""
+    return _extremum(MIN, xs)
+
+
+def maximum(*xs: Expr | int) -> Expr:
+    """The greatest of `xs`. Raises IndexArithmeticError when there are none."""
+    return _extremum(MAX, xs)
+
+
+def _extremum(tag: int, xs: tuple[Expr | int, ...]) -> Expr:
+    """Flat, without repetition, at most one constant, no operand that another provably beats; sorted."""
+    operands: dict[Expr, None] = {}
+    limit: int | None = None
+    for x in xs:
+        e = as_expr(x)
+        for operand in e._args if e._tag == tag else (e,):
+            if operand._monos:
+                operands[operand] = None
+            elif limit is None:
+                limit = operand._constant
+            else:
+                limit = min(limit, operand._constant) if tag == MIN else max(limit, operand._constant)
+    if limit is not None:
+        operands[const(limit)] = None
+    if not operands:
+        raise IndexArithmeticError("minimum or maximum of nothing")
+    kept = sorted(operands, key=lambda e: e.sort_key)
+    i = 0
+    while i < len(kept) and len(kept) > 1:
+        beaten = any(j != i and _beats(tag, other, kept[i]) for j, other in enumerate(kept))
+        if beaten:
+            del kept[i]
+        else:
+            i += 1
+    return kept[0] if len(kept) == 1 else make_atom(tag, tuple(kept))
+
+
+def _beats(tag: int, a: Expr, b: Expr) -> bool:
+    return provably_le(a, b) if tag == MIN else provably_le(b, a)

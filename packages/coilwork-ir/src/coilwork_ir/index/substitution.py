@@ -29,7 +29,7 @@ from coilwork_ir.index.expression import (
     scale,
     subtract,
 )
-from coilwork_ir.index.extrema import maximum, minimum
+from coilwork_ir.index.proofs import maximum, minimum
 
 # ---- Replacing symbols by expressions, and by numbers ----
 

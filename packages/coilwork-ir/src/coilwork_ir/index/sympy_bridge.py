@@ -13,8 +13,7 @@ import sympy
 
 from coilwork_ir.index.division import ceildiv, floordiv, mod
 from coilwork_ir.index.expression import ONE, Expr, IndexArithmeticError, add, const, multiply, product, total
-from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.proofs import provably_nonneg, provably_positive
+from coilwork_ir.index.proofs import maximum, minimum, provably_nonneg, provably_positive
 from coilwork_ir.index.view import fold
 
 

@@ -28,7 +28,7 @@ from coilwork_ir.index.expression import (
     scale,
     total,
 )
-from coilwork_ir.index.extrema import maximum, minimum
+from coilwork_ir.index.proofs import maximum, minimum
 
 
 def format_expr(e: Expr) -> str:
