@@ -49,6 +49,7 @@ from coilwork_ir.syntax.cpp import (
     ZERO,
     Call,
     Code,
+    CppPrinter,
     Declare,
     Do,
     Element,
@@ -65,7 +66,6 @@ from coilwork_ir.syntax.cpp import (
     Verbatim,
     list_called,
 )
-from coilwork_ir.syntax.cpp_printer import CppPrinter
 from coilwork_ir.target import Target
 
 
