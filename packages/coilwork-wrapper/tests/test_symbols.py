@@ -13,7 +13,7 @@ from coilwork_ir.index import Expr, evaluate, floordiv, maximum, minimum, mod, s
 from coilwork_ir.program.nodes import CondCall
 from coilwork_ir.program.text import parse_program
 from coilwork_ir.program.walk import bound_symbols, outer_symbols
-from coilwork_ir.syntax.python_printer import print_expression
+from coilwork_ir.syntax.python import print_expression
 from coilwork_wrapper import emit_fx, emit_python
 from coilwork_wrapper.python.expressions import index_expression
 

@@ -32,8 +32,9 @@ from coilwork_ir.syntax.python import (
     Text,
     Tuple,
     method,
+    print_expression,
+    print_module,
 )
-from coilwork_ir.syntax.python_printer import print_expression, print_module
 from coilwork_wrapper.python.expressions import TORCH, identifiers, quote
 from coilwork_wrapper.python.functions import functions
 from coilwork_wrapper.python.inputs import make_constants, make_inputs
