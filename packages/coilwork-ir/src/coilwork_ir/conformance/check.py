@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coilwork_ir.backend import Codegen
 from coilwork_ir.conformance.case import Case
-from coilwork_ir.conformance.cases import WRITTEN_CASES
+from coilwork_ir.conformance.dataflow_cases import WRITTEN_CASES
 from coilwork_ir.conformance.op_cases import COMBINING_CASES, OP_CASES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import CoilworkIRError, EmitError
